@@ -1,0 +1,3 @@
+"""holdfast: durable sessions for LLM agents."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,126 @@
+"""What the model gets to see of a session: its view, rendered.
+
+Almost all messages go to the model as the bytes they were stored as. A few need care, and they are
+found by marks lifted out when they were stored, so nothing else is ever decoded:
+
+- an interrupted reply says that it was interrupted;
+- a tool call whose result never came is answered, right behind its message, by "no result was
+  given" (rendered, not stored), because models refuse a history with an open call;
+- a tool result whose call is not in the context is left out, for the same reason.
+
+Calls of the newest message are *awaited*: somebody may still bring their results, so nothing is
+rendered for them yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from .messages import tool_result
+
+INTERRUPTED = "[This reply was interrupted before it was finished.]"
+OUTCOME_UNKNOWN = (
+    "[Interrupted, outcome unknown: the process that ran this tool was stopped before it reported a "
+    "result. It may or may not have taken effect; verify before doing it again.]"
+)
+NO_RESULT = "[No result was given for this call.]"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A message that is not simply passed on: it calls tools, answers a call, or was interrupted."""
+
+    seq: int
+    calls: tuple[str, ...] = ()
+    answers: str | None = None
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """How a context departs from the stored bytes."""
+
+    left_out: frozenset[int] = frozenset()
+    interrupted: frozenset[int] = frozenset()
+    behind: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
+    """Bodies rendered right behind a message."""
+    awaited: tuple[str, ...] = ()
+    """Calls of the newest message whose results may still come."""
+
+    @property
+    def plain(self) -> bool:
+        return not (self.left_out or self.interrupted or self.behind)
+
+
+def render(marks: Sequence[Mark], newest: int, hidden: frozenset[int] = frozenset()) -> Rendering:
+    """Decide how the marked messages of a context (in order) are shown.
+
+    `newest` is the context's last number; `hidden` are numbers that are not shown at all. The results
+    of a message's calls stand right behind it; whatever else follows closes the calls still open.
+    """
+    left_out: set[int] = set()
+    behind: dict[int, tuple[bytes, ...]] = {}
+    caller, open_calls, expected = 0, list[str](), 0
+
+    def follows(seq: int) -> bool:
+        return all(between in hidden for between in range(expected, seq))
+
+    def close() -> None:
+        if open_calls:
+            behind[caller] = tuple(tool_result(call, NO_RESULT).body for call in open_calls)
+
+    for mark in marks:
+        if mark.answers is not None:
+            if mark.answers in open_calls and follows(mark.seq):
+                open_calls.remove(mark.answers)
+                expected = mark.seq + 1
+            else:
+                left_out.add(mark.seq)
+        if mark.calls:
+            close()
+            caller, open_calls, expected = mark.seq, list(mark.calls), mark.seq + 1
+    awaited = tuple(open_calls) if follows(newest + 1) else ()
+    if not awaited:
+        close()
+    interrupted = frozenset(mark.seq for mark in marks if mark.interrupted)
+    return Rendering(frozenset(left_out), interrupted, behind, awaited)
+
+
+def mark_interrupted(body: bytes) -> bytes:
+    """An interrupted reply as the model sees it: what was said, and that it stopped there."""
+    message: dict[str, Any] = msgspec.json.decode(body)
+    content = message.get("content")
+    if isinstance(content, list):
+        message["content"] = [*content, {"type": "text", "text": INTERRUPTED}]
+    else:
+        message["content"] = f"{content}\n\n{INTERRUPTED}" if content else INTERRUPTED
+    return msgspec.json.encode(message)
+
+
+def summary_body(text: str) -> bytes:
+    """A summary as the model sees it."""
+    return msgspec.json.encode(
+        {"role": "user", "content": f"[Summary of the earlier part of this conversation]\n{text}"}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the model gets: JSON objects joined by commas, in chunks that are never decoded."""
+
+    chunks: tuple[bytes, ...]
+    last_seq: int
+    awaited: tuple[str, ...] = ()
+
+    def json(self) -> bytes:
+        """One JSON array of OpenAI messages."""
+        return b"[" + b",".join(self.chunks) + b"]"
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The same as Python objects."""
+        decoded: list[dict[str, Any]] = msgspec.json.decode(self.json())
+        return decoded

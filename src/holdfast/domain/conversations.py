@@ -1,0 +1,58 @@
+"""Conversations: what a person calls "the chat", and how it is addressed.
+
+A conversation never changes its id. It holds one append-only, gap-free list of messages and a line
+of sessions; its *tip* is the newest of them, so any id that ever named a part of it leads to its
+newest continuation in one step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..errors import BadInput
+from .ids import is_ours
+from .names import check_name
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    id: str
+    owner: str
+    key: str | None
+    title: str | None
+    source: str
+    tip_id: str
+    last_seq: int
+    token: int
+    holder: str | None
+    turn_id: str | None
+    created_at: datetime
+    forked_from: str | None = None
+    """The session whose view was copied to begin this conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """How a caller names a conversation: by an id (of a session, stale or not, of the conversation,
+    or an alias), by a key, or not at all (a new one)."""
+
+    id: str | None = None
+    key: str | None = None
+    create: bool = True
+    """May a key, or an id that is not of our form (an alias), that is new open a conversation?"""
+
+    def __post_init__(self) -> None:
+        if self.id is not None and self.key is not None:
+            raise BadInput("address a conversation by an id or by a key, not by both")
+        if self.id is not None:
+            check_name("an id", self.id)
+        if self.key is not None:
+            check_name("a key", self.key)
+
+    @property
+    def may_create(self) -> bool:
+        return self.create and not (self.id is not None and is_ours(self.id))
+
+    def __str__(self) -> str:
+        return self.id or self.key or "(new)"

@@ -1,0 +1,62 @@
+"""Drafts: what a running reply has already said, checkpoint by checkpoint.
+
+A draft is a list of rows, append-only. Each holds the stream's events as they were sent, so that a
+stream can be resumed, and what they add to the reply, so that a crash can keep it. Each reserves a
+block of event numbers beyond its own: after a crash the terminal event is numbered above the
+reservation, so whatever a client has seen, `starting_after` reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import BadMessage
+from .messages import MessageStatus, NewMessage, new_message
+
+RESERVED_EVENTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One checkpoint of a running reply."""
+
+    first_event: int
+    last_event: int
+    events: bytes = b""
+    adds: dict[str, str] = field(default_factory=dict)
+    """Text to be appended to fields of the reply, such as `content`."""
+    restarts: bool = False
+    """Does the reply begin anew here? What earlier rows added no longer counts."""
+
+    @property
+    def reserved_to(self) -> int:
+        return self.last_event + RESERVED_EVENTS
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first_event <= self.last_event:
+            raise BadMessage(
+                f"a draft's events must be numbered upwards: {self.first_event}..{self.last_event}"
+            )
+
+
+def said(drafts: Iterable[Draft]) -> dict[str, str]:
+    """What a reply had said according to its checkpoints, field by field."""
+    texts: dict[str, list[str]] = {}
+    for draft in drafts:
+        if draft.restarts:
+            texts.clear()
+        for name, text in draft.adds.items():
+            texts.setdefault(name, []).append(text)
+    return {name: "".join(pieces) for name, pieces in texts.items()}
+
+
+def interrupted_reply(drafts: Iterable[Draft]) -> NewMessage | None:
+    """The reply that a crash left unfinished, as a message; None if nothing had been said."""
+    texts = {name: text for name, text in said(drafts).items() if text}
+    if not texts:
+        return None
+    body: dict[str, Any] = {"role": "assistant", "content": texts.pop("content", ""), **texts}
+    whole = new_message(body)
+    return NewMessage(whole.role, whole.body, status=MessageStatus.INTERRUPTED)

@@ -1,0 +1,66 @@
+"""Events: what happened, in order. Ids and numbers, never message text.
+
+The dashboard, `why`, metrics and webhooks read them. Types are only added; fields never change
+their meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class EventType(StrEnum):
+    CONVERSATION_OPENED = "conversation.opened"
+    CONVERSATION_FORKED = "conversation.forked"
+    CONVERSATION_DELETED = "conversation.deleted"
+    MESSAGE_EXCLUDED = "message.excluded"
+    MESSAGE_DELETED = "message.deleted"
+    SESSION_OPENED = "session.opened"
+    SESSION_DETACHED = "session.detached"
+    SESSION_ENDED = "session.ended"
+    TURN_STARTED = "turn.started"
+    TURN_TAKEN_UP = "turn.taken_up"
+    TURN_COMPLETED = "turn.completed"
+    TURN_INTERRUPTED = "turn.interrupted"
+    TURN_FAILED = "turn.failed"
+    TURN_CANCELLED = "turn.cancelled"
+    NODE_JOINED = "node.joined"
+    NODE_LEFT = "node.left"
+    NODE_REAPED = "node.reaped"
+
+
+EVENT_MEANINGS: Mapping[EventType, str] = {
+    EventType.CONVERSATION_OPENED: "a conversation began; data: key, source",
+    EventType.CONVERSATION_FORKED: "a conversation began as a copy of another's context; data: from, messages",
+    EventType.CONVERSATION_DELETED: "a conversation and everything in it was deleted; data: messages",
+    EventType.MESSAGE_EXCLUDED: "a message left the context but stays readable; data: seq, reason",
+    EventType.MESSAGE_DELETED: "a message's text was deleted, its number kept; data: seq",
+    EventType.SESSION_OPENED: "a session began; data: edge, parent, attached, source",
+    EventType.SESSION_DETACHED: "another node spoke in an attached session, which now outlives its process",
+    EventType.SESSION_ENDED: "a session ended; data: reason",
+    EventType.TURN_STARTED: "a message was accepted and is on disk; data: seq, node",
+    EventType.TURN_TAKEN_UP: "an unfinished turn was taken up again by a retry; data: attempt, node",
+    EventType.TURN_COMPLETED: "the answer is on disk; data: seq",
+    EventType.TURN_INTERRUPTED: "a turn was cut short; what it had said is kept; data: seq, why",
+    EventType.TURN_FAILED: "a turn failed; the user's message stays; data: error",
+    EventType.TURN_CANCELLED: "a person stopped a turn; what it had said is kept; data: seq",
+    EventType.NODE_JOINED: "a holdfast process began; data: node, kind, host, pid",
+    EventType.NODE_LEFT: "a holdfast process ended in good order; data: node",
+    EventType.NODE_REAPED: "a holdfast process was found dead or hung; data: node, why",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    id: int
+    at: datetime
+    type: str
+    owner: str | None
+    conversation_id: str | None
+    session_id: str | None
+    turn_id: str | None
+    data: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,170 @@
+"""Messages: OpenAI message objects, kept as the JSON bytes they came as.
+
+A body is validated once, when it enters; after that it travels as bytes, because the fastest way
+to send a history on is not to parse it. Only what decisions need is lifted out: the role, the ids
+of the tool calls it makes, the call it answers. Unknown fields stay in the body untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from ..errors import BadMessage
+from .ids import message_id
+from .names import unstorable
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+
+class MessageStatus(StrEnum):
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A valid message on its way into a conversation."""
+
+    role: str
+    body: bytes
+    calls: tuple[str, ...] = ()
+    answers: str | None = None
+    status: MessageStatus = MessageStatus.COMPLETED
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it stands in its conversation, under its number `seq`."""
+
+    conversation_id: str
+    seq: int
+    session_id: str
+    turn_id: str | None
+    role: str
+    status: MessageStatus
+    created_at: datetime
+    body: bytes
+    origin: str | None = None
+    """The id of the message this one was copied from, if a fork did."""
+
+    @property
+    def id(self) -> str:
+        return message_id(self.conversation_id, self.seq)
+
+    def content(self) -> dict[str, Any]:
+        """The OpenAI message object."""
+        decoded: dict[str, Any] = msgspec.json.decode(self.body)
+        return decoded
+
+
+def new_message(value: Mapping[str, Any] | bytes) -> NewMessage:
+    """Check an OpenAI message object (or its JSON) and make it ready to be stored.
+
+    Raises BadMessage, naming what is wrong and where, for anything else.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        value = decode_object(bytes(value))
+    if not isinstance(value, Mapping):
+        raise BadMessage(f"a message must be an object with a role, not {type(value).__name__}")
+    role = value.get("role")
+    if role not in ROLES:
+        raise BadMessage(f"a message's role must be one of {', '.join(sorted(ROLES))}; it is {role!r}")
+    content = value.get("content")
+    if content is not None and not isinstance(content, str | list):
+        raise BadMessage(f"a message's content must be text or a list of parts, not {type(content).__name__}")
+    if isinstance(content, list) and not all(isinstance(part, Mapping | str) for part in content):
+        raise BadMessage("every part of a message's content must be an object")
+    calls = _call_ids(value.get("tool_calls")) if role == "assistant" else ()
+    answers = value.get("tool_call_id") if role == "tool" else None
+    if role == "tool" and not (isinstance(answers, str) and answers):
+        raise BadMessage("a tool message must name the call it answers in tool_call_id")
+    return NewMessage(str(role), _encode(value), calls, answers)
+
+
+def user_message(text: str) -> NewMessage:
+    return new_message({"role": "user", "content": text})
+
+
+def new_messages(value: str | Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> tuple[NewMessage, ...]:
+    """What a person hands in: a text (said by the user), one message object, or several."""
+    if isinstance(value, str):
+        return (user_message(value),)
+    if isinstance(value, Mapping):
+        return (new_message(value),)
+    if isinstance(value, Iterable):
+        return tuple(new_message(item) for item in value)
+    raise BadMessage(f"expected text or message objects, not {type(value).__name__}")
+
+
+def decode_object(data: bytes) -> dict[str, Any]:
+    try:
+        decoded = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage(f"not valid JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise BadMessage(f"a message must be an object with a role, not {type(decoded).__name__}")
+    return decoded
+
+
+def tool_result(call_id: str, text: str) -> NewMessage:
+    """A tool message that answers `call_id`."""
+    return new_message({"role": "tool", "tool_call_id": call_id, "content": text})
+
+
+def _call_ids(calls: object) -> tuple[str, ...]:
+    if calls is None:
+        return ()
+    if not isinstance(calls, list):
+        raise BadMessage(f"tool_calls must be a list, not {type(calls).__name__}")
+    ids = []
+    for number, call in enumerate(calls):
+        call_id = call.get("id") if isinstance(call, Mapping) else None
+        if not isinstance(call_id, str) or not call_id:
+            raise BadMessage(f"tool_calls[{number}] must be an object with an id")
+        ids.append(call_id)
+    if len(set(ids)) != len(ids):
+        raise BadMessage("two tool calls of one message share an id")
+    return tuple(ids)
+
+
+def _encode(value: Mapping[str, Any]) -> bytes:
+    try:
+        body = msgspec.json.encode(value)
+    except UnicodeEncodeError as error:
+        raise BadMessage(f"the message cannot be stored: {_unstorable_text(value)}") from error
+    except (TypeError, ValueError, RecursionError, msgspec.EncodeError) as error:
+        raise BadMessage(f"the message cannot be stored: {error}") from error
+    if b"\\u0000" in body or b"\\ud" in body:
+        # Escapes only appear where a character has no plain form; look closer before refusing, since
+        # a backslash followed by "u0000" is ordinary text.
+        fault = _unstorable_text(value)
+        if fault:
+            raise BadMessage(f"the message cannot be stored: {fault}")
+    if len(body) > MAX_BODY_BYTES:
+        raise BadMessage(f"the message is {len(body)} bytes long; at most {MAX_BODY_BYTES} are allowed")
+    return body
+
+
+def _unstorable_text(value: object, path: str = "message") -> str | None:
+    """Where in the message a text stands that cannot be stored, and why."""
+    stack: list[tuple[str, object]] = [(path, value)]
+    while stack:
+        where, item = stack.pop()
+        if isinstance(item, str):
+            fault = unstorable(item)
+            if fault:
+                return f"{where} {fault}"
+        elif isinstance(item, Mapping):
+            for name, part in item.items():
+                stack.append((f"{where}.{name!r:.40}", part))
+                stack.append((f"a name in {where}", name))
+        elif isinstance(item, list | tuple):
+            stack.extend((f"{where}[{number}]", part) for number, part in enumerate(item))
+    return None

@@ -1,0 +1,49 @@
+"""What people and programs may call things: owners, keys, aliases, titles, sources.
+
+One rule for all of them, so that every engine can store and index them: text without NUL bytes or
+lone surrogates, not empty, not longer than a limit.
+"""
+
+from __future__ import annotations
+
+from ..errors import BadInput
+
+MAX_NAME = 512
+DEFAULT_OWNER = "default"
+DEFAULT_SOURCE = "api"
+
+
+def check_name(what: str, value: str, limit: int = MAX_NAME) -> str:
+    """Returns `value`, or raises BadInput saying what is wrong with this owner, key, title, …"""
+    if not isinstance(value, str):
+        raise BadInput(f"{what} must be text, not {type(value).__name__}")
+    if not value.strip():
+        raise BadInput(f"{what} must not be empty")
+    if len(value) > limit:
+        raise BadInput(f"{what} is {len(value)} characters long; at most {limit} are allowed")
+    fault = unstorable(value)
+    if fault:
+        raise BadInput(f"{what} {fault}")
+    return value
+
+
+def unstorable(text: str) -> str | None:
+    """Why no database can keep this text faithfully, or None if one can."""
+    if "\x00" in text:
+        return f"holds a NUL byte at position {text.index(chr(0))}"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"holds a lone surrogate (U+{ord(text[error.start]):04X}) at position {error.start}"
+    return None
+
+
+def source_of_key(key: str | None) -> str:
+    """Where a conversation comes from, read off its key: `telegram:dm:42` and
+    `agent:main:telegram:dm:42` come from telegram; no key, from the API."""
+    if not key:
+        return DEFAULT_SOURCE
+    parts = key.split(":")
+    if parts[0] == "agent" and len(parts) > 2:
+        return parts[2] or DEFAULT_SOURCE
+    return (parts[0] or DEFAULT_SOURCE) if len(parts) > 1 else DEFAULT_SOURCE

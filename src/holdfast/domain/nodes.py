@@ -1,0 +1,111 @@
+"""Nodes: running holdfast processes, and how we know whether one still lives.
+
+A node is an *incarnation*: its id is never used again. Death is proven, never guessed from a clock:
+
+- the kernel lock of its node file, if it can be tested, alone decides whether it was killed;
+- a changed boot id: dead;
+- the same boot and the same pid namespace, but no such process (or another one under that pid): dead;
+- anything else: unknown, which is not dead.
+
+A living process may still hang. That is told by its beat counter: unchanged for a whole window of the
+observer's *own* awake time. No two clocks are compared, so sleep, clock jumps and full disks reap nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+
+class NodeKind(StrEnum):
+    SERVER = "server"
+    CLI = "cli"
+    LIBRARY = "library"
+
+
+class Liveness(StrEnum):
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells one operating-system process from any other, past or present."""
+
+    host: str
+    boot_id: str
+    pid_ns: str
+    pid: int
+    pid_start: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    id: str
+    kind: NodeKind
+    identity: Identity
+    beat: int = 0
+    started_at: datetime | None = None
+    heartbeat_at: datetime | None = None
+    left_at: datetime | None = None
+    reaped_at: datetime | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Has it left in good order, or been reaped?"""
+        return self.left_at is not None or self.reaped_at is not None
+
+
+def proof_of_death(
+    theirs: Identity, *, lock_free: bool | None, here: Identity, start_of_their_pid: str | None
+) -> str | None:
+    """Why this node is certainly dead, or None if it is not certain.
+
+    `lock_free` is None when the lock could not be tested; `start_of_their_pid` is the start time of
+    the process that has their pid now in our own namespace, None if there is none.
+    """
+    if lock_free is not None:
+        return "its lock is free: the process is gone" if lock_free else None
+    if theirs.host == here.host and theirs.boot_id != here.boot_id:
+        return "the machine was restarted since"
+    if theirs.boot_id == here.boot_id and theirs.pid_ns == here.pid_ns:
+        if start_of_their_pid is None:
+            return f"no process {theirs.pid} is running"
+        if start_of_their_pid != theirs.pid_start:
+            return f"process {theirs.pid} is another one"
+    return None
+
+
+@dataclass(slots=True)
+class BeatWatch:
+    """An observer's memory of other nodes' beats, in its own awake time.
+
+    Time counts only between two looks that followed each other as planned: a gap longer than
+    `longest_gap` means that the observer itself was asleep or stopped, and counts as one gap.
+    `forget` drops everything, for when the observer could not write its own beat either.
+    """
+
+    stale_seconds: float
+    longest_gap: float
+    _seen: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _last_look: float | None = None
+
+    def look(self, beats: Mapping[str, int], monotonic: float) -> dict[str, int]:
+        """Note these beats; returns the nodes that have hung, with the beat they hang at."""
+        passed = 0.0
+        if self._last_look is not None:
+            passed = min(max(0.0, monotonic - self._last_look), self.longest_gap)
+        self._last_look = monotonic
+        seen: dict[str, tuple[int, float]] = {}
+        for node, beat in beats.items():
+            before = self._seen.get(node)
+            seen[node] = (beat, before[1] + passed) if before and before[0] == beat else (beat, 0.0)
+        self._seen = seen
+        return {node: beat for node, (beat, age) in seen.items() if age >= self.stale_seconds}
+
+    def forget(self) -> None:
+        self._seen.clear()
+        self._last_look = None

@@ -1,0 +1,140 @@
+"""Turns: a request until its answer is committed.
+
+                 ┌──────────── taken up again ────────────┐
+                 ▼                                        │
+    (begin) ► running ──► completed                       │
+                 ├──────► interrupted  (its node died, or was told to stop) ─┤
+                 ├──────► failed       (the model or the program failed)  ───┘
+                 └──────► cancelled    (a person said stop)
+
+Only a running turn may write. An interrupted or failed turn that is still the newest of its
+conversation may be taken up again by a retry of its request; completed and cancelled are final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from ..errors import IllegalTransition
+from .conversations import Address
+from .leases import Lease
+from .messages import NewMessage
+from .sessions import Session
+
+
+class TurnStatus(StrEnum):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TRANSITIONS: Mapping[TurnStatus, frozenset[TurnStatus]] = {
+    TurnStatus.RUNNING: frozenset(
+        {TurnStatus.COMPLETED, TurnStatus.INTERRUPTED, TurnStatus.FAILED, TurnStatus.CANCELLED}
+    ),
+    TurnStatus.INTERRUPTED: frozenset({TurnStatus.RUNNING}),
+    TurnStatus.FAILED: frozenset({TurnStatus.RUNNING}),
+    TurnStatus.COMPLETED: frozenset(),
+    TurnStatus.CANCELLED: frozenset(),
+}
+
+
+def check_step(turn_id: str, old: TurnStatus, new: TurnStatus) -> None:
+    """The one place that says how a turn may change."""
+    if new not in TRANSITIONS[old]:
+        raise IllegalTransition(f"turn {turn_id} is {old.value}; it cannot become {new.value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    id: str
+    conversation_id: str
+    session_id: str
+    owner: str
+    status: TurnStatus
+    node_id: str
+    attempt: int
+    first_seq: int
+    started_at: datetime
+    ended_at: datetime | None = None
+    error: str | None = None
+    model: str | None = None
+    usage: Mapping[str, Any] | None = None
+    response_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """What makes a request the same request when it comes again: owner, route and key; the hash
+    tells whether its body is the same too."""
+
+    route: str
+    key: str
+    body_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """Everything `begin_turn` needs. The caller chooses the turn's id, so that it can know the turn
+    as its own before the store has answered."""
+
+    turn_id: str
+    owner: str
+    node_id: str
+    address: Address
+    messages: tuple[NewMessage, ...]
+    source: str = ""
+    """Empty: read off the key."""
+    attached: bool = False
+    """Should a session that this turn opens live and die with the node?"""
+    request_key: RequestKey | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBegun:
+    """The lease is held, the messages are on disk: the model may be asked."""
+
+    turn: Turn
+    lease: Lease
+    session: Session
+    addressed: str | None = None
+    """The session the caller named, if it named one: other than `session` when that has gone on."""
+    taken_up: bool = False
+    """Is this a retry that takes an unfinished turn up again?"""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRepeated:
+    """The request is already known: completed, cancelled, or still running somewhere."""
+
+    turn: Turn
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class TurnWaits:
+    """Another turn holds the conversation; nothing was written."""
+
+    conversation_id: str
+    holder: str
+    turn_id: str | None
+
+
+TurnOutcome = TurnBegun | TurnRepeated | TurnWaits
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How a turn ends: its status, what it still has to say, and what is known about it."""
+
+    status: TurnStatus
+    messages: tuple[NewMessage, ...] = ()
+    error: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,120 @@
+"""A session's view: which of the conversation's messages are its context, and in what order.
+
+A view is a list of parts, each a range of message numbers or a summary standing for a range; the
+last range is open-ended, so new messages join it by themselves. Messages are never copied or moved
+for a view: compaction, reset and resume only write a new list of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Messages `first` to `last`, both included; `last` None: everything from `first` on."""
+
+    first: int
+    last: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A text that stands in for messages `first` to `last`."""
+
+    text: str
+    first: int
+    last: int
+
+
+Part = Range | Summary
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def fresh(cls, last_seq: int) -> View:
+        """An empty context: only what is said from now on."""
+        return cls((Range(last_seq + 1),))
+
+    def encode(self) -> str:
+        return msgspec.json.encode(
+            [
+                {"first": part.first, "last": part.last}
+                if isinstance(part, Range)
+                else {"summary": part.text, "first": part.first, "last": part.last}
+                for part in self.parts
+            ]
+        ).decode()
+
+    @classmethod
+    def decode(cls, data: str) -> View:
+        return cls(
+            tuple(
+                Summary(part["summary"], part["first"], part["last"])
+                if "summary" in part
+                else Range(part["first"], part["last"])
+                for part in msgspec.json.decode(data)
+            )
+        )
+
+    def closed_at(self, last_seq: int) -> View:
+        """The same view with nothing after `last_seq`. A summary that reaches further gives way to the
+        messages it stands for: it would tell of what had not been said yet."""
+        return View(
+            tuple(
+                part
+                if isinstance(part, Summary) and part.last <= last_seq
+                else Range(part.first, last_seq if part.last is None else min(part.last, last_seq))
+                for part in self.parts
+                if part.first <= last_seq
+            )
+        )
+
+    def continued_at(self, last_seq: int) -> View:
+        """A closed view taken up again by a session whose first message is `last_seq + 1`."""
+        return View((*self.parts, Range(last_seq + 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a fork copies: these ranges of the source, numbered anew from 1, seen through `view`."""
+
+    ranges: tuple[tuple[int, int], ...]
+    view: View
+
+
+def plan_copy(view: View, last_seq: int, count: Callable[[int, int], int]) -> Copy:
+    """How to carry `view`, up to message `last_seq`, into a conversation of its own.
+
+    `count(first, last)` tells how many messages of a range will really be copied (excluded and
+    deleted ones stay behind).
+    """
+    ranges: list[tuple[int, int]] = []
+    parts: list[Part] = []
+    copied = 0
+    for part in view.closed_at(last_seq).parts:
+        if isinstance(part, Summary):
+            parts.append(Summary(part.text, 0, 0))
+            continue
+        assert part.last is not None
+        number = count(part.first, part.last)
+        if number:
+            ranges.append((part.first, part.last))
+            parts.append(Range(copied + 1, copied + number))
+            copied += number
+    return Copy(tuple(ranges), View((*parts, Range(copied + 1))))
+
+
+def spans(parts: Sequence[Part], last_seq: int) -> list[tuple[int, int]]:
+    """The closed ranges of message numbers that `parts` shows, given the newest number."""
+    return [
+        (part.first, last_seq if part.last is None else part.last)
+        for part in parts
+        if isinstance(part, Range) and part.first <= (last_seq if part.last is None else part.last)
+    ]

@@ -1,0 +1,155 @@
+"""Every error holdfast raises on purpose, in one tree.
+
+    HoldfastError
+    ├── BadInput                what was given cannot be used; nothing was changed
+    │   ├── BadMessage          a body that is not an OpenAI message, or cannot be stored
+    │   └── BadSetting          an unknown or impossible setting
+    ├── NotFound                no such thing for this owner
+    ├── Conflict                it clashes with what is already there; nothing was changed
+    │   ├── ConversationBusy    another turn holds the conversation
+    │   ├── LeaseLost           the lease passed to someone else: this writer is too late
+    │   ├── RequestMismatch     a request key used again with another body
+    │   ├── TurnSuperseded      a retry of a turn that is no longer the newest
+    │   └── IllegalTransition   a step the state machine does not have
+    ├── NodeReaped              this node was taken for dead; it must register anew
+    ├── ModelError              the model did not answer
+    └── StoreError              the store cannot do it
+        ├── StoreUnusable       it cannot be opened (not ours, newer, read-only, network disk, …)
+        ├── StoreUpgraded       a newer holdfast migrated it meanwhile: restart this process
+        ├── StoreFull           the disk is full; nothing was written; goes on when there is space
+        ├── StoreBusy           another process kept the write lock longer than our patience
+        ├── StoreFailed         an I/O error, corruption or a replaced file: stopped for good
+        └── StoreClosed         used after closing, or in a forked child
+
+The message says what happened and what to do; facts a program may want are attributes.
+Expected outcomes (a busy conversation while there is time to wait, a repeated request) are
+return values of the store, not errors.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """The root of the tree."""
+
+
+class BadInput(HoldfastError):
+    """What was given cannot be used; nothing was changed."""
+
+
+class BadMessage(BadInput):
+    """A body that is not an OpenAI message, or that cannot be stored."""
+
+
+class BadSetting(BadInput):
+    """An unknown or impossible setting."""
+
+
+class NotFound(HoldfastError):
+    """No such thing for this owner. It says the same of what never existed and of what is another's."""
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(f"no {what} {name!r}")
+        self.what = what
+        self.name = name
+
+
+class Conflict(HoldfastError):
+    """It clashes with what is already there; nothing was changed."""
+
+
+class ConversationBusy(Conflict):
+    """Another turn held the conversation for as long as we were willing to wait."""
+
+    def __init__(self, conversation_id: str, holder: str | None = None, turn_id: str | None = None) -> None:
+        by = f" (turn {turn_id} on {holder})" if turn_id else f" (held by {holder})" if holder else ""
+        super().__init__(
+            f"conversation {conversation_id} is busy with another turn{by}; try again when it has ended"
+        )
+        self.conversation_id = conversation_id
+        self.holder = holder
+        self.turn_id = turn_id
+
+
+class LeaseLost(Conflict):
+    """The conversation's lease passed to someone else. This writer wrote nothing."""
+
+    def __init__(self, conversation_id: str, token: int) -> None:
+        super().__init__(
+            f"the lease on {conversation_id} (token {token}) was lost: "
+            "this node was taken for dead or the turn was ended by someone else; nothing was written"
+        )
+        self.conversation_id = conversation_id
+        self.token = token
+
+
+class RequestMismatch(Conflict):
+    """A request key was used again with another body."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"request key {key!r} was already used with another body; use a new key")
+        self.key = key
+
+
+class TurnSuperseded(Conflict):
+    """A retry of a turn that did not complete and is no longer the newest of its conversation."""
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(f"turn {turn_id} did not complete and a later turn exists; send it as a new request")
+        self.turn_id = turn_id
+
+
+class IllegalTransition(Conflict):
+    """A step the state machine does not have."""
+
+
+class NodeReaped(HoldfastError):
+    """This node was taken for dead (or has left); it must register as a new incarnation."""
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(f"node {node_id} was reaped; register a new incarnation")
+        self.node_id = node_id
+
+
+class ModelError(HoldfastError):
+    """The model did not answer. `status` is the upstream's HTTP status, if there was one."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class StoreError(HoldfastError):
+    """The store cannot do it."""
+
+
+class StoreUnusable(StoreError):
+    """The store cannot be opened. The message says why and what to do."""
+
+
+class StoreUpgraded(StoreError):
+    """A newer holdfast migrated the store while this process was running."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(
+            f"the store was upgraded to schema {found} while this process knows {known}: restart me. "
+            "Nothing more was written by this process"
+        )
+        self.found = found
+        self.known = known
+
+
+class StoreFull(StoreError):
+    """The disk is full. Nothing was written; writing goes on by itself when there is space."""
+
+
+class StoreBusy(StoreError):
+    """Another process kept the write lock longer than our patience. Nothing was written."""
+
+
+class StoreFailed(StoreError):
+    """An I/O error, corruption or a replaced file. This store has stopped for good: exit, look, restart."""
+
+
+class StoreClosed(StoreError):
+    """Used after closing, or in a forked child of the process that opened it."""

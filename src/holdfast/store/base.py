@@ -1,0 +1,346 @@
+"""What a store promises. Every engine keeps these promises; `tests/contract` holds it to them.
+
+Methods are verbs. A method that writes has committed when it returns, and has written nothing when it
+raises. Everything is scoped by `owner`; another owner's id is `NotFound`, like one that never existed.
+Where `owner` may be None, the caller is an operator and means all owners.
+
+Rights to write in a conversation come from a lease. `begin_turn` takes one, and every later write of
+that turn names it; a lease that has passed on raises `LeaseLost` and leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from ..domain.contexts import Context
+from ..domain.conversations import Address, Conversation
+from ..domain.drafts import Draft
+from ..domain.events import Event
+from ..domain.leases import Lease
+from ..domain.messages import Message, NewMessage
+from ..domain.nodes import Liveness, Node
+from ..domain.sessions import Session
+from ..domain.turns import Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a name leads: the conversation, its newest session, and the session that was named."""
+
+    conversation: Conversation
+    tip: Session
+    addressed: str | None
+    """The id of the session that was named, if one was; other than the tip's when it has gone on."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    items: Sequence[T]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    owner: str | None
+    ended: bool | None = None
+    source: str | None = None
+    key: str | None = None
+    title: str | None = None
+    """A part of the title or key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a node holds according to the store: leases, by conversation, with their turns."""
+
+    leases: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What nodes that are gone have left behind."""
+
+    conversations: Sequence[str]
+    sessions: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A search hit."""
+
+    message: Message
+    snippet: str
+    key: str | None
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken invariant: which, how often, and where (a few examples)."""
+
+    invariant: str
+    count: int
+    examples: Sequence[str] = ()
+    repairable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    sessions: int
+    open: int
+    messages: int
+    conversations: int
+    end_reasons: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, int] = field(default_factory=dict)
+
+
+class Store(Protocol):
+    """The durable state of holdfast. See the module's first paragraphs."""
+
+    @property
+    def location(self) -> str:
+        """Where it is, for people; without any password."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was accepted, then let go of everything. Idempotent."""
+        ...
+
+    # --- finding -----------------------------------------------------------------------------------
+
+    async def resolve(self, owner: str | None, address: Address) -> Place:
+        """Where a session id (newest or stale), conversation id, alias or key leads. Opens nothing."""
+        ...
+
+    async def session(self, owner: str | None, session_id: str) -> Session:
+        """That very session, stale or not."""
+        ...
+
+    async def sessions(self, wanted: SessionFilter, *, after: str | None = None, limit: int = 20) -> Page[Session]:
+        """A page of sessions, the most recently active first, behind the session `after`."""
+        ...
+
+    async def line(self, owner: str | None, conversation_id: str) -> list[Session]:
+        """All sessions of a conversation, oldest first."""
+        ...
+
+    async def forks(self, owner: str | None, conversation_id: str) -> list[Session]:
+        """The first sessions of conversations that were forked from this one."""
+        ...
+
+    async def messages(
+        self,
+        owner: str | None,
+        conversation_id: str,
+        *,
+        first: int = 1,
+        last: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Page[Message]:
+        """Messages numbered first..last as they were said, deleted ones left out."""
+        ...
+
+    async def context(self, owner: str | None, session_id: str) -> Context:
+        """What the model would get in this session, as joined JSON bytes and as messages."""
+        ...
+
+    async def turn(self, owner: str | None, turn_id: str) -> Turn:
+        ...
+
+    async def turns(
+        self, owner: str | None, conversation_id: str, *, session_id: str | None = None, limit: int = 100
+    ) -> list[Turn]:
+        """The newest turns of a conversation (or of one of its sessions), newest first."""
+        ...
+
+    async def turn_messages(self, turn_id: str) -> list[Message]:
+        """What was said in a turn, in order; messages that left the context included."""
+        ...
+
+    async def drafts(self, turn_id: str, *, after_event: int = -1) -> list[Draft]:
+        """A turn's checkpoints that hold events numbered above `after_event`."""
+        ...
+
+    async def events(
+        self, *, owner: str | None, after: int = 0, limit: int = 1000, conversation_id: str | None = None
+    ) -> list[Event]:
+        """What happened after that cursor, oldest first."""
+        ...
+
+    async def search(
+        self, owner: str | None, words: str, *, conversation_id: str | None = None, limit: int = 20
+    ) -> list[Found]:
+        """Messages of this owner that hold all these words. No committed message is ever missing."""
+        ...
+
+    async def statistics(self, owner: str | None) -> Statistics:
+        ...
+
+    # --- conversations and sessions ----------------------------------------------------------------
+
+    async def open_session(
+        self, owner: str, address: Address, node_id: str, *, source: str = "", attached: bool = False
+    ) -> Session:
+        """The session the next message would go to: the open tip, or one opened now behind it.
+
+        A new key opens a conversation. A tip left behind by a node that is gone counts as ended.
+        """
+        ...
+
+    async def end_session(self, owner: str | None, session_id: str, reason: str) -> bool:
+        """End an open session; False if it had ended already. ConversationBusy while a turn holds it."""
+        ...
+
+    async def resume_session(self, owner: str, session_id: str, node_id: str, *, attached: bool = False) -> Session:
+        """Go on from that very session: an open tip ends as `new`, a session with its view opens."""
+        ...
+
+    async def fork(
+        self,
+        owner: str,
+        session_id: str,
+        node_id: str,
+        *,
+        up_to: int | None = None,
+        key: str | None = None,
+        attached: bool = False,
+    ) -> Session:
+        """Open a new conversation that begins with a copy of that session's context (up to a number)."""
+        ...
+
+    async def set_title(self, owner: str | None, conversation_id: str, title: str) -> None: ...
+
+    async def add_alias(self, owner: str, alias: str, conversation_id: str) -> None:
+        """Let another name lead to this conversation. A name that leads elsewhere is a Conflict."""
+        ...
+
+    async def exclude(self, owner: str | None, conversation_id: str, seqs: Sequence[int], reason: str) -> int:
+        """Take messages out of every context; they stay readable. Returns how many were not out yet."""
+        ...
+
+    async def delete_message(self, owner: str | None, conversation_id: str, seq: int) -> None:
+        """Empty a message: its number stays, its text is gone from lists, contexts and search."""
+        ...
+
+    async def delete_conversation(self, owner: str | None, conversation_id: str) -> int:
+        """Cancel what runs and remove the conversation completely. Returns its number of messages."""
+        ...
+
+    # --- turns -------------------------------------------------------------------------------------
+
+    async def begin_turn(self, request: TurnRequest) -> TurnOutcome:
+        """Resolve, take the lease, open a session if one is needed, commit the messages: one transaction.
+
+        Idempotent by owner, route, key and body hash. Another turn holding the conversation, or the
+        same request seen before, are outcomes; RequestMismatch, TurnSuperseded, NotFound and
+        NodeReaped are raised. Nothing is written unless the turn has begun.
+        """
+        ...
+
+    async def append(self, lease: Lease, messages: Sequence[NewMessage]) -> int:
+        """Append what the turn said, as it happens; returns the last number. LeaseLost writes nothing."""
+        ...
+
+    async def append_draft(self, lease: Lease, draft: Draft) -> None:
+        """Keep a checkpoint of the running reply. LeaseLost writes nothing."""
+        ...
+
+    async def commit_reply(
+        self, lease: Lease, messages: Sequence[NewMessage] = (), *, usage: Mapping[str, int] | None = None
+    ) -> int:
+        """Append the reply, complete the turn and release the lease: one transaction.
+
+        Returns the conversation's last number. LeaseLost writes nothing.
+        """
+        ...
+
+    async def settle_turn(self, lease: Lease, settlement: Settlement) -> None:
+        """End a turn without an answer (interrupted, failed, cancelled) and release the lease.
+
+        Its draft becomes an interrupted reply; its open tool calls are closed as "interrupted, outcome
+        unknown"; the user's message stays. LeaseLost writes nothing.
+        """
+        ...
+
+    async def cancel_turn(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
+        """End somebody's running turn from outside, as `settle_turn` would; its writer is fenced off.
+
+        False if it was not running any more.
+        """
+        ...
+
+    # --- nodes -------------------------------------------------------------------------------------
+
+    async def join(self, node: Node) -> None:
+        """Register an incarnation and hold its lock for as long as this process lives."""
+        ...
+
+    async def beat(self, node_id: str) -> Held:
+        """Say that this node lives, in one write; returns what it holds. NodeReaped if it was reaped."""
+        ...
+
+    async def leave(self, node_id: str, reason: str) -> None:
+        """End in good order: running turns are interrupted, attached sessions end with `reason`, leases
+        are released, the lock is let go."""
+        ...
+
+    async def nodes(self, *, gone: bool = False) -> list[Node]:
+        """Nodes that have neither left nor been reaped; with `gone`, those too."""
+        ...
+
+    async def probe(self, nodes: Sequence[Node]) -> Mapping[str, tuple[Liveness, str]]:
+        """Is each of these alive, as far as can be proven from here, and why? Writes nothing."""
+        ...
+
+    async def reap(self, node_id: str, seen_beat: int, why: str) -> bool:
+        """Mark a node as dead, unless its beat has moved since. Its leftovers are then to be settled."""
+        ...
+
+    async def leftovers(self) -> Leftovers:
+        """Leases and attached sessions of nodes that are gone. Costs what there is, not what is stored."""
+        ...
+
+    async def settle_conversation(self, conversation_id: str) -> bool:
+        """Bring a conversation left by a node that is gone to rest: its turn is interrupted, its lease
+        released under a higher token. False if there was nothing to do. Never touches last_activity_at."""
+        ...
+
+    async def reap_session(self, session_id: str) -> bool:
+        """End an attached session of a node that is gone as `reaped`. False if there was nothing to do."""
+        ...
+
+    # --- waiting -----------------------------------------------------------------------------------
+
+    def version(self) -> int:
+        """A number that differs after something was committed, here or by another process."""
+        ...
+
+    async def changed(self, since: int, timeout: float) -> bool:
+        """Wait until the version is no longer `since` (taken before looking), or until time is up."""
+        ...
+
+    # --- care --------------------------------------------------------------------------------------
+
+    async def backup(self, target: Path) -> None:
+        """A consistent copy while everything goes on. Raises, leaving nothing, if the target exists."""
+        ...
+
+    async def check(self) -> list[Finding]:
+        """Every invariant that the store alone can tell, and its integrity. Empty: all is well."""
+        ...
+
+    async def repair(self) -> list[str]:
+        """Mend what can be mended safely (derived data); returns what was done, in sentences."""
+        ...
+
+    def now(self) -> datetime:
+        """The store's time, in UTC: the clock by which everything in it is dated."""
+        ...

@@ -1,0 +1,1 @@
+"""The embedded engine: one SQLite file, shared safely by several processes."""

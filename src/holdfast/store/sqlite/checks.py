@@ -1,0 +1,35 @@
+"""The invariants that the database alone can tell, each one query.
+
+What needs to know who is alive (an open session without a living owner, a running turn without a living
+holder) is judged by the doctor from what these queries and `probe` say.
+"""
+
+from __future__ import annotations
+
+from ..base import Finding
+from .transaction import Q, Transaction
+
+INVARIANTS = {
+    "at_most_one_open_session": "at most one open session per conversation",
+    "gap_free_numbers": "message numbers are gap-free, from 1 to the conversation's last",
+    "tips_are_newest": "every session id resolves to its conversation's tip, the newest of its line",
+    "turns_hold_leases": "every running turn holds its conversation's lease, and every lease has its turn",
+    "owners_agree": "a session and its turns have the owner of their conversation",
+    "ended_sessions_say_why": "every ended session has a reason and an end",
+    "turns_in_known_states": "every turn is in a state the machine knows, ended unless running",
+    "requests_have_turns": "every request key stands for a turn",
+}
+
+
+def check(tx: Transaction, integrity: bool = True) -> list[Finding]:
+    findings = []
+    if integrity:
+        problems = [row[0] for row in tx.connection.execute("PRAGMA integrity_check(10)") if row[0] != "ok"]
+        problems += [f"dangling reference in {row[0]}" for row in tx.connection.execute("PRAGMA foreign_key_check")]
+        if problems:
+            findings.append(Finding("store integrity", len(problems), problems[:5]))
+    for name, sentence in INVARIANTS.items():
+        rows = tx.all(getattr(Q, name))
+        if rows:
+            findings.append(Finding(sentence, len(rows), [str(row[0]) for row in rows[:5]]))
+    return findings

@@ -1,0 +1,89 @@
+"""Opening SQLite the one right way: gates first, then pragmas.
+
+WAL with `synchronous=FULL`, because anything less lost acknowledged rows in simulated power cuts.
+Patience is measured in time, not in tries. Deleted text is overwritten (`secure_delete`).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import apsw
+
+from ...errors import StoreUnusable
+from ...platforms import IS_MACOS
+from .faults import cannot_open
+from .files import private_umask
+
+APPLICATION_ID = 0x686F6C64  # "hold"
+OLDEST_SAFE = (3, 51, 3)
+WITHDRAWN = {(3, 52, 0)}
+PATIENCE_SECONDS = 30.0
+
+
+def check_library(version: str) -> None:
+    """Refuse a SQLite that can corrupt a WAL database when two connections reset it at once."""
+    numbers = tuple(int(part) for part in version.split("."))
+    if numbers < OLDEST_SAFE or numbers in WITHDRAWN:
+        raise StoreUnusable(
+            f"the linked SQLite {version} has the WAL-reset bug, which can corrupt the store. "
+            "Install apsw 3.54 or newer, which brings its own SQLite"
+        )
+
+
+class Patience:
+    """A busy handler that gives up after a time, not after a number of tries."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        if tries == 0:
+            self._since = time.monotonic()
+        if time.monotonic() - self._since > self._seconds:
+            return False
+        time.sleep(min(0.001 * (tries + 1), 0.01))
+        return True
+
+
+
+
+def connect(database: Path, *, patience: float = PATIENCE_SECONDS, read_only: bool = False) -> apsw.Connection:
+    """An open connection with our pragmas. Raises StoreUnusable, having changed nothing."""
+    try:
+        with private_umask():
+            flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+            connection = apsw.Connection(str(database), flags=flags)
+            connection.set_busy_handler(Patience(patience))
+            _check_owner(connection, database)
+            connection.execute("PRAGMA journal_mode = WAL")
+            # The first read makes -wal and -shm, while the umask is ours.
+            connection.execute("PRAGMA user_version").get
+    except apsw.Error as error:
+        raise cannot_open(error, str(database)) from error
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA cache_size = -16000")
+    if IS_MACOS:
+        connection.execute("PRAGMA fullfsync = ON")
+        connection.execute("PRAGMA checkpoint_fullfsync = ON")
+    connection.wal_autocheckpoint(0)
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _check_owner(connection: apsw.Connection, database: Path) -> None:
+    """Refuse a file that belongs to another program."""
+    application = connection.execute("PRAGMA application_id").get
+    if application == APPLICATION_ID:
+        return
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if application != 0 or tables:
+        raise StoreUnusable(
+            f"{database} is a SQLite database of another program, not a holdfast store; nothing was changed"
+        )

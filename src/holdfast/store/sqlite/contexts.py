@@ -1,0 +1,123 @@
+"""Reading contexts: joined by the database, decoded by nobody, and kept while they stay right.
+
+Messages never change and are only appended, so a rendered prefix stays right as long as the
+conversation's `revision` does; only what came after it has to be read. The cache is bounded by bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import msgspec
+
+from ...domain.contexts import Context, Mark, mark_interrupted, render, summary_body
+from ...domain.messages import MessageStatus
+from ...domain.views import Range, Summary, View, spans
+from ...errors import NotFound
+from .transaction import Q, Transaction
+
+CACHE_BYTES = 64 * 1024 * 1024
+MOST_CHUNKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    revision: int
+    context: Context
+    size: int
+
+
+class ContextCache:
+    """The most recently used contexts of this process, up to a number of bytes."""
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._size = 0
+
+    def get(self, session_id: str, revision: int) -> Context | None:
+        with self._lock:
+            kept = self._kept.get(session_id)
+            if kept is None or kept.revision != revision:
+                return None
+            self._kept.move_to_end(session_id)
+            return kept.context
+
+    def put(self, session_id: str, revision: int, context: Context) -> None:
+        size = sum(map(len, context.chunks))
+        with self._lock:
+            old = self._kept.pop(session_id, None)
+            self._size += size - (old.size if old else 0)
+            self._kept[session_id] = _Kept(revision, context, size)
+            while self._size > self._limit:
+                _, dropped = self._kept.popitem(last=False)
+                self._size -= dropped.size
+
+
+def read_context(tx: Transaction, cache: ContextCache, owner: str | None, session_id: str) -> Context:
+    """What the model would get in this session now."""
+    row = tx.one(Q.context_head, session=session_id, owner=owner)
+    if row is None:
+        raise NotFound("session", session_id)
+    conversation_id, revision, last_seq, view_text = row
+    before = cache.get(session_id, revision)
+    if before is not None and before.last_seq == last_seq:
+        return before
+    view = View.decode(view_text)
+    if before is not None and before.last_seq < last_seq:
+        added = _render(tx, conversation_id, View((Range(before.last_seq + 1),)), last_seq)
+        chunks = (*before.chunks, *added.chunks)
+        if len(chunks) > MOST_CHUNKS:
+            chunks = (b",".join(chunks),)
+        context = Context(chunks, last_seq, added.awaited)
+    else:
+        context = _render(tx, conversation_id, view, last_seq)
+    if not context.awaited:  # open calls may still be answered: what is rendered of them may change
+        cache.put(session_id, revision, context)
+    return context
+
+
+def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> Context:
+    shown = spans(view.parts, last_seq)
+    excluded = {seq for (seq,) in tx.all(Q.excluded, conversation=conversation_id)}
+    marks: list[Mark] = []
+    for first, last in shown:
+        for seq, calls, answers, status, deleted in tx.all(
+            Q.marks, conversation=conversation_id, first=first, last=last
+        ):
+            if deleted:
+                excluded.add(seq)
+            elif seq not in excluded:
+                called = tuple(msgspec.json.decode(calls)) if calls else ()
+                marks.append(Mark(seq, called, answers, status == MessageStatus.INTERRUPTED.value))
+    newest = shown[-1][1] if shown else 0
+    rendering = render(marks, newest, frozenset(excluded))
+    special = excluded | rendering.left_out | rendering.interrupted | rendering.behind.keys()
+    chunks: list[bytes] = []
+    for part in view.parts:
+        if isinstance(part, Summary):
+            chunks.append(summary_body(part.text))
+            continue
+        for first, last in spans((part,), last_seq):
+            start = first
+            for seq in sorted(seq for seq in special if first <= seq <= last):
+                _read(tx, conversation_id, start, seq - 1, chunks)
+                start = seq + 1
+                if seq in excluded or seq in rendering.left_out:
+                    continue
+                body = tx.one(Q.body, conversation=conversation_id, seq=seq)
+                assert body is not None
+                chunks.append(mark_interrupted(body[0]) if seq in rendering.interrupted else body[0])
+                chunks.extend(rendering.behind.get(seq, ()))
+            _read(tx, conversation_id, start, last, chunks)
+    return Context(tuple(chunks), last_seq, rendering.awaited)
+
+
+def _read(tx: Transaction, conversation_id: str, first: int, last: int, chunks: list[bytes]) -> None:
+    if first <= last:
+        row = tx.one(Q.bodies, conversation=conversation_id, first=first, last=last)
+        if row is not None and row[0] is not None:
+            chunks.append(row[0])

@@ -1,0 +1,398 @@
+"""The SQLite engine: `Store`'s verbs, carried out by one writing thread and a few reading ones.
+
+Several processes may share the file. Opening it passes the gates (the linked SQLite, the filesystem, whose
+file it is, its schema) and changes nothing if one of them is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from ...domain.contexts import Context
+from ...domain.conversations import Address
+from ...domain.drafts import Draft
+from ...domain.events import Event
+from ...domain.leases import Lease
+from ...domain.messages import Message, NewMessage
+from ...domain.nodes import Identity, Liveness, Node, proof_of_death
+from ...domain.sessions import Session
+from ...domain.turns import Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
+from ...errors import BadInput, StoreClosed, StoreFailed, StoreUnusable
+from ...platforms import identity, start_of
+from ..base import Finding, Found, Held, Leftovers, Page, Place, SessionFilter, Statistics
+from . import checks, node_writes, places, reads, session_writes, turn_writes
+from .connections import PATIENCE_SECONDS, check_library, connect
+from .contexts import ContextCache, read_context
+from .faults import cannot_open
+from .files import Inodes, prepare_directory, private_umask
+from .locks import NodeLocks
+from .migrations import copy_database, migrate, newest
+from .readers import Readers
+from .rows import to_stamp
+from .search import SearchIndex
+from .transaction import Q, Transaction
+from .watch import ChangeWatch
+from .writer import Writer
+
+T = TypeVar("T")
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SQLiteStore:
+    """One open store. Made by `open_store`; see `store.base.Store` for what each verb promises."""
+
+    def __init__(self, database: Path, *, clock: Clock = utc_now, patience: float = PATIENCE_SECONDS) -> None:
+        """Blocking: open the file, bring its schema up to date, start the threads."""
+        check_library(apsw.sqlite_lib_version())
+        self._database = Path(os.path.abspath(database))
+        self._clock = clock
+        self._patience = patience
+        prepare_directory(self._database.parent)
+        connection = connect(self._database, patience=patience)
+        try:
+            migrate(connection, self._database, to_stamp(clock()))
+            self._inodes = Inodes(self._database)
+        except apsw.Error as error:
+            connection.close()
+            raise cannot_open(error, str(self._database)) from error
+        except BaseException:
+            connection.close()
+            raise
+        self._locks = NodeLocks(self._database)
+        self._cache = ContextCache()
+        self._watch = ChangeWatch(self._connect_reader)
+        self._search: SearchIndex | None = None
+        self._search_guard = threading.Lock()
+        self._writer = Writer(connection, self._database, newest(), self._inodes, self._committed)
+        self._readers = Readers(self._connect_reader, self.location, self._writer.fail)
+        self._forked = False
+        self._closed = False
+        _open_stores.add(self)
+
+    def _connect_reader(self) -> apsw.Connection:
+        return connect(self._database, patience=self._patience, read_only=True)
+
+    @property
+    def location(self) -> str:
+        return str(self._database)
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why this store has stopped for good, if it has."""
+        return self._writer.failure
+
+    def now(self) -> datetime:
+        return self._clock()
+
+    async def close(self) -> None:
+        if self._closed or self._forked:
+            return
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    def _close(self) -> None:
+        if self._search is not None:
+            self._search.stop()
+        self._watch.close()
+        self._readers.close()
+        self._writer.stop()
+        self._locks.close()
+
+    # --- reading and writing -----------------------------------------------------------------------
+
+    async def _write(self, work: Callable[[Transaction], T]) -> T:
+        self._check_open()
+        return await self._writer.submit(lambda connection: work(Transaction(connection, to_stamp(self._clock()))))
+
+    async def _read(self, work: Callable[[Transaction], T]) -> T:
+        self._check_open()
+        return await self._readers.run(lambda connection: work(Transaction(connection, to_stamp(self._clock()))))
+
+    def _check_open(self) -> None:
+        if self._forked:
+            raise StoreClosed(
+                "this store was opened before the process forked; open it again in the child "
+                "(SQLite's handles and locks do not survive a fork)"
+            )
+        if self._closed:
+            raise StoreClosed("the store is closed")
+
+    def _committed(self) -> None:
+        self._watch.notice()
+        if self._search is not None:
+            self._search.notice()
+
+    def _index(self) -> SearchIndex:
+        with self._search_guard:
+            if self._search is None:
+                self._search = SearchIndex(self._database, self._forget_upto)
+            return self._search
+
+    def _forget_upto(self, no: int) -> None:
+        """The indexer has forgotten these messages; drop the rows that asked for it."""
+        self._writer.submit_later(lambda connection: connection.execute(Q.indexed_again, {"upto": no}))
+
+    def start_indexing(self) -> None:
+        """Keep the search index right behind what is written, from now on."""
+        self._index().notice()
+
+    # --- finding -----------------------------------------------------------------------------------
+
+    async def resolve(self, owner: str | None, address: Address) -> Place:
+        return await self._read(lambda tx: places.place(tx, owner, address))
+
+    async def session(self, owner: str | None, session_id: str) -> Session:
+        return await self._read(lambda tx: places.session_of(tx, owner, session_id))
+
+    async def sessions(
+        self, wanted: SessionFilter, *, after: str | None = None, limit: int = 20
+    ) -> Page[Session]:
+        return await self._read(lambda tx: reads.sessions(tx, wanted, after, limit))
+
+    async def line(self, owner: str | None, conversation_id: str) -> list[Session]:
+        return await self._read(lambda tx: reads.line(tx, owner, conversation_id))
+
+    async def forks(self, owner: str | None, conversation_id: str) -> list[Session]:
+        return await self._read(lambda tx: reads.forks(tx, owner, conversation_id))
+
+    async def messages(
+        self,
+        owner: str | None,
+        conversation_id: str,
+        *,
+        first: int = 1,
+        last: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Page[Message]:
+        return await self._read(
+            lambda tx: reads.messages(tx, owner, conversation_id, first, last, limit, newest_first)
+        )
+
+    async def context(self, owner: str | None, session_id: str) -> Context:
+        return await self._read(lambda tx: read_context(tx, self._cache, owner, session_id))
+
+    async def turn(self, owner: str | None, turn_id: str) -> Turn:
+        return await self._read(lambda tx: reads.turn(tx, owner, turn_id))
+
+    async def turns(
+        self, owner: str | None, conversation_id: str, *, session_id: str | None = None, limit: int = 100
+    ) -> list[Turn]:
+        return await self._read(lambda tx: reads.turns(tx, owner, conversation_id, session_id, limit))
+
+    async def turn_messages(self, turn_id: str) -> list[Message]:
+        return await self._read(lambda tx: reads.turn_messages(tx, turn_id))
+
+    async def drafts(self, turn_id: str, *, after_event: int = -1) -> list[Draft]:
+        return await self._read(lambda tx: reads.drafts(tx, turn_id, after_event))
+
+    async def events(
+        self, *, owner: str | None, after: int = 0, limit: int = 1000, conversation_id: str | None = None
+    ) -> list[Event]:
+        return await self._read(lambda tx: reads.events(tx, owner, after, limit, conversation_id))
+
+    async def search(
+        self, owner: str | None, words: str, *, conversation_id: str | None = None, limit: int = 20
+    ) -> list[Found]:
+        index = self._index()
+        return await self._read(lambda tx: reads.search(tx, index, owner, words, conversation_id, limit))
+
+    async def statistics(self, owner: str | None) -> Statistics:
+        return await self._read(lambda tx: reads.statistics(tx, owner))
+
+    # --- conversations and sessions ----------------------------------------------------------------
+
+    async def open_session(
+        self, owner: str, address: Address, node_id: str, *, source: str = "", attached: bool = False
+    ) -> Session:
+        return await self._write(
+            lambda tx: session_writes.open_session(tx, owner, address, node_id, source, attached)
+        )
+
+    async def end_session(self, owner: str | None, session_id: str, reason: str) -> bool:
+        return await self._write(lambda tx: session_writes.end_session(tx, owner, session_id, reason))
+
+    async def resume_session(
+        self, owner: str, session_id: str, node_id: str, *, attached: bool = False
+    ) -> Session:
+        return await self._write(
+            lambda tx: session_writes.resume_session(tx, owner, session_id, node_id, attached)
+        )
+
+    async def fork(
+        self,
+        owner: str,
+        session_id: str,
+        node_id: str,
+        *,
+        up_to: int | None = None,
+        key: str | None = None,
+        attached: bool = False,
+    ) -> Session:
+        return await self._write(
+            lambda tx: session_writes.fork(tx, owner, session_id, node_id, up_to, key, attached)
+        )
+
+    async def set_title(self, owner: str | None, conversation_id: str, title: str) -> None:
+        await self._write(lambda tx: session_writes.set_title(tx, owner, conversation_id, title))
+
+    async def add_alias(self, owner: str, alias: str, conversation_id: str) -> None:
+        await self._write(lambda tx: session_writes.add_alias(tx, owner, alias, conversation_id))
+
+    async def exclude(
+        self, owner: str | None, conversation_id: str, seqs: Sequence[int], reason: str
+    ) -> int:
+        return await self._write(lambda tx: session_writes.exclude(tx, owner, conversation_id, seqs, reason))
+
+    async def delete_message(self, owner: str | None, conversation_id: str, seq: int) -> None:
+        await self._write(lambda tx: session_writes.delete_message(tx, owner, conversation_id, seq))
+        self.start_indexing()
+
+    async def delete_conversation(self, owner: str | None, conversation_id: str) -> int:
+        number = await self._write(lambda tx: session_writes.delete_conversation(tx, owner, conversation_id))
+        self.start_indexing()
+        return number
+
+    # --- turns -------------------------------------------------------------------------------------
+
+    async def begin_turn(self, request: TurnRequest) -> TurnOutcome:
+        return await self._write(lambda tx: turn_writes.begin(tx, request))
+
+    async def append(self, lease: Lease, messages: Sequence[NewMessage]) -> int:
+        return await self._write(lambda tx: turn_writes.append(tx, lease, messages))
+
+    async def append_draft(self, lease: Lease, draft: Draft) -> None:
+        await self._write(lambda tx: turn_writes.append_draft(tx, lease, draft))
+
+    async def commit_reply(
+        self, lease: Lease, messages: Sequence[NewMessage] = (), *, usage: Mapping[str, int] | None = None
+    ) -> int:
+        return await self._write(lambda tx: turn_writes.commit_reply(tx, lease, messages, usage))
+
+    async def settle_turn(self, lease: Lease, settlement: Settlement) -> None:
+        await self._write(lambda tx: turn_writes.settle_turn(tx, lease, settlement))
+
+    async def cancel_turn(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
+        return await self._write(lambda tx: turn_writes.cancel_turn(tx, owner, turn_id, status, why))
+
+    # --- nodes -------------------------------------------------------------------------------------
+
+    async def join(self, node: Node) -> None:
+        self._check_open()
+        try:
+            self._locks.hold(node.id)
+        except OSError as error:
+            raise StoreUnusable(f"cannot make the node's lock file beside {self.location}: {error}") from error
+        await self._write(lambda tx: node_writes.join(tx, node))
+
+    async def beat(self, node_id: str) -> Held:
+        return await self._write(lambda tx: node_writes.beat(tx, node_id))
+
+    async def leave(self, node_id: str, reason: str) -> None:
+        await self._write(lambda tx: node_writes.leave(tx, node_id, reason))
+        self._locks.let_go(node_id)
+
+    async def nodes(self, *, gone: bool = False) -> list[Node]:
+        return await self._read(lambda tx: reads.nodes(tx, gone))
+
+    async def probe(self, nodes: Sequence[Node]) -> Mapping[str, tuple[Liveness, str]]:
+        self._check_open()
+        here = identity()
+        return {node.id: self._judge(node, here) for node in nodes}
+
+    def _judge(self, node: Node, here: Identity) -> tuple[Liveness, str]:
+        lock_free = self._locks.is_free(node.id)
+        start = start_of(node.identity.pid) if lock_free is None else None
+        why = proof_of_death(node.identity, lock_free=lock_free, here=here, start_of_their_pid=start)
+        if why is not None:
+            return Liveness.DEAD, why
+        if lock_free is False:
+            return Liveness.ALIVE, "it holds its lock"
+        return Liveness.UNKNOWN, "its lock cannot be tested"
+
+    async def reap(self, node_id: str, seen_beat: int, why: str) -> bool:
+        reaped = await self._write(lambda tx: node_writes.reap(tx, node_id, seen_beat, why))
+        if reaped:
+            self._locks.remove(node_id)
+        return reaped
+
+    async def leftovers(self) -> Leftovers:
+        return await self._read(node_writes.leftovers)
+
+    async def settle_conversation(self, conversation_id: str) -> bool:
+        return await self._write(lambda tx: node_writes.settle_conversation(tx, conversation_id))
+
+    async def reap_session(self, session_id: str) -> bool:
+        return await self._write(lambda tx: node_writes.reap_session(tx, session_id))
+
+    # --- waiting and care --------------------------------------------------------------------------
+
+    def version(self) -> int:
+        self._check_open()
+        return self._watch.version()
+
+    async def changed(self, since: int, timeout: float) -> bool:
+        self._check_open()
+        return await self._watch.changed(since, timeout)
+
+    async def backup(self, target: Path) -> None:
+        if await asyncio.to_thread(target.exists):
+            raise BadInput(f"{target} exists already; a backup never overwrites a file")
+        partial = target.with_name(f"{target.name}.partial")
+
+        def copy() -> None:
+            try:
+                with private_umask():
+                    copy_database(self._database, partial)
+                os.link(partial, target)
+            except (apsw.Error, OSError) as error:
+                raise StoreFailed(f"the backup to {target} failed ({error}); nothing was left behind") from error
+            finally:
+                partial.unlink(missing_ok=True)
+
+        await asyncio.to_thread(copy)
+
+    async def check(self) -> list[Finding]:
+        findings = await self._read(checks.check)
+        trouble = await asyncio.to_thread(self._index().check)
+        if trouble is not None:
+            findings.append(Finding(f"search index: {trouble}", 1, [str(self._index().path)], repairable=True))
+        return findings
+
+    async def repair(self) -> list[str]:
+        number = await asyncio.to_thread(self._index().rebuild)
+        return [f"made the search index anew, over {number} messages"]
+
+
+_open_stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
+_kept_in_child: list[SQLiteStore] = []
+
+
+def _after_fork_in_child() -> None:
+    """A forked child has none of the threads and must not use, close or collect the connections."""
+    for store in list(_open_stores):
+        store._forked = True
+        store._locks.close_in_child()
+        _kept_in_child.append(store)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+async def open_store(database: Path, *, clock: Clock = utc_now, patience: float = PATIENCE_SECONDS) -> SQLiteStore:
+    """Open (or make) the store in this file. Raises StoreUnusable, having changed nothing, if it cannot."""
+    return await asyncio.to_thread(SQLiteStore, database, clock=clock, patience=patience)

@@ -1,0 +1,73 @@
+"""What went wrong inside SQLite, in the words of our error tree.
+
+Three kinds matter to a caller. *Full* and *busy* pass: nothing was written and writing goes on
+later. Everything that means the disk or the file cannot be trusted is *failed*: the store stops for
+good, because after a failed fsync or on a corrupt page nobody knows what the file holds.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import apsw
+
+from ...errors import HoldfastError, StoreBusy, StoreFailed, StoreFull, StoreUnusable
+
+_FAILED = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError)
+
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_SYNC_CODES = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
+
+
+def translate(error: apsw.Error, location: str, system_errno: int = 0) -> HoldfastError:
+    """Our error for an error of SQLite while the store at `location` is in use.
+
+    `system_errno` tells a full disk apart where SQLite only says "I/O error" (growing the shared
+    memory file). After a failed sync nothing is certain, whatever its cause.
+    """
+    no_space = (
+        isinstance(error, apsw.IOError)
+        and system_errno in _NO_SPACE
+        and error.extendedresult not in _SYNC_CODES
+    )
+    if isinstance(error, apsw.FullError) or no_space:
+        return StoreFull(f"the disk is full: {location} cannot grow. Nothing was written; free some space")
+    if isinstance(error, apsw.BusyError | apsw.LockedError):
+        return StoreBusy(f"another process kept {location} locked for too long. Nothing was written; try again")
+    if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError):
+        return StoreFailed(f"{location} became read-only ({error}). Mend its permissions, then restart")
+    if isinstance(error, apsw.CorruptError):
+        return StoreFailed(
+            f"{location} is corrupt ({error}). Nothing more is written. Run `holdfast doctor`, "
+            "or restore a backup"
+        )
+    if isinstance(error, _FAILED):
+        name = apsw.mapping_extended_result_codes.get(error.extendedresult, "")
+        return StoreFailed(
+            f"{location} failed with an I/O error ({name}: {error}). Nothing more is acknowledged; "
+            "check the disk, then restart"
+        )
+    return StoreFailed(f"{location}: unexpected database error ({type(error).__name__}: {error})")
+
+
+def cannot_open(error: apsw.Error, location: str) -> StoreUnusable:
+    """Our error for a store that cannot be opened at all."""
+    if isinstance(error, apsw.NotADBError):
+        return StoreUnusable(f"{location} is not a SQLite database; nothing was changed. Choose another path")
+    if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
+        return StoreUnusable(
+            f"cannot open {location} for writing ({error}). Its directory must exist and be writable"
+        )
+    if isinstance(error, apsw.CorruptError):
+        return StoreUnusable(f"{location} is corrupt ({error}). Restore a backup; nothing was changed")
+    if isinstance(error, apsw.FullError):
+        return StoreUnusable(f"the disk is full: {location} cannot be opened. Free some space")
+    if isinstance(error, apsw.BusyError):
+        return StoreUnusable(f"another process keeps {location} locked; try again when it has finished")
+    return StoreUnusable(f"cannot open {location} ({type(error).__name__}: {error})")
+
+
+def passes(error: Exception) -> bool:
+    """Will this trouble pass by itself?"""
+    return isinstance(error, StoreFull | StoreBusy)

@@ -1,0 +1,79 @@
+"""The database's files, from outside: where they are, who may read them, whether they are still the same.
+
+Nothing here opens them. Closing any plain handle on the database, `-wal` or `-shm` would drop this
+process's POSIX locks, and the next outsider would take the WAL for abandoned and delete it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...errors import StoreFailed, StoreUnusable
+from ...platforms import filesystem_of
+
+NETWORK_FILESYSTEMS = frozenset(
+    "nfs nfs4 cifs smb2 smb3 smbfs afs afpfs webdav 9p ceph glusterfs lustre ocfs2 gfs gfs2 gpfs beegfs "
+    "orangefs pvfs2 coda ncpfs drvfs davfs fuse.sshfs fuse.s3fs fuse.rclone fuse.glusterfs fuse.cephfs "
+    "fuse.gcsfuse fuse.davfs2 osxfuse macfuse vboxsf prl_fs".split()
+)
+
+_umask_lock = threading.Lock()
+
+
+@contextmanager
+def private_umask() -> Iterator[None]:
+    """Files created meanwhile are for their owner alone. The umask belongs to the whole process, so
+    this is held only while a file is being created."""
+    with _umask_lock:
+        before = os.umask(0o077)
+        try:
+            yield
+        finally:
+            os.umask(before)
+
+
+def prepare_directory(directory: Path) -> None:
+    """Make the database's directory, for its owner alone, if there is none; refuse one we cannot use."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnusable(f"cannot make the directory {directory}: {error.strerror}") from error
+    kind = filesystem_of(directory)
+    if kind in NETWORK_FILESYSTEMS:
+        raise StoreUnusable(
+            f"{directory} is on a network filesystem ({kind}), where SQLite's locks and shared memory cannot "
+            "be trusted. Put the store on a local disk, or use PostgreSQL when several machines share it"
+        )
+
+
+class Inodes:
+    """Remembers which files the store was opened on, and notices when others took their place."""
+
+    def __init__(self, database: Path) -> None:
+        self._paths = (str(database), f"{database}-wal")
+        self._seen = self._look()
+
+    def _look(self) -> tuple[tuple[int, int], ...]:
+        found = []
+        for path in self._paths:
+            try:
+                status = os.stat(path)
+            except FileNotFoundError as error:
+                raise StoreFailed(
+                    f"{path} has vanished while the store was open: another program deleted or replaced it. "
+                    "Nothing more is acknowledged; find that program, then restart"
+                ) from error
+            found.append((status.st_dev, status.st_ino))
+        return tuple(found)
+
+    def verify(self) -> None:
+        """Raises StoreFailed if a file was deleted or replaced. Called before anything is acknowledged."""
+        if self._look() != self._seen:
+            raise StoreFailed(
+                f"{self._paths[0]} or its -wal was replaced by another file while the store was open. "
+                "Nothing more is acknowledged; find the program that did it, then restart"
+            )

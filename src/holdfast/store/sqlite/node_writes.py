@@ -1,0 +1,77 @@
+"""The transactions of nodes: join, beat, leave; reap, and settle what a dead one left.
+
+Reaping is state-based: a node is marked, and whatever still names a node that is gone is a leftover, so
+a reaper that is killed half-way is simply followed by the next. Each leftover is settled in a
+transaction of its own: rows fail alone. None of it touches last_activity_at.
+"""
+
+from __future__ import annotations
+
+from ...domain.events import EventType
+from ...domain.nodes import Node
+from ...domain.sessions import EndReason
+from ...domain.turns import TurnStatus
+from ...errors import NodeReaped
+from ..base import Held, Leftovers
+from .places import conversation_of, session_of
+from .session_writes import settle_left_behind, write_end
+from .settling import settle
+from .transaction import Q, Transaction
+
+
+def join(tx: Transaction, node: Node) -> None:
+    who = node.identity
+    tx.run(
+        Q.insert_node,
+        id=node.id,
+        kind=node.kind.value,
+        host=who.host,
+        boot_id=who.boot_id,
+        pid_ns=who.pid_ns,
+        pid=who.pid,
+        pid_start=who.pid_start,
+        now=tx.now,
+    )
+    tx.event(EventType.NODE_JOINED, node=node.id, kind=node.kind.value, host=who.host, pid=who.pid)
+
+
+def beat(tx: Transaction, node_id: str) -> Held:
+    if tx.one(Q.beat, id=node_id, now=tx.now) is None:
+        raise NodeReaped(node_id)
+    return Held({conversation: turn for conversation, turn in tx.all(Q.held_by, node=node_id)})
+
+
+def leave(tx: Transaction, node_id: str, reason: str) -> None:
+    for conversation_id, turn_id in tx.all(Q.held_by, node=node_id):
+        if turn_id is None or not settle(tx, turn_id, TurnStatus.INTERRUPTED, why="its node left"):
+            tx.run(Q.free_stray_lease, id=conversation_id)
+    for (session_id,) in tx.all(Q.attached_to, node=node_id):
+        write_end(tx, session_of(tx, None, session_id), reason)
+    if tx.one(Q.leave_node, id=node_id, now=tx.now) is not None:
+        tx.event(EventType.NODE_LEFT, node=node_id)
+
+
+def reap(tx: Transaction, node_id: str, seen_beat: int, why: str) -> bool:
+    if tx.one(Q.reap_node, id=node_id, beat=seen_beat, now=tx.now) is None:
+        return False
+    tx.event(EventType.NODE_REAPED, node=node_id, why=why)
+    return True
+
+
+def leftovers(tx: Transaction) -> Leftovers:
+    return Leftovers(
+        [row[0] for row in tx.all(Q.held_by_the_gone)],
+        [row[0] for row in tx.all(Q.attached_to_the_gone)],
+    )
+
+
+def settle_conversation(tx: Transaction, conversation_id: str) -> bool:
+    conversation_of(tx, None, conversation_id)
+    return settle_left_behind(tx, conversation_id)
+
+
+def reap_session(tx: Transaction, session_id: str) -> bool:
+    if tx.one(Q.is_attached_to_the_gone, id=session_id) is None:
+        return False
+    write_end(tx, session_of(tx, None, session_id), EndReason.REAPED)
+    return True

@@ -1,0 +1,76 @@
+"""Where a name leads: the one resolver, used by every reading and writing route alike."""
+
+from __future__ import annotations
+
+from ...domain.conversations import Address, Conversation
+from ...domain.ids import parse_message_id
+from ...domain.sessions import Session
+from ...errors import BadInput, NotFound
+from ..base import Place
+from .rows import Row, to_conversation, to_session
+from .transaction import Q, Transaction
+
+
+def find(tx: Transaction, owner: str | None, address: Address) -> Place | None:
+    """The conversation and tip that an id, key or alias leads to; None if it leads nowhere."""
+    addressed: str | None = None
+    if address.key is not None:
+        row = _by_key(tx, owner, address.key)
+    elif address.id is None:
+        return None
+    elif address.id.startswith("conv_"):
+        row = tx.one(Q.conversation_by_id, id=address.id, owner=owner)
+    elif address.id.startswith("sess_"):
+        row = tx.one(Q.conversation_by_session, id=address.id, owner=owner)
+        addressed = address.id
+    elif address.id.startswith("turn_"):
+        turn = tx.one(Q.turn_by_id, id=address.id, owner=owner)
+        row = tx.one(Q.conversation_by_id, id=turn[1], owner=owner) if turn else None
+    elif message := parse_message_id(address.id):
+        row = tx.one(Q.conversation_by_id, id=message[0], owner=owner)
+    else:
+        row = _by_alias(tx, owner, address.id)
+    if row is None:
+        return None
+    conversation = to_conversation(row)
+    return Place(conversation, session_of(tx, None, conversation.tip_id), addressed)
+
+
+def place(tx: Transaction, owner: str | None, address: Address) -> Place:
+    """The same; NotFound if it leads nowhere."""
+    found = find(tx, owner, address)
+    if found is None:
+        raise NotFound("conversation" if address.key else "session", str(address))
+    return found
+
+
+def session_of(tx: Transaction, owner: str | None, session_id: str) -> Session:
+    row = tx.one(Q.session_by_id, id=session_id, owner=owner)
+    if row is None:
+        raise NotFound("session", session_id)
+    return to_session(row)
+
+
+def conversation_of(tx: Transaction, owner: str | None, conversation_id: str) -> Conversation:
+    row = tx.one(Q.conversation_by_id, id=conversation_id, owner=owner)
+    if row is None:
+        raise NotFound("conversation", conversation_id)
+    return to_conversation(row)
+
+
+def _by_key(tx: Transaction, owner: str | None, key: str) -> Row | None:
+    if owner is not None:
+        return tx.one(Q.conversation_by_key, owner=owner, key=key)
+    return _only(tx.all(Q.conversations_by_key_anywhere, key=key), "key", key)
+
+
+def _by_alias(tx: Transaction, owner: str | None, alias: str) -> Row | None:
+    if owner is not None:
+        return tx.one(Q.conversation_by_alias, owner=owner, id=alias)
+    return _only(tx.all(Q.conversations_by_alias_anywhere, id=alias), "alias", alias)
+
+
+def _only(rows: list[Row], what: str, name: str) -> Row | None:
+    if len(rows) > 1:
+        raise BadInput(f"several owners have the {what} {name!r}; name one with --owner")
+    return rows[0] if rows else None

@@ -1,0 +1,35 @@
+-- name: at_most_one_open_session
+SELECT conversation FROM sessions WHERE ended_at IS NULL GROUP BY conversation HAVING count(*) > 1;
+
+-- name: gap_free_numbers
+-- One pass over the (conversation, seq) index.
+SELECT c.id FROM conversations c
+LEFT JOIN (SELECT conversation, count(*) AS number, min(seq) AS lowest, max(seq) AS highest
+           FROM messages GROUP BY conversation) m ON m.conversation = c.id
+WHERE c.last_seq <> coalesce(m.number, 0) OR coalesce(m.lowest, 1) <> 1 OR c.last_seq <> coalesce(m.highest, 0);
+
+-- name: tips_are_newest
+SELECT c.id FROM conversations c
+WHERE c.tip IS NOT (SELECT s.id FROM sessions s WHERE s.conversation = c.id ORDER BY s.ordinal DESC LIMIT 1);
+
+-- name: turns_hold_leases
+SELECT t.id FROM turns t JOIN conversations c ON c.id = t.conversation
+WHERE t.status = 'running' AND (c.turn IS NOT t.id OR c.holder IS NOT t.node)
+UNION ALL
+SELECT c.id FROM conversations c LEFT JOIN turns t ON t.id = c.turn
+WHERE c.holder IS NOT NULL AND (t.status IS NULL OR t.status <> 'running');
+
+-- name: owners_agree
+SELECT s.id FROM sessions s JOIN conversations c ON c.id = s.conversation WHERE s.owner <> c.owner
+UNION ALL
+SELECT t.id FROM turns t JOIN conversations c ON c.id = t.conversation WHERE t.owner <> c.owner;
+
+-- name: ended_sessions_say_why
+SELECT id FROM sessions WHERE ended_at IS NOT NULL AND (end_reason IS NULL OR ended_at < opened_at);
+
+-- name: turns_in_known_states
+SELECT id FROM turns WHERE status NOT IN ('running', 'completed', 'interrupted', 'failed', 'cancelled')
+   OR (status = 'running') <> (ended_at IS NULL);
+
+-- name: requests_have_turns
+SELECT key FROM requests WHERE turn NOT IN (SELECT id FROM turns);

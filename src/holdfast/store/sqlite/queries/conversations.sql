@@ -1,0 +1,96 @@
+-- fragment: conversation_columns
+id, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, forked_from
+
+-- name: conversation_by_id
+-- A conversation by its own id, for its owner (or for an operator, owner NULL).
+SELECT {conversation_columns} FROM conversations WHERE id = :id AND (:owner IS NULL OR owner = :owner);
+
+-- name: conversation_by_key
+-- A conversation by its outside address.
+SELECT {conversation_columns} FROM conversations WHERE owner = :owner AND key = :key;
+
+-- name: conversations_by_key_anywhere
+-- The same for an operator, who may mean any owner's.
+SELECT {conversation_columns} FROM conversations WHERE key = :key LIMIT 2;
+
+-- name: conversation_by_session
+-- From any session, however stale, to its conversation: one step.
+SELECT {conversation_columns} FROM conversations
+WHERE id = (SELECT conversation FROM sessions WHERE id = :id) AND (:owner IS NULL OR owner = :owner);
+
+-- name: conversation_by_alias
+-- A conversation by a name given from outside.
+SELECT {conversation_columns} FROM conversations
+WHERE id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :id);
+
+-- name: conversations_by_alias_anywhere
+-- The same for an operator.
+SELECT {conversation_columns} FROM conversations
+WHERE id IN (SELECT conversation FROM aliases WHERE alias = :id) LIMIT 2;
+
+-- name: insert_conversation
+-- A conversation and its first session are inserted together.
+INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, forked_from, created_at)
+VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :forked_from, :now);
+
+-- name: insert_alias
+INSERT INTO aliases (owner, alias, conversation, created_at) VALUES (:owner, :alias, :conversation, :now);
+
+-- name: set_tip
+-- The newest session of the line is the one every id leads to.
+UPDATE conversations SET tip = :tip, revision = revision + 1 WHERE id = :id;
+
+-- name: set_title
+UPDATE conversations SET title = :title WHERE id = :id AND (:owner IS NULL OR owner = :owner) RETURNING id;
+
+-- name: touch_revision
+-- A context changed otherwise than by an appended message: nothing cached of it is valid any more.
+UPDATE conversations SET revision = revision + 1 WHERE id = :id;
+
+-- name: take_lease
+-- Only a free conversation, only by a node that is present. The token rises with each holder. Messages
+-- get their numbers in the same statement.
+UPDATE conversations SET holder = :node, turn = :turn, token = token + 1, last_seq = last_seq + :count
+WHERE id = :id AND holder IS NULL
+  AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL)
+RETURNING token, last_seq;
+
+-- name: number_messages
+-- Numbers for a turn's messages. Zero rows: the lease was lost, and nothing is written.
+UPDATE conversations SET last_seq = last_seq + :count
+WHERE id = :id AND token = :token AND holder = :node
+RETURNING last_seq;
+
+-- name: release_lease
+-- Number the last messages and let go, in one statement. The token stays, so it is never handed out twice.
+UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL
+WHERE id = :id AND token = :token AND holder = :node
+RETURNING last_seq, owner;
+
+-- name: fence_lease
+-- Take the lease away from whoever holds it: a late writer's token no longer matches.
+UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL, token = token + 1
+WHERE id = :id AND turn = :turn
+RETURNING last_seq;
+
+-- name: held_by
+-- What a node holds according to the store.
+SELECT id, turn FROM conversations WHERE holder = :node;
+
+-- name: held_by_the_gone
+-- Leases whose holder has left, was reaped, or never registered.
+SELECT c.id FROM conversations c LEFT JOIN nodes n ON n.id = c.holder
+WHERE c.holder IS NOT NULL AND (n.id IS NULL OR n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
+
+-- name: holder_is_gone
+-- Is this conversation held by a node that has left, was reaped, or never registered? With its turn.
+SELECT c.turn FROM conversations c LEFT JOIN nodes n ON n.id = c.holder
+WHERE c.id = :id AND c.holder IS NOT NULL AND (n.id IS NULL OR n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
+
+-- name: free_stray_lease
+-- A lease without a turn row protects nothing.
+UPDATE conversations SET holder = NULL, turn = NULL, token = token + 1 WHERE id = :id;
+
+-- name: delete_conversation
+-- Sessions, turns, messages, drafts, requests, aliases and exclusions go with it, by foreign key.
+DELETE FROM conversations WHERE id = :id;

@@ -1,0 +1,14 @@
+-- name: insert_event
+INSERT INTO events (at, type, owner, conversation, session, turn, data) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: events_after
+SELECT id, at, type, owner, conversation, session, turn, data FROM events
+WHERE id > :after AND (:owner IS NULL OR owner = :owner) ORDER BY id LIMIT :limit;
+
+-- name: events_of_conversation
+SELECT id, at, type, owner, conversation, session, turn, data FROM events
+WHERE conversation = :conversation AND id > :after AND (:owner IS NULL OR owner = :owner) ORDER BY id LIMIT :limit;
+
+-- name: forget_events
+-- A deleted conversation leaves one event behind, which says so.
+DELETE FROM events WHERE conversation = :conversation;

@@ -1,0 +1,104 @@
+-- fragment: message_columns
+conversation, seq, session, turn, role, status, created_at, origin, body
+
+-- name: insert_message
+INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: messages_forward
+SELECT {message_columns} FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq LIMIT :limit;
+
+-- name: messages_backward
+SELECT {message_columns} FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq DESC LIMIT :limit;
+
+-- name: messages_of_turn
+SELECT {message_columns} FROM messages
+WHERE conversation = (SELECT conversation FROM turns WHERE id = :turn)
+  AND seq >= (SELECT first_seq FROM turns WHERE id = :turn) AND turn = :turn AND deleted_at IS NULL ORDER BY seq;
+
+-- name: interrupted_replies_of_turn
+-- Partial replies that a retry replaces.
+SELECT seq FROM messages
+WHERE conversation = :conversation AND seq >= :first_seq AND turn = :turn AND status = 'interrupted';
+
+-- name: context_head
+-- All that decides whether a cached context is still the right one, and what it shows.
+SELECT c.id, c.revision, coalesce(s.last_seq, c.last_seq), s.view
+FROM sessions s JOIN conversations c ON c.id = s.conversation
+WHERE s.id = :session AND (:owner IS NULL OR s.owner = :owner);
+
+-- name: marks
+-- Messages of a span that are not simply passed on, by their partial index.
+SELECT seq, calls, answers, status, deleted_at IS NOT NULL FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last
+  AND (calls IS NOT NULL OR answers IS NOT NULL OR status <> 'completed' OR deleted_at IS NOT NULL)
+ORDER BY seq;
+
+-- name: excluded
+SELECT seq FROM exclusions WHERE conversation = :conversation;
+
+-- name: bodies
+-- A span of bodies, joined by the database in one value; nothing is decoded.
+SELECT CAST(group_concat(body, ',') AS BLOB) FROM (
+    SELECT body FROM messages WHERE conversation = :conversation AND seq BETWEEN :first AND :last ORDER BY seq);
+
+-- name: body
+SELECT body FROM messages WHERE conversation = :conversation AND seq = :seq;
+
+-- name: marks_of_turn
+-- Tool calls and results of a turn, to find the calls that are still open.
+SELECT seq, calls, answers FROM messages
+WHERE conversation = :conversation AND seq >= :first_seq AND turn = :turn
+  AND (calls IS NOT NULL OR answers IS NOT NULL OR status <> 'completed' OR deleted_at IS NOT NULL)
+ORDER BY seq;
+
+-- name: insert_exclusion
+INSERT INTO exclusions (conversation, seq, reason, created_at)
+SELECT conversation, seq, :reason, :now FROM messages WHERE conversation = :conversation AND seq = :seq
+ON CONFLICT DO NOTHING;
+
+-- name: count_copied
+-- How many messages of a span a fork would copy.
+SELECT count(*) FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq);
+
+-- name: copy_messages
+-- A fork copies a span of its source's view, numbered on from :offset, and keeps where each came from.
+INSERT INTO messages (conversation, seq, session, role, status, calls, answers, created_at, origin, body)
+SELECT :target, :offset + row_number() OVER (ORDER BY m.seq), :session, m.role, m.status, m.calls, m.answers,
+       m.created_at, coalesce(m.origin, 'msg_' || substr(m.conversation, 6) || '_' || m.seq), m.body
+FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq;
+
+-- name: empty_message
+-- The row and its number stay; the text is gone.
+UPDATE messages SET body = x'', calls = NULL, answers = NULL, deleted_at = :now
+WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
+
+-- name: unindex_message
+INSERT INTO unindexed (no) VALUES (:no) ON CONFLICT DO NOTHING;
+
+-- name: unindex_conversation
+INSERT INTO unindexed (no) SELECT no FROM messages WHERE conversation = :conversation ON CONFLICT DO NOTHING;
+
+-- name: indexed_again
+-- The indexer has forgotten these.
+DELETE FROM unindexed WHERE no <= :upto;
+
+-- name: message_total
+SELECT count(*) FROM messages m WHERE :owner IS NULL OR EXISTS (
+    SELECT 1 FROM conversations c WHERE c.id = m.conversation AND c.owner = :owner);
+
+-- name: conversation_total
+SELECT count(*) FROM conversations WHERE :owner IS NULL OR owner = :owner;
+
+-- name: found_message
+-- A search hit, read from the truth: only if it is still there and the owner's.
+SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at, m.origin, m.body, c.key, c.title
+FROM messages m JOIN conversations c ON c.id = m.conversation
+WHERE m.no = :no AND m.deleted_at IS NULL AND (:owner IS NULL OR c.owner = :owner);

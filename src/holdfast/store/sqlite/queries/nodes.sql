@@ -1,0 +1,28 @@
+-- fragment: node_columns
+id, kind, host, boot_id, pid_ns, pid, pid_start, beat, started_at, heartbeat_at, left_at, reaped_at
+
+-- name: insert_node
+INSERT INTO nodes (id, kind, host, boot_id, pid_ns, pid, pid_start, started_at, heartbeat_at)
+VALUES (:id, :kind, :host, :boot_id, :pid_ns, :pid, :pid_start, :now, :now);
+
+-- name: beat
+-- One write for all a node holds. Zero rows: it was reaped.
+UPDATE nodes SET beat = beat + 1, heartbeat_at = :now
+WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL RETURNING beat;
+
+-- name: node_is_present
+SELECT 1 FROM nodes WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL;
+
+-- name: leave_node
+UPDATE nodes SET left_at = :now WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL RETURNING id;
+
+-- name: reap_node
+-- Only if its beat is still the one that was seen: a node that came back is left alone.
+UPDATE nodes SET reaped_at = :now
+WHERE id = :id AND beat = :beat AND left_at IS NULL AND reaped_at IS NULL RETURNING id;
+
+-- name: present_nodes
+SELECT {node_columns} FROM nodes WHERE left_at IS NULL AND reaped_at IS NULL ORDER BY started_at, id;
+
+-- name: all_nodes
+SELECT {node_columns} FROM nodes ORDER BY started_at DESC, id LIMIT 1000;

@@ -1,0 +1,94 @@
+-- fragment: session_columns
+s.id, s.conversation, s.owner, c.key, c.title, s.source, s.attached, s.node, s.edge, s.parent, c.tip, s.ordinal,
+s.opened_at, s.last_activity_at, s.next_due_at, s.ended_at, s.end_reason, s.model, s.view, s.first_seq,
+coalesce(s.last_seq, c.last_seq), CASE WHEN c.tip = s.id THEN c.turn END, CASE WHEN c.tip = s.id THEN c.holder END,
+n.host, n.heartbeat_at, s.input_tokens, s.output_tokens
+
+-- fragment: session_tables
+sessions s JOIN conversations c ON c.id = s.conversation
+LEFT JOIN nodes n ON n.id = coalesce(CASE WHEN c.tip = s.id THEN c.holder END, s.node)
+
+-- name: session_by_id
+SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner IS NULL OR s.owner = :owner);
+
+-- name: line_of_sessions
+-- All sessions of a conversation, oldest first.
+SELECT {session_columns} FROM {session_tables}
+WHERE s.conversation = :conversation AND (:owner IS NULL OR s.owner = :owner) ORDER BY s.ordinal;
+
+-- name: forks_of_conversation
+-- The first sessions of the conversations that began as a copy of one of this one's sessions.
+SELECT {session_columns} FROM {session_tables}
+WHERE s.ordinal = 1 AND (:owner IS NULL OR s.owner = :owner) AND s.conversation IN (
+    SELECT id FROM conversations WHERE forked_from IN (SELECT id FROM sessions WHERE conversation = :conversation))
+ORDER BY s.opened_at, s.id;
+
+-- fragment: session_filter
+AND (:ended IS NULL OR (s.ended_at IS NOT NULL) = :ended) AND (:source IS NULL OR s.source = :source)
+AND (:key IS NULL OR c.key = :key)
+AND (:title IS NULL OR instr(lower(coalesce(c.title, '') || ' ' || coalesce(c.key, '')), lower(:title)) > 0)
+
+-- name: sessions_of_owner
+-- A page of an owner's sessions, the most recently active first, below the cursor (:at, :id).
+SELECT {session_columns} FROM {session_tables}
+WHERE s.owner = :owner AND (s.last_activity_at, s.id) < (:at, :id) {session_filter}
+ORDER BY s.last_activity_at DESC, s.id DESC LIMIT :limit;
+
+-- name: sessions_of_all
+-- The same for an operator.
+SELECT {session_columns} FROM {session_tables}
+WHERE (s.last_activity_at, s.id) < (:at, :id) {session_filter}
+ORDER BY s.last_activity_at DESC, s.id DESC LIMIT :limit;
+
+-- name: insert_session
+-- The unique index allows one open session per conversation.
+INSERT INTO sessions (id, conversation, owner, ordinal, edge, parent, source, attached, node, opened_at,
+                      last_activity_at, first_seq, view)
+VALUES (:id, :conversation, :owner, :ordinal, :edge, :parent, :source, :attached, :node, :now,
+        :last_activity_at, :first_seq, :view);
+
+-- name: end_session
+-- Only an open session ends, and only once.
+UPDATE sessions SET ended_at = :now, end_reason = :reason, next_due_at = NULL, recheck_at = NULL,
+                    attached = 0, node = NULL,
+                    last_seq = (SELECT last_seq FROM conversations WHERE id = sessions.conversation)
+WHERE id = :id AND ended_at IS NULL;
+
+-- name: touch_session
+-- A person or client spoke, or their turn ended: the only things that move last_activity_at.
+UPDATE sessions SET last_activity_at = :now, model = coalesce(:model, model),
+                    input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens
+WHERE id = :id;
+
+-- name: detach_session
+-- Another node speaks in it: from now on it outlives the process that opened it.
+UPDATE sessions SET attached = 0, node = NULL WHERE id = :id AND attached = 1 AND node <> :node;
+
+-- name: attached_to
+-- Open sessions that live and die with this node and whose conversation nobody holds.
+SELECT s.id FROM sessions s JOIN conversations c ON c.id = s.conversation
+WHERE s.node = :node AND s.ended_at IS NULL AND s.attached = 1 AND c.holder IS NULL;
+
+-- name: attached_to_the_gone
+-- Open attached sessions whose node has left, was reaped, or never registered, and that no turn holds.
+SELECT s.id FROM sessions s JOIN conversations c ON c.id = s.conversation LEFT JOIN nodes n ON n.id = s.node
+WHERE s.ended_at IS NULL AND s.attached = 1 AND c.holder IS NULL
+  AND (n.id IS NULL OR n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
+
+-- name: is_attached_to_the_gone
+SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation LEFT JOIN nodes n ON n.id = s.node
+WHERE s.id = :id AND s.ended_at IS NULL AND s.attached = 1 AND c.holder IS NULL
+  AND (n.id IS NULL OR n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
+
+-- name: newest_ordinal
+SELECT max(ordinal) FROM sessions WHERE conversation = :conversation;
+
+-- name: session_totals
+SELECT count(*), count(*) FILTER (WHERE ended_at IS NULL) FROM sessions WHERE :owner IS NULL OR owner = :owner;
+
+-- name: session_end_reasons
+SELECT end_reason, count(*) FROM sessions WHERE ended_at IS NOT NULL AND (:owner IS NULL OR owner = :owner)
+GROUP BY end_reason ORDER BY 2 DESC, 1;
+
+-- name: session_sources
+SELECT source, count(*) FROM sessions WHERE :owner IS NULL OR owner = :owner GROUP BY source ORDER BY 2 DESC, 1;

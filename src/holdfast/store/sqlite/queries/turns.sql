@@ -1,0 +1,51 @@
+-- fragment: turn_columns
+id, conversation, session, owner, status, node, attempt, first_seq, started_at, ended_at, error, model, usage, response_id
+
+-- name: turn_by_id
+SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner IS NULL OR owner = :owner);
+
+-- name: turn_by_request
+-- The turn a request key stands for, and the hash of the body it came with.
+SELECT {turn_columns}, (SELECT body_hash FROM requests WHERE owner = :owner AND route = :route AND key = :key)
+FROM turns WHERE id = (SELECT turn FROM requests WHERE owner = :owner AND route = :route AND key = :key);
+
+-- name: turns_of_conversation
+SELECT {turn_columns} FROM turns
+WHERE conversation = :conversation AND (:owner IS NULL OR owner = :owner) AND (:session IS NULL OR session = :session)
+ORDER BY no DESC LIMIT :limit;
+
+-- name: newest_turn
+SELECT id FROM turns WHERE conversation = :conversation ORDER BY no DESC LIMIT 1;
+
+-- name: insert_turn
+INSERT INTO turns (id, conversation, session, owner, status, node, first_seq, started_at, model)
+VALUES (:id, :conversation, :session, :owner, 'running', :node, :first_seq, :now, :model);
+
+-- name: take_up_turn
+-- A retry goes on with an unfinished turn: it runs again, on this node, in this session.
+UPDATE turns SET status = 'running', ended_at = NULL, error = NULL, node = :node, session = :session,
+                 attempt = attempt + 1
+WHERE id = :id;
+
+-- name: settle_turn
+UPDATE turns SET status = :status, ended_at = :now, error = :error, usage = coalesce(:usage, usage) WHERE id = :id;
+
+-- name: insert_request
+INSERT INTO requests (owner, route, key, body_hash, turn, created_at)
+VALUES (:owner, :route, :key, :body_hash, :turn, :now);
+
+-- name: insert_draft
+-- A checkpoint, only under the lease. Zero rows: it was lost, and nothing is written.
+INSERT INTO drafts (turn, first_event, last_event, reserved_to, after_seq, created_at, restarts, adds, events)
+SELECT :turn, :first_event, :last_event, :reserved_to, last_seq, :now, :restarts, :adds, :events
+FROM conversations WHERE id = :conversation AND token = :token AND holder = :node;
+
+-- name: drafts_of_turn
+SELECT first_event, last_event, events, adds, restarts FROM drafts
+WHERE turn = :turn AND last_event > :after_event ORDER BY first_event;
+
+-- name: drafts_of_reply
+-- Checkpoints of the reply the turn was in the middle of: those behind the conversation's last message.
+SELECT first_event, last_event, x'', adds, restarts FROM drafts
+WHERE turn = :turn AND after_seq = (SELECT last_seq FROM conversations WHERE id = :conversation)
+ORDER BY first_event;

@@ -1,0 +1,158 @@
+"""Reading functions: each runs inside one snapshot and returns values."""
+
+from __future__ import annotations
+
+from ...domain.drafts import Draft
+from ...domain.events import Event
+from ...domain.messages import Message
+from ...domain.nodes import Node
+from ...domain.sessions import Session
+from ...domain.turns import Turn
+from ...errors import BadInput, NotFound
+from ..base import Found, Page, SessionFilter, Statistics
+from .places import conversation_of, session_of
+from .rows import to_draft, to_event, to_message, to_node, to_session, to_stamp, to_turn
+from .search import SearchIndex
+from .transaction import Q, Transaction
+
+_END_OF_TIME = 2**62
+LARGEST_PAGE = 1000
+
+
+def sessions(tx: Transaction, wanted: SessionFilter, after: str | None, limit: int) -> Page[Session]:
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise BadInput(f"limit must be between 1 and {LARGEST_PAGE}, not {limit}")
+    at, below = _END_OF_TIME, ""
+    if after is not None:
+        cursor = session_of(tx, wanted.owner, after)
+        at, below = to_stamp(cursor.last_activity_at), cursor.id
+    values = {
+        "at": at,
+        "id": below,
+        "limit": limit + 1,
+        "ended": wanted.ended,
+        "source": wanted.source,
+        "key": wanted.key,
+        "title": wanted.title,
+    }
+    if wanted.owner is None:
+        rows = tx.all(Q.sessions_of_all, **values)
+    else:
+        rows = tx.all(Q.sessions_of_owner, owner=wanted.owner, **values)
+    return Page([to_session(row) for row in rows[:limit]], len(rows) > limit)
+
+
+def line(tx: Transaction, owner: str | None, conversation_id: str) -> list[Session]:
+    conversation_of(tx, owner, conversation_id)
+    rows = tx.all(Q.line_of_sessions, conversation=conversation_id, owner=owner)
+    return [to_session(row) for row in rows]
+
+
+def forks(tx: Transaction, owner: str | None, conversation_id: str) -> list[Session]:
+    rows = tx.all(Q.forks_of_conversation, conversation=conversation_id, owner=owner)
+    return [to_session(row) for row in rows]
+
+
+def messages(
+    tx: Transaction,
+    owner: str | None,
+    conversation_id: str,
+    first: int,
+    last: int | None,
+    limit: int | None,
+    newest_first: bool,
+) -> Page[Message]:
+    conversation = conversation_of(tx, owner, conversation_id)
+    rows = tx.all(
+        Q.messages_backward if newest_first else Q.messages_forward,
+        conversation=conversation_id,
+        first=first,
+        last=conversation.last_seq if last is None else last,
+        limit=-1 if limit is None else limit + 1,
+    )
+    kept = rows if limit is None else rows[:limit]
+    return Page([to_message(row) for row in kept], len(rows) > len(kept))
+
+
+def turn(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
+    row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
+    if row is None:
+        raise NotFound("turn", turn_id)
+    return to_turn(row)
+
+
+def turns(
+    tx: Transaction, owner: str | None, conversation_id: str, session_id: str | None, limit: int
+) -> list[Turn]:
+    conversation_of(tx, owner, conversation_id)
+    rows = tx.all(
+        Q.turns_of_conversation, conversation=conversation_id, owner=owner, session=session_id, limit=limit
+    )
+    return [to_turn(row) for row in rows]
+
+
+def turn_messages(tx: Transaction, turn_id: str) -> list[Message]:
+    return [to_message(row) for row in tx.all(Q.messages_of_turn, turn=turn_id)]
+
+
+def drafts(tx: Transaction, turn_id: str, after_event: int) -> list[Draft]:
+    return [to_draft(row) for row in tx.all(Q.drafts_of_turn, turn=turn_id, after_event=after_event)]
+
+
+def events(
+    tx: Transaction, owner: str | None, after: int, limit: int, conversation_id: str | None
+) -> list[Event]:
+    if conversation_id is None:
+        rows = tx.all(Q.events_after, after=after, owner=owner, limit=limit)
+    else:
+        rows = tx.all(
+            Q.events_of_conversation, conversation=conversation_id, after=after, owner=owner, limit=limit
+        )
+    return [to_event(row) for row in rows]
+
+
+def nodes(tx: Transaction, gone: bool) -> list[Node]:
+    return [to_node(row) for row in tx.all(Q.all_nodes if gone else Q.present_nodes)]
+
+
+def statistics(tx: Transaction, owner: str | None) -> Statistics:
+    total, still_open = tx.one(Q.session_totals, owner=owner) or (0, 0)
+    (message_total,) = tx.one(Q.message_total, owner=owner) or (0,)
+    (conversation_total,) = tx.one(Q.conversation_total, owner=owner) or (0,)
+    return Statistics(
+        sessions=total,
+        open=still_open,
+        messages=message_total,
+        conversations=conversation_total,
+        end_reasons=dict(tx.all(Q.session_end_reasons, owner=owner)),  # type: ignore[arg-type]
+        sources=dict(tx.all(Q.session_sources, owner=owner)),  # type: ignore[arg-type]
+    )
+
+
+def search(
+    tx: Transaction, index: SearchIndex, owner: str | None, words: str, conversation_id: str | None, limit: int
+) -> list[Found]:
+    """The index gives numbers; whether and to whom they are shown is decided here, from the rows."""
+    if conversation_id is not None:
+        conversation_of(tx, owner, conversation_id)
+    scopes = [scope for scope in (conversation_id, owner) if scope is not None][:1]
+    found = []
+    for no in index.search(words, scopes, limit):
+        row = tx.one(Q.found_message, no=no, owner=owner)
+        if row is not None:
+            *columns, key, title = row
+            message = to_message(columns)
+            found.append(Found(message, snippet(message, words), key, title))
+    return found[:limit]
+
+
+def snippet(message: Message, words: str, width: int = 160) -> str:
+    """The part of a message around the first word that was searched for."""
+    content = message.content().get("content") or ""
+    if isinstance(content, list):
+        content = " ".join(part.get("text", "") for part in content if isinstance(part, dict))
+    text = " ".join(content.split())
+    places = [text.lower().find(word.strip('"').lower()) for word in words.split()]
+    start = max(0, min((place for place in places if place >= 0), default=0) - width // 4)
+    cut = text[start : start + width]
+    return ("…" if start else "") + cut + ("…" if start + width < len(text) else "")

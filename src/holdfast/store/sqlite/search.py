@@ -1,0 +1,237 @@
+"""Full-text search over messages: an index in a file of its own, beside the database.
+
+Indexing inside the commit would cap appends at a quarter of their speed, so the index follows right
+behind by a cursor (the number of the last message it holds). It is derived, rebuildable, and never read
+as truth: a hit is only a number, and the message is read from the database, with its owner. A search
+also looks through what lies behind the cursor, with the same rules, so no committed message is ever
+missing from an answer. What was deleted is forgotten through rows that the deletion itself wrote.
+
+Limits: words match without case and accents, from their beginning (`data` finds `database`); the
+content of messages is searched, tool calls' arguments are not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from ...errors import BadInput, StoreFailed
+from .connections import PATIENCE_SECONDS, Patience
+from .files import private_umask
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+LONGEST_TAIL = 2_000
+
+# The text of a message: its content, or the text parts of it.
+_TEXT = """
+CASE json_type(CAST(body AS TEXT), '$.content')
+    WHEN 'text' THEN CAST(body AS TEXT) ->> '$.content'
+    WHEN 'array' THEN (SELECT group_concat(part.value ->> '$.text', ' ')
+                       FROM json_each(CAST(body AS TEXT), '$.content') part
+                       WHERE part.type = 'object' AND json_type(part.value, '$.text') = 'text')
+END
+"""
+_TABLE = (
+    "USING fts5(text, scope, content='', contentless_delete=1, "
+    "tokenize=\"unicode61 remove_diacritics 2\", detail=full)"
+)
+_FILL = f"""
+SELECT m.no, {_TEXT}, 's' || hex(c.owner) || ' s' || hex(c.id)
+FROM store.messages m JOIN store.conversations c ON c.id = m.conversation
+WHERE m.no > :after AND m.no <= :upto AND m.deleted_at IS NULL AND m.role IN ('user', 'assistant', 'tool')
+"""
+
+
+def scope_of(name: str) -> str:
+    """A name as one searchable word, whatever characters it holds."""
+    return "s" + name.encode().hex()
+
+
+def to_match(words: str, scopes: list[str]) -> str:
+    """A person's words as an FTS5 query: all of them, each from its beginning; quotes keep a phrase."""
+    terms: list[str] = []
+    for number, piece in enumerate(words.replace("\x00", " ").split('"')):
+        found = [piece] if number % 2 else piece.split()
+        for term in found:
+            if any(character.isalnum() for character in term):
+                terms.append(f'"{term}"' + ("" if number % 2 else " *"))
+    if not terms:
+        raise BadInput("a search needs at least one word")
+    wanted = " AND ".join(f"text : {term}" for term in terms)
+    return " AND ".join([*(f"scope : {scope}" for scope in scopes), f"({wanted})"])
+
+
+class SearchIndex:
+    """Follows the database from a thread; answers searches from any other."""
+
+    def __init__(self, database: Path, forget_upto: Callable[[int], None]) -> None:
+        self._database = database
+        self.path = database.with_name(f"{database.name}.search")
+        self._forget_upto = forget_upto
+        self._wake = threading.Event()
+        self._stopping = False
+        self._quiet = False
+        self._lock = threading.Lock()
+        self._connection: apsw.Connection | None = None
+        self._thread = threading.Thread(target=self._run, name="holdfast-search", daemon=True)
+        self._thread.start()
+
+    # --- following ---------------------------------------------------------------------------------
+
+    def notice(self) -> None:
+        """Something was committed."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait()
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                while not self._stopping and self.follow_once():
+                    pass
+                self._quiet = False
+            except (apsw.Error, StoreFailed) as error:
+                if not self._quiet:
+                    log.warning("the search index %s cannot follow (%s); it will be tried again", self.path, error)
+                self._quiet = True
+
+    def follow_once(self) -> bool:
+        """Index one batch behind the cursor. False: there is nothing left to do."""
+        with self._lock:
+            connection = self._open()
+            cursor, newest = self._where(connection)
+            forgotten = connection.execute("SELECT no FROM store.unindexed ORDER BY no LIMIT ?", (BATCH,)).fetchall()
+            if newest <= cursor and not forgotten:
+                return False
+            with connection:
+                # The first statement takes this file's write lock, and only this file's: an immediate
+                # transaction would take the database's too.
+                connection.execute("UPDATE cursor SET no = no")
+                cursor, newest = self._where(connection)  # another process may have been here meanwhile
+                upto = min(newest, cursor + BATCH)
+                if cursor < upto:
+                    connection.execute(
+                        f"INSERT INTO words (rowid, text, scope) {_FILL}", {"after": cursor, "upto": upto}
+                    )
+                    connection.execute("UPDATE cursor SET no = ?", (upto,))
+                for (no,) in forgotten:
+                    connection.execute("DELETE FROM words WHERE rowid = ?", (no,))
+        if forgotten:
+            self._forget_upto(forgotten[-1][0])
+        return True
+
+    def rebuild(self) -> int:
+        """Throw the index away and make it anew; returns how many messages it follows."""
+        with self._lock:
+            connection = self._open()
+            with connection:
+                connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
+                connection.execute("UPDATE cursor SET no = 0")
+        while self.follow_once():
+            pass
+        with self._lock:
+            return self._where(self._open())[0]
+
+    def check(self) -> str | None:
+        """What is wrong with the index, or None."""
+        try:
+            with self._lock:
+                self._open().execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
+        except (apsw.Error, StoreFailed) as error:
+            return str(error)
+        return None
+
+    def lag(self) -> int:
+        """How many messages lie behind the cursor."""
+        with self._lock:
+            cursor, newest = self._where(self._open())
+        return newest - cursor
+
+    # --- answering ---------------------------------------------------------------------------------
+
+    def search(self, words: str, scopes: list[str], limit: int) -> list[int]:
+        """Numbers of matching messages, best first, those behind the cursor included."""
+        match = to_match(words, [scope_of(scope) for scope in scopes])
+        while self.lag() > LONGEST_TAIL and self.follow_once():
+            pass
+        with self._lock:
+            connection = self._open()
+            with connection:  # one snapshot for the index, its cursor and the tail
+                cursor, newest = self._where(connection)
+                connection.execute("DELETE FROM temp.tail")
+                if newest > cursor:
+                    connection.execute(
+                        f"INSERT INTO temp.tail (rowid, text, scope) {_FILL}", {"after": cursor, "upto": newest}
+                    )
+                tail = connection.execute(
+                    "SELECT rowid FROM temp.tail(?) ORDER BY rank LIMIT ?", (match, limit)
+                ).fetchall()
+                known = connection.execute(
+                    "SELECT rowid FROM words(?) ORDER BY rank LIMIT ?", (match, limit)
+                ).fetchall()
+        return [no for (no,) in (*tail, *known)]
+
+    # --- the file ----------------------------------------------------------------------------------
+
+    def _where(self, connection: apsw.Connection) -> tuple[int, int]:
+        """The cursor, and the number of the newest message."""
+        row = connection.execute(
+            "SELECT (SELECT no FROM main.cursor), coalesce((SELECT seq FROM store.sqlite_sequence "
+            "WHERE name = 'messages'), 0)"
+        ).fetchone()
+        return row[0], row[1]
+
+    def _open(self) -> apsw.Connection:
+        if self._connection is not None:
+            return self._connection
+        try:
+            self._connection = self._open_file()
+        except (apsw.NotADBError, apsw.CorruptError) as error:
+            raise StoreFailed(
+                f"the search index {self.path} is damaged ({error}); `holdfast doctor --repair` makes it anew"
+            ) from error
+        return self._connection
+
+    def _open_file(self) -> apsw.Connection:
+        with private_umask():
+            connection = apsw.Connection(str(self.path))
+            connection.set_busy_handler(Patience(PATIENCE_SECONDS))
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA user_version").get
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("ATTACH ? AS store", (str(self._database),))
+        store_id = connection.execute("SELECT id FROM store.store").get
+        with connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS cursor (store TEXT NOT NULL, no INTEGER NOT NULL)")
+            row = connection.execute("SELECT store, no FROM main.cursor").fetchone()
+            newest = connection.execute(
+                "SELECT coalesce((SELECT seq FROM store.sqlite_sequence WHERE name = 'messages'), 0)"
+            ).get
+            if row is None or row[0] != store_id or row[1] > newest:
+                # New, another store's, or of a database that was since restored from an older copy.
+                connection.execute("DROP TABLE IF EXISTS words")
+                connection.execute(f"CREATE VIRTUAL TABLE words {_TABLE}")
+                connection.execute("INSERT INTO words (words, rank) VALUES ('secure-delete', 1)")
+                connection.execute("DELETE FROM cursor")
+                connection.execute("INSERT INTO cursor (store, no) VALUES (?, 0)", (store_id,))
+        connection.execute(f"CREATE VIRTUAL TABLE temp.tail {_TABLE}")
+        return connection

@@ -1,0 +1,308 @@
+"""Transactions that open, end, resume and fork sessions, and that change what a conversation holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...domain.conversations import Address, Conversation
+from ...domain.events import EventType
+from ...domain.ids import is_ours, new_id
+from ...domain.names import check_name, source_of_key
+from ...domain.sessions import Edge, EndReason, Opening, Session, check_end, opening_after, opening_from
+from ...domain.turns import TurnStatus
+from ...domain.views import View, plan_copy
+from ...errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
+from .places import conversation_of, find, place, session_of
+from .rows import to_stamp
+from .settling import settle
+from .transaction import Q, Transaction
+
+
+def open_session(
+    tx: Transaction, owner: str, address: Address, node_id: str, source: str, attached: bool
+) -> Session:
+    require_node(tx, node_id)
+    found = find(tx, owner, address)
+    if found is None:
+        if (address.id or address.key) and not address.may_create:
+            raise NotFound("conversation", str(address))
+        return open_conversation(tx, owner, address, node_id if attached else None, source)
+    settle_left_behind(tx, found.conversation.id)
+    conversation, tip = conversation_of(tx, owner, found.conversation.id), session_of(tx, owner, found.tip.id)
+    opening = opening_after(tip, conversation.last_seq)
+    if opening is None:
+        return tip
+    return continue_conversation(tx, conversation, opening, node_id if attached else None, source or tip.source)
+
+
+def require_node(tx: Transaction, node_id: str) -> None:
+    if tx.one(Q.node_is_present, id=node_id) is None:
+        raise NodeReaped(node_id)
+
+
+def settle_left_behind(tx: Transaction, conversation_id: str) -> bool:
+    """Bring to rest what a node that is gone left in this conversation, without waiting for a sweep."""
+    changed = False
+    held = tx.one(Q.holder_is_gone, id=conversation_id)
+    if held is not None:
+        if held[0] is None or not settle(tx, held[0], TurnStatus.INTERRUPTED, why="its node is gone"):
+            tx.run(Q.free_stray_lease, id=conversation_id)
+        changed = True
+    tip = conversation_of(tx, None, conversation_id).tip_id
+    if tx.one(Q.is_attached_to_the_gone, id=tip) is not None:
+        write_end(tx, session_of(tx, None, tip), EndReason.REAPED)
+        changed = True
+    return changed
+
+
+def open_conversation(
+    tx: Transaction,
+    owner: str,
+    address: Address,
+    node_id: str | None,
+    source: str,
+    *,
+    forked_from: Session | None = None,
+    view: View | None = None,
+    copied: int = 0,
+    edge: Edge | None = None,
+) -> Session:
+    """A conversation and its first session, attached to `node_id` if there is one."""
+    check_name("an owner", owner)
+    conversation_id, session_id = new_id("conv"), new_id("sess")
+    source = check_name("a source", source or source_of_key(address.key))
+    tx.run(
+        Q.insert_conversation,
+        id=conversation_id,
+        owner=owner,
+        key=address.key,
+        title=forked_from.title if forked_from else None,
+        source=source,
+        tip=session_id,
+        last_seq=copied,
+        forked_from=forked_from.id if forked_from else None,
+        now=tx.now,
+    )
+    if address.id is not None:
+        tx.run(Q.insert_alias, owner=owner, alias=address.id, conversation=conversation_id, now=tx.now)
+    if forked_from is None:
+        tx.event(EventType.CONVERSATION_OPENED, owner, conversation_id, key=address.key, source=source)
+    opening = Opening(edge, forked_from.id if forked_from else None, view or View.fresh(0))
+    _insert_session(tx, session_id, conversation_id, owner, 1, opening, node_id, source, 1)
+    return session_of(tx, owner, session_id)
+
+
+def continue_conversation(
+    tx: Transaction, conversation: Conversation, opening: Opening, node_id: str | None, source: str
+) -> Session:
+    """Open the next session of a conversation's line."""
+    session_id = new_id("sess")
+    row = tx.one(Q.newest_ordinal, conversation=conversation.id)
+    assert row is not None
+    _insert_session(
+        tx,
+        session_id,
+        conversation.id,
+        conversation.owner,
+        row[0] + 1,
+        opening,
+        node_id,
+        source,
+        conversation.last_seq + 1,
+        resumed=session_of(tx, None, opening.parent_id) if opening.edge is Edge.RESUME and opening.parent_id else None,
+    )
+    tx.run(Q.set_tip, id=conversation.id, tip=session_id)
+    return session_of(tx, None, session_id)
+
+
+def _insert_session(
+    tx: Transaction,
+    session_id: str,
+    conversation_id: str,
+    owner: str,
+    ordinal: int,
+    opening: Opening,
+    node_id: str | None,
+    source: str,
+    first_seq: int,
+    resumed: Session | None = None,
+) -> None:
+    # Continuing is not speaking: the clock of a resumed session goes on where it stood.
+    last_activity_at = to_stamp(resumed.last_activity_at) if resumed else tx.now
+    tx.run(
+        Q.insert_session,
+        id=session_id,
+        conversation=conversation_id,
+        owner=owner,
+        ordinal=ordinal,
+        edge=opening.edge.value if opening.edge else None,
+        parent=opening.parent_id,
+        source=source,
+        attached=node_id is not None,
+        node=node_id,
+        now=tx.now,
+        last_activity_at=last_activity_at,
+        first_seq=first_seq,
+        view=opening.view.encode(),
+    )
+    tx.event(
+        EventType.SESSION_OPENED,
+        owner,
+        conversation_id,
+        session_id,
+        edge=opening.edge.value if opening.edge else None,
+        parent=opening.parent_id,
+        attached=node_id is not None,
+        source=source,
+    )
+
+
+def write_end(tx: Transaction, session: Session, reason: str) -> None:
+    """End an open session, with its event. The caller has made sure that nobody else holds it."""
+    check_end(session, reason)
+    tx.run(Q.end_session, id=session.id, reason=reason, now=tx.now)
+    tx.event(EventType.SESSION_ENDED, session.owner, session.conversation_id, session.id, reason=reason)
+
+
+def end_session(tx: Transaction, owner: str | None, session_id: str, reason: str) -> bool:
+    session = session_of(tx, owner, session_id)
+    if session.ended:
+        return False
+    check_end(session, reason)
+    conversation = conversation_of(tx, owner, session.conversation_id)
+    require_free(conversation)
+    write_end(tx, session, reason)
+    return True
+
+
+def require_free(conversation: Conversation) -> None:
+    """Nobody changes a line of sessions while a turn holds the conversation."""
+    if conversation.holder is not None:
+        raise ConversationBusy(conversation.id, conversation.holder, conversation.turn_id)
+
+
+def resume_session(tx: Transaction, owner: str, session_id: str, node_id: str, attached: bool) -> Session:
+    require_node(tx, node_id)
+    session = session_of(tx, owner, session_id)
+    conversation = conversation_of(tx, owner, session.conversation_id)
+    if session.id == conversation.tip_id and not session.ended:
+        return session
+    require_free(conversation)
+    tip = session_of(tx, owner, conversation.tip_id)
+    if not tip.ended:
+        write_end(tx, tip, EndReason.NEW)
+    opening = opening_from(session, conversation.last_seq)
+    return continue_conversation(tx, conversation, opening, node_id if attached else None, session.source)
+
+
+def fork(
+    tx: Transaction,
+    owner: str,
+    session_id: str,
+    node_id: str,
+    up_to: int | None,
+    key: str | None,
+    attached: bool,
+) -> Session:
+    require_node(tx, node_id)
+    source = session_of(tx, owner, session_id)
+    last_seq = source.last_seq if up_to is None else up_to
+    if not 0 <= last_seq <= source.last_seq:
+        raise BadInput(f"cannot fork at message {up_to}: {session_id} has messages up to {source.last_seq}")
+    address = Address(key=key)
+    if key is not None and find(tx, owner, address) is not None:
+        raise Conflict(f"the key {key!r} already leads to a conversation; fork to another key or to none")
+
+    def count(first: int, last: int) -> int:
+        row = tx.one(Q.count_copied, conversation=source.conversation_id, first=first, last=last)
+        return int(row[0]) if row else 0
+
+    copy = plan_copy(source.view, last_seq, count)
+    copied = sum(count(first, last) for first, last in copy.ranges)
+    opened = open_conversation(
+        tx,
+        owner,
+        address,
+        node_id if attached else None,
+        source.source,
+        forked_from=source,
+        view=copy.view,
+        copied=copied,
+        edge=Edge.FORK,
+    )
+    offset = 0
+    for first, last in copy.ranges:
+        offset += tx.run(
+            Q.copy_messages,
+            target=opened.conversation_id,
+            session=opened.id,
+            conversation=source.conversation_id,
+            first=first,
+            last=last,
+            offset=offset,
+        )
+    tx.event(
+        EventType.CONVERSATION_FORKED,
+        owner,
+        opened.conversation_id,
+        opened.id,
+        **{"from": source.id, "messages": copied},
+    )
+    return opened
+
+
+def set_title(tx: Transaction, owner: str | None, conversation_id: str, title: str) -> None:
+    check_name("a title", title)
+    if tx.one(Q.set_title, id=conversation_id, owner=owner, title=title) is None:
+        raise NotFound("conversation", conversation_id)
+
+
+def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> None:
+    check_name("an alias", alias)
+    if is_ours(alias):
+        raise BadInput(f"{alias!r} has the form of our own ids and cannot be an alias")
+    conversation_of(tx, owner, conversation_id)
+    row = tx.one(Q.conversation_by_alias, owner=owner, id=alias)
+    if row is None:
+        tx.run(Q.insert_alias, owner=owner, alias=alias, conversation=conversation_id, now=tx.now)
+    elif row[0] != conversation_id:
+        raise Conflict(f"the alias {alias!r} already leads to another conversation")
+
+
+def exclude(
+    tx: Transaction, owner: str | None, conversation_id: str, seqs: Sequence[int], reason: str
+) -> int:
+    conversation = conversation_of(tx, owner, conversation_id)
+    check_name("a reason", reason)
+    for seq in seqs:
+        if not 1 <= seq <= conversation.last_seq:
+            raise NotFound("message", f"{conversation_id} number {seq}")
+    changed = 0
+    for seq in seqs:
+        if tx.run(Q.insert_exclusion, conversation=conversation_id, seq=seq, reason=reason, now=tx.now):
+            changed += 1
+            tx.event(EventType.MESSAGE_EXCLUDED, conversation.owner, conversation_id, seq=seq, reason=reason)
+    if changed:
+        tx.run(Q.touch_revision, id=conversation_id)
+    return changed
+
+
+def delete_message(tx: Transaction, owner: str | None, conversation_id: str, seq: int) -> None:
+    conversation = conversation_of(tx, owner, conversation_id)
+    row = tx.one(Q.empty_message, conversation=conversation_id, seq=seq, now=tx.now)
+    if row is None:
+        raise NotFound("message", f"{conversation_id} number {seq}")
+    tx.run(Q.unindex_message, no=row[0])
+    tx.run(Q.touch_revision, id=conversation_id)
+    tx.event(EventType.MESSAGE_DELETED, conversation.owner, conversation_id, seq=seq)
+
+
+def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str) -> int:
+    conversation = place(tx, owner, Address(id=conversation_id)).conversation
+    tx.run(Q.unindex_conversation, conversation=conversation.id)
+    tx.run(Q.forget_events, conversation=conversation.id)
+    tx.run(Q.delete_conversation, id=conversation.id)
+    tx.event(
+        EventType.CONVERSATION_DELETED, conversation.owner, conversation.id, messages=conversation.last_seq
+    )
+    return conversation.last_seq

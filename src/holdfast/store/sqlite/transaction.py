@@ -1,0 +1,77 @@
+"""A transaction as the writing functions see it: queries by name, the time, and events.
+
+A writing function checks first and writes afterwards: as long as it has changed nothing it may
+refuse by raising one of our errors, and the group it runs in goes on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from ...domain.events import EventType
+from ...domain.messages import NewMessage
+from .queries import load
+from .rows import Row, to_json
+
+Q = load()
+
+
+class Transaction:
+    __slots__ = ("connection", "now")
+
+    def __init__(self, connection: apsw.Connection, now: int) -> None:
+        self.connection = connection
+        self.now = now
+
+    def one(self, statement: str, **values: Any) -> Row | None:
+        """The first row, or None."""
+        for row in self.connection.execute(statement, values):
+            return row
+        return None
+
+    def all(self, statement: str, **values: Any) -> list[Row]:
+        return self.connection.execute(statement, values).fetchall()
+
+    def run(self, statement: str, **values: Any) -> int:
+        """How many rows it changed."""
+        self.connection.execute(statement, values)
+        return self.connection.changes()
+
+    def event(
+        self,
+        type_: EventType,
+        owner: str | None = None,
+        conversation: str | None = None,
+        session: str | None = None,
+        turn: str | None = None,
+        **data: Any,
+    ) -> None:
+        self.connection.execute(
+            Q.insert_event, (self.now, type_.value, owner, conversation, session, turn, to_json(data))
+        )
+
+    def insert_messages(
+        self, messages: Sequence[NewMessage], conversation: str, last_seq: int, session: str, turn: str | None
+    ) -> None:
+        """Store messages whose numbers, up to `last_seq`, have been taken in this transaction."""
+        seq = last_seq - len(messages)
+        for message in messages:
+            seq += 1
+            self.connection.execute(
+                Q.insert_message,
+                (
+                    conversation,
+                    seq,
+                    session,
+                    turn,
+                    message.role,
+                    message.status.value,
+                    to_json(message.calls) if message.calls else None,
+                    message.answers,
+                    self.now,
+                    message.body,
+                ),
+            )

@@ -1,0 +1,291 @@
+"""The transactions of one turn: begin, append, checkpoint, commit.
+
+`begin` is steps 2 to 5 of DESIGN's "One turn" and `commit_reply` steps 8 and 9. Every write names its
+lease in the statement that would change a row: zero rows changed means that it was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ...domain.conversations import Conversation
+from ...domain.drafts import Draft
+from ...domain.events import EventType
+from ...domain.leases import Lease
+from ...domain.messages import NewMessage
+from ...domain.sessions import Session, opening_after
+from ...domain.turns import (
+    Settlement,
+    Turn,
+    TurnBegun,
+    TurnOutcome,
+    TurnRepeated,
+    TurnRequest,
+    TurnStatus,
+    TurnWaits,
+    check_step,
+)
+from ...errors import BadInput, LeaseLost, NodeReaped, NotFound, RequestMismatch, TurnSuperseded
+from .places import conversation_of, find, session_of
+from .rows import to_json, to_turn
+from .session_writes import (
+    continue_conversation,
+    open_conversation,
+    require_node,
+    settle_left_behind,
+)
+from .settling import settle
+from .transaction import Q, Transaction
+
+
+def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
+    if not request.messages:
+        raise BadInput("a turn needs at least one message")
+    known = _known_request(tx, request)
+    if known is not None and known.status in (TurnStatus.RUNNING, TurnStatus.COMPLETED, TurnStatus.CANCELLED):
+        return TurnRepeated(known, session_of(tx, request.owner, known.session_id))
+    require_node(tx, request.node_id)
+    if known is not None:
+        return _take_up(tx, request, known)
+    place = find(tx, request.owner, request.address)
+    if place is None:
+        return _begin_first(tx, request)
+    waits = _waits(tx, place.conversation)
+    if waits is not None:
+        return waits
+    held = place.conversation.holder is not None
+    if (held or place.tip.attached) and settle_left_behind(tx, place.conversation.id):
+        place = find(tx, request.owner, request.address)
+        assert place is not None
+    session = _session_for(tx, request, place.conversation, place.tip)
+    return _start(tx, request, session, place.addressed)
+
+
+def _waits(tx: Transaction, conversation: Conversation) -> TurnWaits | None:
+    """Does a node that is still present hold this conversation?"""
+    if conversation.holder is None or tx.one(Q.holder_is_gone, id=conversation.id) is not None:
+        return None
+    return TurnWaits(conversation.id, conversation.holder, conversation.turn_id)
+
+
+def _known_request(tx: Transaction, request: TurnRequest) -> Turn | None:
+    """The turn this request already stands for, if it came before."""
+    key = request.request_key
+    if key is None:
+        return None
+    row = tx.one(Q.turn_by_request, owner=request.owner, route=key.route, key=key.key)
+    if row is None:
+        return None
+    *columns, body_hash = row
+    if body_hash != key.body_hash:
+        raise RequestMismatch(key.key)
+    return to_turn(columns)
+
+
+def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
+    """The address is new: open a conversation for it."""
+    if (request.address.id or request.address.key) and not request.address.may_create:
+        raise NotFound("session" if request.address.id else "conversation", str(request.address))
+    node_id = request.node_id if request.attached else None
+    session = open_conversation(tx, request.owner, request.address, node_id, request.source)
+    return _start(tx, request, session, None)
+
+
+def _session_for(tx: Transaction, request: TurnRequest, conversation: Conversation, tip: Session) -> Session:
+    """The session this turn belongs to: the open tip, or the next of the line. A turn by another node
+    than the one a session is attached to detaches it."""
+    opening = opening_after(tip, conversation.last_seq)
+    if opening is not None:
+        node_id = request.node_id if request.attached else None
+        return continue_conversation(tx, conversation, opening, node_id, request.source or tip.source)
+    if tip.attached and tip.node_id != request.node_id:
+        tx.run(Q.detach_session, id=tip.id, node=request.node_id)
+        tx.event(EventType.SESSION_DETACHED, tip.owner, tip.conversation_id, tip.id)
+        return replace(tip, attached=False, node_id=None)
+    return tip
+
+
+def _start(tx: Transaction, request: TurnRequest, session: Session, addressed: str | None) -> TurnBegun:
+    """Take the lease, store the messages, write the turn."""
+    lease, last_seq = _take_lease(tx, request.turn_id, request.node_id, session, len(request.messages))
+    first_seq = last_seq - len(request.messages) + 1
+    tx.run(
+        Q.insert_turn,
+        id=request.turn_id,
+        conversation=session.conversation_id,
+        session=session.id,
+        owner=request.owner,
+        node=request.node_id,
+        first_seq=first_seq,
+        model=request.model,
+        now=tx.now,
+    )
+    tx.insert_messages(request.messages, session.conversation_id, last_seq, session.id, request.turn_id)
+    tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
+    key = request.request_key
+    if key is not None:
+        tx.run(
+            Q.insert_request,
+            owner=request.owner,
+            route=key.route,
+            key=key.key,
+            body_hash=key.body_hash,
+            turn=request.turn_id,
+            now=tx.now,
+        )
+    tx.event(
+        EventType.TURN_STARTED,
+        request.owner,
+        session.conversation_id,
+        session.id,
+        request.turn_id,
+        seq=last_seq,
+        node=request.node_id,
+    )
+    return _begun(tx, lease, session.id, addressed)
+
+
+def _take_lease(
+    tx: Transaction, turn_id: str, node_id: str, session: Session, count: int
+) -> tuple[Lease, int]:
+    row = tx.one(Q.take_lease, id=session.conversation_id, node=node_id, turn=turn_id, count=count)
+    if row is None:  # the caller has seen it free, and the node present, in this very transaction
+        raise NodeReaped(node_id)
+    return Lease(session.conversation_id, session.id, turn_id, node_id, row[0]), row[1]
+
+
+def _begun(
+    tx: Transaction, lease: Lease, session_id: str, addressed: str | None, *, taken_up: bool = False
+) -> TurnBegun:
+    row = tx.one(Q.turn_by_id, id=lease.turn_id, owner=None)
+    assert row is not None
+    return TurnBegun(to_turn(row), lease, session_of(tx, None, session_id), addressed, taken_up)
+
+
+def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
+    """A retry of an unfinished turn goes on with it: its messages and finished tool calls stay, only
+    the partial reply leaves the context. No tool is run again."""
+    newest = tx.one(Q.newest_turn, conversation=known.conversation_id)
+    if newest is None or newest[0] != known.id:
+        raise TurnSuperseded(known.id)
+    check_step(known.id, known.status, TurnStatus.RUNNING)
+    conversation = conversation_of(tx, request.owner, known.conversation_id)
+    waits = _waits(tx, conversation)
+    if waits is not None:
+        return waits
+    settle_left_behind(tx, conversation.id)
+    conversation = conversation_of(tx, request.owner, conversation.id)
+    session = _session_for(tx, request, conversation, session_of(tx, request.owner, conversation.tip_id))
+    for (seq,) in tx.all(
+        Q.interrupted_replies_of_turn, conversation=conversation.id, first_seq=known.first_seq, turn=known.id
+    ):
+        tx.run(Q.insert_exclusion, conversation=conversation.id, seq=seq, reason="retried", now=tx.now)
+    tx.run(Q.touch_revision, id=conversation.id)
+    lease, _ = _take_lease(tx, known.id, request.node_id, session, 0)
+    tx.run(Q.take_up_turn, id=known.id, node=request.node_id, session=session.id)
+    tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
+    tx.event(
+        EventType.TURN_TAKEN_UP,
+        request.owner,
+        conversation.id,
+        session.id,
+        known.id,
+        attempt=known.attempt + 1,
+        node=request.node_id,
+    )
+    return _begun(tx, lease, session.id, None, taken_up=True)
+
+
+def append(tx: Transaction, lease: Lease, messages: Sequence[NewMessage]) -> int:
+    row = tx.one(
+        Q.number_messages,
+        id=lease.conversation_id,
+        token=lease.token,
+        node=lease.node_id,
+        count=len(messages),
+    )
+    if row is None:
+        raise LeaseLost(lease.conversation_id, lease.token)
+    tx.insert_messages(messages, lease.conversation_id, row[0], lease.session_id, lease.turn_id)
+    return int(row[0])
+
+
+def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
+    changed = tx.run(
+        Q.insert_draft,
+        turn=lease.turn_id,
+        conversation=lease.conversation_id,
+        token=lease.token,
+        node=lease.node_id,
+        first_event=draft.first_event,
+        last_event=draft.last_event,
+        reserved_to=draft.reserved_to,
+        restarts=draft.restarts,
+        adds=to_json(draft.adds),
+        events=draft.events,
+        now=tx.now,
+    )
+    if not changed:
+        raise LeaseLost(lease.conversation_id, lease.token)
+
+
+def commit_reply(
+    tx: Transaction, lease: Lease, messages: Sequence[NewMessage], usage: Mapping[str, int] | None
+) -> int:
+    row = tx.one(
+        Q.release_lease,
+        id=lease.conversation_id,
+        token=lease.token,
+        node=lease.node_id,
+        count=len(messages),
+    )
+    if row is None:
+        raise LeaseLost(lease.conversation_id, lease.token)
+    tx.insert_messages(messages, lease.conversation_id, row[0], lease.session_id, lease.turn_id)
+    tx.run(
+        Q.settle_turn,
+        id=lease.turn_id,
+        status=TurnStatus.COMPLETED.value,
+        error=None,
+        usage=to_json(usage) if usage else None,
+        now=tx.now,
+    )
+    _touch(tx, lease.session_id, usage)
+    tx.event(
+        EventType.TURN_COMPLETED, row[1], lease.conversation_id, lease.session_id, lease.turn_id, seq=row[0]
+    )
+    return int(row[0])
+
+
+def settle_turn(tx: Transaction, lease: Lease, settlement: Settlement) -> None:
+    """The turn's own node ends it: its people have seen it end, so their activity counts."""
+    conversation = conversation_of(tx, None, lease.conversation_id)
+    if (conversation.token, conversation.holder) != (lease.token, lease.node_id):
+        raise LeaseLost(lease.conversation_id, lease.token)
+    if settlement.messages:
+        append(tx, lease, settlement.messages)
+    settle(tx, lease.turn_id, settlement.status, why=settlement.error, usage=settlement.usage)
+    _touch(tx, lease.session_id, settlement.usage)
+
+
+def cancel_turn(tx: Transaction, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
+    row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
+    if row is None:
+        raise NotFound("turn", turn_id)
+    if not settle(tx, turn_id, status, why=why):
+        return False
+    _touch(tx, to_turn(row).session_id, None)
+    return True
+
+
+def _touch(tx: Transaction, session_id: str, usage: Mapping[str, int] | None) -> None:
+    usage = usage or {}
+    tx.run(
+        Q.touch_session,
+        id=session_id,
+        now=tx.now,
+        model=None,
+        input_tokens=usage.get("input_tokens", usage.get("prompt_tokens", 0)),
+        output_tokens=usage.get("output_tokens", usage.get("completion_tokens", 0)),
+    )

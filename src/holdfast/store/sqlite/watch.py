@@ -1,0 +1,65 @@
+"""Noticing commits, one's own and other processes', without asking the tables.
+
+SQLite keeps a data version that moves with every commit of another connection; one connection here writes
+nothing and only reads that number. Commits of this process wake waiters at once, those of others within a
+tenth of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import apsw
+
+POLL_SECONDS = 0.1
+
+
+class ChangeWatch:
+    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+        self._connect = connect
+        self._connection: apsw.Connection | None = None
+        self._guard = threading.Lock()
+        self._waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    def version(self) -> int:
+        """A number that differs after something was committed."""
+        with self._guard:
+            if self._connection is None:
+                self._connection = self._connect()
+            found = self._connection.execute("PRAGMA data_version").get
+        assert isinstance(found, int)
+        return found
+
+    def notice(self) -> None:
+        """This process has committed something. Called by the writing thread."""
+        for event, loop in list(self._waiters.items()):
+            loop.call_soon_threadsafe(event.set)
+
+    async def changed(self, since: int, timeout: float) -> bool:
+        """Wait until the version is no longer `since`, or until the time is up."""
+        event = asyncio.Event()
+        deadline = time.monotonic() + timeout
+        self._waiters[event] = asyncio.get_running_loop()
+        try:
+            while self.version() == since:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                event.clear()
+                try:
+                    async with asyncio.timeout(min(left, POLL_SECONDS)):
+                        await event.wait()
+                except TimeoutError:
+                    continue
+            return True
+        finally:
+            del self._waiters[event]
+
+    def close(self) -> None:
+        with self._guard:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
