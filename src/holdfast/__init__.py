@@ -1,3 +1,52 @@
-"""holdfast: durable sessions for LLM agents."""
+"""holdfast: durable sessions for LLM agents.
+
+    import holdfast
+
+    async with holdfast.open("sqlite:///agent.db") as hf:
+        session = await hf.session(key="cli:ada")
+        async with session.turn("my name is Ada") as turn:
+            await turn.append({"role": "assistant", "content": "Hello Ada"})
+
+Names are imported when they are first used, so that `import holdfast` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .app import Holdfast as Holdfast
+    from .app import open as open
+    from .blocking import BlockingHoldfast as BlockingHoldfast
+    from .blocking import open_sync as open_sync
+    from .errors import BadInput as BadInput
+    from .errors import BadMessage as BadMessage
+    from .errors import BadSetting as BadSetting
+    from .errors import ConversationBusy as ConversationBusy
+    from .errors import HoldfastError as HoldfastError
+    from .errors import LeaseLost as LeaseLost
+    from .errors import NotFound as NotFound
+    from .errors import StoreError as StoreError
+    from .handles import LiveSession as LiveSession
+    from .handles import LiveTurn as LiveTurn
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Holdfast": "app",
+    "open": "app",
+    "BlockingHoldfast": "blocking",
+    "open_sync": "blocking",
+    "LiveSession": "handles",
+    "LiveTurn": "handles",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name, "errors")
+    if not name.startswith("_"):
+        module = import_module(f".{home}", __name__)
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,7 @@
     ├── NotFound                no such thing for this owner
     ├── Conflict                it clashes with what is already there; nothing was changed
     │   ├── ConversationBusy    another turn holds the conversation
+    │   │   └── NestedTurn      the turn that holds it is one's own: waiting would never end
     │   ├── LeaseLost           the lease passed to someone else: this writer is too late
     │   ├── RequestMismatch     a request key used again with another body
     │   ├── TurnSuperseded      a retry of a turn that is no longer the newest
@@ -68,6 +69,20 @@ class ConversationBusy(Conflict):
         )
         self.conversation_id = conversation_id
         self.holder = holder
+        self.turn_id = turn_id
+
+
+class NestedTurn(ConversationBusy):
+    """The conversation is held by a turn of this very task: waiting for it would never end."""
+
+    def __init__(self, conversation_id: str, turn_id: str) -> None:
+        HoldfastError.__init__(
+            self,
+            f"this task already holds {conversation_id} in turn {turn_id}; "
+            "use that turn, or leave its block before beginning another",
+        )
+        self.conversation_id = conversation_id
+        self.holder = None
         self.turn_id = turn_id
 
 

@@ -76,7 +76,9 @@ def linux_mounts(mountinfo: str) -> list[tuple[str, str]]:
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
         if right:
-            point = left.split()[4].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
+            point = (
+                left.split()[4].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
+            )
             mounts.append((point, right.split()[0]))
     return mounts
 

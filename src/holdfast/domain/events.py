@@ -35,7 +35,7 @@ class EventType(StrEnum):
 
 EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.CONVERSATION_OPENED: "a conversation began; data: key, source",
-    EventType.CONVERSATION_FORKED: "a conversation began as a copy of another's context; data: from, messages",
+    EventType.CONVERSATION_FORKED: "a conversation began as a copy of a context; data: source, messages",
     EventType.CONVERSATION_DELETED: "a conversation and everything in it was deleted; data: messages",
     EventType.MESSAGE_EXCLUDED: "a message left the context but stays readable; data: seq, reason",
     EventType.MESSAGE_DELETED: "a message's text was deleted, its number kept; data: seq",

@@ -67,6 +67,7 @@ class Held:
 class Leftovers:
     """What nodes that are gone have left behind."""
 
+    nodes: Sequence[str]
     conversations: Sequence[str]
     sessions: Sequence[str]
 
@@ -123,7 +124,9 @@ class Store(Protocol):
         """That very session, stale or not."""
         ...
 
-    async def sessions(self, wanted: SessionFilter, *, after: str | None = None, limit: int = 20) -> Page[Session]:
+    async def sessions(
+        self, wanted: SessionFilter, *, after: str | None = None, limit: int = 20
+    ) -> Page[Session]:
         """A page of sessions, the most recently active first, behind the session `after`."""
         ...
 
@@ -152,8 +155,7 @@ class Store(Protocol):
         """What the model would get in this session, as joined JSON bytes and as messages."""
         ...
 
-    async def turn(self, owner: str | None, turn_id: str) -> Turn:
-        ...
+    async def turn(self, owner: str | None, turn_id: str) -> Turn: ...
 
     async def turns(
         self, owner: str | None, conversation_id: str, *, session_id: str | None = None, limit: int = 100
@@ -181,8 +183,7 @@ class Store(Protocol):
         """Messages of this owner that hold all these words. No committed message is ever missing."""
         ...
 
-    async def statistics(self, owner: str | None) -> Statistics:
-        ...
+    async def statistics(self, owner: str | None) -> Statistics: ...
 
     # --- conversations and sessions ----------------------------------------------------------------
 
@@ -199,7 +200,9 @@ class Store(Protocol):
         """End an open session; False if it had ended already. ConversationBusy while a turn holds it."""
         ...
 
-    async def resume_session(self, owner: str, session_id: str, node_id: str, *, attached: bool = False) -> Session:
+    async def resume_session(
+        self, owner: str, session_id: str, node_id: str, *, attached: bool = False
+    ) -> Session:
         """Go on from that very session: an open tip ends as `new`, a session with its view opens."""
         ...
 
@@ -317,6 +320,11 @@ class Store(Protocol):
         """End an attached session of a node that is gone as `reaped`. False if there was nothing to do."""
         ...
 
+    async def settle_node(self, node_id: str) -> bool:
+        """Note that nothing names this node any more, so that no sweep looks for it again. False if
+        something still does."""
+        ...
+
     # --- waiting -----------------------------------------------------------------------------------
 
     def version(self) -> int:
@@ -325,6 +333,10 @@ class Store(Protocol):
 
     async def changed(self, since: int, timeout: float) -> bool:
         """Wait until the version is no longer `since` (taken before looking), or until time is up."""
+        ...
+
+    def start_indexing(self) -> None:
+        """Keep whatever searching needs right behind what is written, from now on."""
         ...
 
     # --- care --------------------------------------------------------------------------------------

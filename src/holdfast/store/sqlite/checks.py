@@ -25,7 +25,9 @@ def check(tx: Transaction, integrity: bool = True) -> list[Finding]:
     findings = []
     if integrity:
         problems = [row[0] for row in tx.connection.execute("PRAGMA integrity_check(10)") if row[0] != "ok"]
-        problems += [f"dangling reference in {row[0]}" for row in tx.connection.execute("PRAGMA foreign_key_check")]
+        problems += [
+            f"dangling reference in {row[0]}" for row in tx.connection.execute("PRAGMA foreign_key_check")
+        ]
         if problems:
             findings.append(Finding("store integrity", len(problems), problems[:5]))
     for name, sentence in INVARIANTS.items():

@@ -48,9 +48,9 @@ class Patience:
         return True
 
 
-
-
-def connect(database: Path, *, patience: float = PATIENCE_SECONDS, read_only: bool = False) -> apsw.Connection:
+def connect(
+    database: Path, *, patience: float = PATIENCE_SECONDS, read_only: bool = False
+) -> apsw.Connection:
     """An open connection with our pragmas. Raises StoreUnusable, having changed nothing."""
     try:
         with private_umask():
@@ -60,7 +60,7 @@ def connect(database: Path, *, patience: float = PATIENCE_SECONDS, read_only: bo
             _check_owner(connection, database)
             connection.execute("PRAGMA journal_mode = WAL")
             # The first read makes -wal and -shm, while the umask is ours.
-            connection.execute("PRAGMA user_version").get
+            connection.execute("PRAGMA user_version").fetchall()
     except apsw.Error as error:
         raise cannot_open(error, str(database)) from error
     connection.execute("PRAGMA synchronous = FULL")

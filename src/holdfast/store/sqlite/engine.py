@@ -116,11 +116,15 @@ class SQLiteStore:
 
     async def _write(self, work: Callable[[Transaction], T]) -> T:
         self._check_open()
-        return await self._writer.submit(lambda connection: work(Transaction(connection, to_stamp(self._clock()))))
+        return await self._writer.submit(
+            lambda connection: work(Transaction(connection, to_stamp(self._clock())))
+        )
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         self._check_open()
-        return await self._readers.run(lambda connection: work(Transaction(connection, to_stamp(self._clock()))))
+        return await self._readers.run(
+            lambda connection: work(Transaction(connection, to_stamp(self._clock())))
+        )
 
     def _check_open(self) -> None:
         if self._forked:
@@ -253,9 +257,7 @@ class SQLiteStore:
     async def add_alias(self, owner: str, alias: str, conversation_id: str) -> None:
         await self._write(lambda tx: session_writes.add_alias(tx, owner, alias, conversation_id))
 
-    async def exclude(
-        self, owner: str | None, conversation_id: str, seqs: Sequence[int], reason: str
-    ) -> int:
+    async def exclude(self, owner: str | None, conversation_id: str, seqs: Sequence[int], reason: str) -> int:
         return await self._write(lambda tx: session_writes.exclude(tx, owner, conversation_id, seqs, reason))
 
     async def delete_message(self, owner: str | None, conversation_id: str, seq: int) -> None:
@@ -296,7 +298,9 @@ class SQLiteStore:
         try:
             self._locks.hold(node.id)
         except OSError as error:
-            raise StoreUnusable(f"cannot make the node's lock file beside {self.location}: {error}") from error
+            raise StoreUnusable(
+                f"cannot make the node's lock file beside {self.location}: {error}"
+            ) from error
         await self._write(lambda tx: node_writes.join(tx, node))
 
     async def beat(self, node_id: str) -> Held:
@@ -339,6 +343,9 @@ class SQLiteStore:
     async def reap_session(self, session_id: str) -> bool:
         return await self._write(lambda tx: node_writes.reap_session(tx, session_id))
 
+    async def settle_node(self, node_id: str) -> bool:
+        return await self._write(lambda tx: node_writes.settle_node(tx, node_id))
+
     # --- waiting and care --------------------------------------------------------------------------
 
     def version(self) -> int:
@@ -360,7 +367,9 @@ class SQLiteStore:
                     copy_database(self._database, partial)
                 os.link(partial, target)
             except (apsw.Error, OSError) as error:
-                raise StoreFailed(f"the backup to {target} failed ({error}); nothing was left behind") from error
+                raise StoreFailed(
+                    f"the backup to {target} failed ({error}); nothing was left behind"
+                ) from error
             finally:
                 partial.unlink(missing_ok=True)
 
@@ -370,7 +379,9 @@ class SQLiteStore:
         findings = await self._read(checks.check)
         trouble = await asyncio.to_thread(self._index().check)
         if trouble is not None:
-            findings.append(Finding(f"search index: {trouble}", 1, [str(self._index().path)], repairable=True))
+            findings.append(
+                Finding(f"search index: {trouble}", 1, [str(self._index().path)], repairable=True)
+            )
         return findings
 
     async def repair(self) -> list[str]:
@@ -393,6 +404,8 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-async def open_store(database: Path, *, clock: Clock = utc_now, patience: float = PATIENCE_SECONDS) -> SQLiteStore:
+async def open_store(
+    database: Path, *, clock: Clock = utc_now, patience: float = PATIENCE_SECONDS
+) -> SQLiteStore:
     """Open (or make) the store in this file. Raises StoreUnusable, having changed nothing, if it cannot."""
     return await asyncio.to_thread(SQLiteStore, database, clock=clock, patience=patience)

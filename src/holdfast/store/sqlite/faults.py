@@ -20,6 +20,10 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _SYNC_CODES = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
 
 
+def _code(error: apsw.Error) -> int:
+    return int(getattr(error, "extendedresult", 0))
+
+
 def translate(error: apsw.Error, location: str, system_errno: int = 0) -> HoldfastError:
     """Our error for an error of SQLite while the store at `location` is in use.
 
@@ -27,14 +31,14 @@ def translate(error: apsw.Error, location: str, system_errno: int = 0) -> Holdfa
     memory file). After a failed sync nothing is certain, whatever its cause.
     """
     no_space = (
-        isinstance(error, apsw.IOError)
-        and system_errno in _NO_SPACE
-        and error.extendedresult not in _SYNC_CODES
+        isinstance(error, apsw.IOError) and system_errno in _NO_SPACE and _code(error) not in _SYNC_CODES
     )
     if isinstance(error, apsw.FullError) or no_space:
         return StoreFull(f"the disk is full: {location} cannot grow. Nothing was written; free some space")
     if isinstance(error, apsw.BusyError | apsw.LockedError):
-        return StoreBusy(f"another process kept {location} locked for too long. Nothing was written; try again")
+        return StoreBusy(
+            f"another process kept {location} locked for too long. Nothing was written; try again"
+        )
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError):
         return StoreFailed(f"{location} became read-only ({error}). Mend its permissions, then restart")
     if isinstance(error, apsw.CorruptError):
@@ -43,7 +47,7 @@ def translate(error: apsw.Error, location: str, system_errno: int = 0) -> Holdfa
             "or restore a backup"
         )
     if isinstance(error, _FAILED):
-        name = apsw.mapping_extended_result_codes.get(error.extendedresult, "")
+        name = apsw.mapping_extended_result_codes.get(_code(error), "")
         return StoreFailed(
             f"{location} failed with an I/O error ({name}: {error}). Nothing more is acknowledged; "
             "check the disk, then restart"

@@ -16,9 +16,13 @@ from ...errors import StoreFailed, StoreUnusable
 from ...platforms import filesystem_of
 
 NETWORK_FILESYSTEMS = frozenset(
-    "nfs nfs4 cifs smb2 smb3 smbfs afs afpfs webdav 9p ceph glusterfs lustre ocfs2 gfs gfs2 gpfs beegfs "
-    "orangefs pvfs2 coda ncpfs drvfs davfs fuse.sshfs fuse.s3fs fuse.rclone fuse.glusterfs fuse.cephfs "
-    "fuse.gcsfuse fuse.davfs2 osxfuse macfuse vboxsf prl_fs".split()
+    {
+        *("nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "afpfs", "webdav", "davfs", "ncpfs", "coda"),
+        *("9p", "drvfs", "vboxsf", "prl_fs"),  # a virtual machine's or WSL's view of its host's disk
+        *("ceph", "glusterfs", "lustre", "ocfs2", "gfs", "gfs2", "gpfs", "beegfs", "orangefs", "pvfs2"),
+        *("fuse.sshfs", "fuse.s3fs", "fuse.rclone", "fuse.glusterfs", "fuse.cephfs", "fuse.gcsfuse"),
+        *("fuse.davfs2", "osxfuse", "macfuse"),
+    }
 )
 
 _umask_lock = threading.Lock()

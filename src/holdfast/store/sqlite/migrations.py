@@ -52,8 +52,16 @@ def migrate(connection: apsw.Connection, database: Path, now: int) -> None:
                 "Upgrade holdfast; nothing was changed"
             )
         if found and found < newest():
-            copy = database.with_name(f"{database.name}.schema-{found}-{time.strftime('%Y%m%d-%H%M%S')}.backup")
-            log.info("upgrading %s from schema %s to %s; the old one is kept as %s", database, found, newest(), copy)
+            copy = database.with_name(
+                f"{database.name}.schema-{found}-{time.strftime('%Y%m%d-%H%M%S')}.backup"
+            )
+            log.info(
+                "upgrading %s from schema %s to %s; the old one is kept as %s",
+                database,
+                found,
+                newest(),
+                copy,
+            )
             with private_umask():
                 copy_database(database, copy)
         for number, text in migrations():

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from ...domain.events import EventType
 from ...domain.nodes import Node
-from ...domain.sessions import EndReason
 from ...domain.turns import TurnStatus
 from ...errors import NodeReaped
 from ..base import Held, Leftovers
-from .places import conversation_of, session_of
-from .session_writes import settle_left_behind, write_end
+from .places import session_of
+from .session_writes import end_left_behind, free_left_behind, write_end
 from .settling import settle
 from .transaction import Q, Transaction
 
@@ -38,7 +37,7 @@ def join(tx: Transaction, node: Node) -> None:
 def beat(tx: Transaction, node_id: str) -> Held:
     if tx.one(Q.beat, id=node_id, now=tx.now) is None:
         raise NodeReaped(node_id)
-    return Held({conversation: turn for conversation, turn in tx.all(Q.held_by, node=node_id)})
+    return Held({row[0]: row[1] for row in tx.all(Q.held_by, node=node_id)})
 
 
 def leave(tx: Transaction, node_id: str, reason: str) -> None:
@@ -49,6 +48,7 @@ def leave(tx: Transaction, node_id: str, reason: str) -> None:
         write_end(tx, session_of(tx, None, session_id), reason)
     if tx.one(Q.leave_node, id=node_id, now=tx.now) is not None:
         tx.event(EventType.NODE_LEFT, node=node_id)
+        settle_node(tx, node_id)
 
 
 def reap(tx: Transaction, node_id: str, seen_beat: int, why: str) -> bool:
@@ -59,19 +59,21 @@ def reap(tx: Transaction, node_id: str, seen_beat: int, why: str) -> bool:
 
 
 def leftovers(tx: Transaction) -> Leftovers:
+    nodes = [row[0] for row in tx.all(Q.unsettled_nodes)]
     return Leftovers(
-        [row[0] for row in tx.all(Q.held_by_the_gone)],
-        [row[0] for row in tx.all(Q.attached_to_the_gone)],
+        nodes,
+        [row[0] for node in nodes for row in tx.all(Q.held_by, node=node)],
+        [row[0] for node in nodes for row in tx.all(Q.attached_to, node=node)],
     )
 
 
+def settle_node(tx: Transaction, node_id: str) -> bool:
+    return tx.run(Q.settle_node, id=node_id, now=tx.now) > 0
+
+
 def settle_conversation(tx: Transaction, conversation_id: str) -> bool:
-    conversation_of(tx, None, conversation_id)
-    return settle_left_behind(tx, conversation_id)
+    return free_left_behind(tx, conversation_id)
 
 
 def reap_session(tx: Transaction, session_id: str) -> bool:
-    if tx.one(Q.is_attached_to_the_gone, id=session_id) is None:
-        return False
-    write_end(tx, session_of(tx, None, session_id), EndReason.REAPED)
-    return True
+    return end_left_behind(tx, session_id)

@@ -130,7 +130,12 @@ def statistics(tx: Transaction, owner: str | None) -> Statistics:
 
 
 def search(
-    tx: Transaction, index: SearchIndex, owner: str | None, words: str, conversation_id: str | None, limit: int
+    tx: Transaction,
+    index: SearchIndex,
+    owner: str | None,
+    words: str,
+    conversation_id: str | None,
+    limit: int,
 ) -> list[Found]:
     """The index gives numbers; whether and to whom they are shown is decided here, from the rows."""
     if conversation_id is not None:

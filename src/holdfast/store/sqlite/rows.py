@@ -119,7 +119,9 @@ def to_draft(row: Row) -> Draft:
 
 
 def to_node(row: Row) -> Node:
-    (id_, kind, host, boot_id, pid_ns, pid, pid_start, beat, started_at, heartbeat_at, left_at, reaped_at) = row
+    (id_, kind, host, boot_id, pid_ns, pid, pid_start, beat, started_at, heartbeat_at, left_at, reaped_at) = (
+        row
+    )
     return Node(
         id_,
         NodeKind(kind),

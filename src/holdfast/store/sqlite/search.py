@@ -16,10 +16,11 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 
-from ...errors import BadInput, StoreFailed
+from ...errors import BadInput, StoreError, StoreFailed
 from .connections import PATIENCE_SECONDS, Patience
 from .files import private_umask
 
@@ -39,7 +40,7 @@ END
 """
 _TABLE = (
     "USING fts5(text, scope, content='', contentless_delete=1, "
-    "tokenize=\"unicode61 remove_diacritics 2\", detail=full)"
+    'tokenize="unicode61 remove_diacritics 2", detail=full)'
 )
 _FILL = f"""
 SELECT m.no, {_TEXT}, 's' || hex(c.owner) || ' s' || hex(c.id)
@@ -75,8 +76,7 @@ class SearchIndex:
         self.path = database.with_name(f"{database.name}.search")
         self._forget_upto = forget_upto
         self._wake = threading.Event()
-        self._stopping = False
-        self._quiet = False
+        self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._connection: apsw.Connection | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-search", daemon=True)
@@ -89,7 +89,7 @@ class SearchIndex:
         self._wake.set()
 
     def stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
         self._thread.join()
         with self._lock:
@@ -98,26 +98,29 @@ class SearchIndex:
                 self._connection = None
 
     def _run(self) -> None:
-        while not self._stopping:
+        quiet = False
+        while True:
             self._wake.wait()
             self._wake.clear()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             try:
-                while not self._stopping and self.follow_once():
+                while self.follow_once() and not self._stopping.is_set():
                     pass
-                self._quiet = False
-            except (apsw.Error, StoreFailed) as error:
-                if not self._quiet:
-                    log.warning("the search index %s cannot follow (%s); it will be tried again", self.path, error)
-                self._quiet = True
+                quiet = False
+            except (apsw.Error, StoreError) as error:
+                if not quiet:
+                    log.warning("the search index %s cannot follow now (%s); it will go on", self.path, error)
+                quiet = True
 
     def follow_once(self) -> bool:
         """Index one batch behind the cursor. False: there is nothing left to do."""
         with self._lock:
             connection = self._open()
             cursor, newest = self._where(connection)
-            forgotten = connection.execute("SELECT no FROM store.unindexed ORDER BY no LIMIT ?", (BATCH,)).fetchall()
+            forgotten: list[Any] = connection.execute(
+                "SELECT no FROM store.unindexed ORDER BY no LIMIT ?", (BATCH,)
+            ).fetchall()
             if newest <= cursor and not forgotten:
                 return False
             with connection:
@@ -178,12 +181,13 @@ class SearchIndex:
                 connection.execute("DELETE FROM temp.tail")
                 if newest > cursor:
                     connection.execute(
-                        f"INSERT INTO temp.tail (rowid, text, scope) {_FILL}", {"after": cursor, "upto": newest}
+                        f"INSERT INTO temp.tail (rowid, text, scope) {_FILL}",
+                        {"after": cursor, "upto": newest},
                     )
-                tail = connection.execute(
+                tail: list[Any] = connection.execute(
                     "SELECT rowid FROM temp.tail(?) ORDER BY rank LIMIT ?", (match, limit)
                 ).fetchall()
-                known = connection.execute(
+                known: list[Any] = connection.execute(
                     "SELECT rowid FROM words(?) ORDER BY rank LIMIT ?", (match, limit)
                 ).fetchall()
         return [no for (no,) in (*tail, *known)]
@@ -192,7 +196,7 @@ class SearchIndex:
 
     def _where(self, connection: apsw.Connection) -> tuple[int, int]:
         """The cursor, and the number of the newest message."""
-        row = connection.execute(
+        row: Any = connection.execute(
             "SELECT (SELECT no FROM main.cursor), coalesce((SELECT seq FROM store.sqlite_sequence "
             "WHERE name = 'messages'), 0)"
         ).fetchone()
@@ -214,7 +218,7 @@ class SearchIndex:
             connection = apsw.Connection(str(self.path))
             connection.set_busy_handler(Patience(PATIENCE_SECONDS))
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA user_version").get
+            connection.execute("PRAGMA user_version").fetchall()
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA temp_store = MEMORY")

@@ -32,7 +32,9 @@ def open_session(
     opening = opening_after(tip, conversation.last_seq)
     if opening is None:
         return tip
-    return continue_conversation(tx, conversation, opening, node_id if attached else None, source or tip.source)
+    return continue_conversation(
+        tx, conversation, opening, node_id if attached else None, source or tip.source
+    )
 
 
 def require_node(tx: Transaction, node_id: str) -> None:
@@ -42,17 +44,27 @@ def require_node(tx: Transaction, node_id: str) -> None:
 
 def settle_left_behind(tx: Transaction, conversation_id: str) -> bool:
     """Bring to rest what a node that is gone left in this conversation, without waiting for a sweep."""
-    changed = False
+    freed = free_left_behind(tx, conversation_id)
+    ended = end_left_behind(tx, conversation_of(tx, None, conversation_id).tip_id)
+    return freed or ended
+
+
+def free_left_behind(tx: Transaction, conversation_id: str) -> bool:
+    """Interrupt the turn and release the lease of a node that is gone."""
     held = tx.one(Q.holder_is_gone, id=conversation_id)
-    if held is not None:
-        if held[0] is None or not settle(tx, held[0], TurnStatus.INTERRUPTED, why="its node is gone"):
-            tx.run(Q.free_stray_lease, id=conversation_id)
-        changed = True
-    tip = conversation_of(tx, None, conversation_id).tip_id
-    if tx.one(Q.is_attached_to_the_gone, id=tip) is not None:
-        write_end(tx, session_of(tx, None, tip), EndReason.REAPED)
-        changed = True
-    return changed
+    if held is None:
+        return False
+    if held[0] is None or not settle(tx, held[0], TurnStatus.INTERRUPTED, why="its node is gone"):
+        tx.run(Q.free_stray_lease, id=conversation_id)
+    return True
+
+
+def end_left_behind(tx: Transaction, session_id: str) -> bool:
+    """End an attached session of a node that is gone, unless somebody else's turn holds it."""
+    if tx.one(Q.is_attached_to_the_gone, id=session_id) is None:
+        return False
+    write_end(tx, session_of(tx, None, session_id), EndReason.REAPED)
+    return True
 
 
 def open_conversation(
@@ -109,7 +121,9 @@ def continue_conversation(
         node_id,
         source,
         conversation.last_seq + 1,
-        resumed=session_of(tx, None, opening.parent_id) if opening.edge is Edge.RESUME and opening.parent_id else None,
+        resumed=session_of(tx, None, opening.parent_id)
+        if opening.edge is Edge.RESUME and opening.parent_id
+        else None,
     )
     tx.run(Q.set_tip, id=conversation.id, tip=session_id)
     return session_of(tx, None, session_id)
@@ -246,7 +260,8 @@ def fork(
         owner,
         opened.conversation_id,
         opened.id,
-        **{"from": source.id, "messages": copied},
+        source=source.id,
+        messages=copied,
     )
     return opened
 

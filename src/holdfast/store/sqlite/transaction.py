@@ -28,12 +28,12 @@ class Transaction:
 
     def one(self, statement: str, **values: Any) -> Row | None:
         """The first row, or None."""
-        for row in self.connection.execute(statement, values):
-            return row
-        return None
+        row: Row | None = self.connection.execute(statement, values).fetchone()
+        return row
 
     def all(self, statement: str, **values: Any) -> list[Row]:
-        return self.connection.execute(statement, values).fetchall()
+        rows: list[Any] = self.connection.execute(statement, values).fetchall()
+        return rows
 
     def run(self, statement: str, **values: Any) -> int:
         """How many rows it changed."""

@@ -20,9 +20,10 @@ CREATE TABLE nodes (
     started_at    INTEGER NOT NULL,
     heartbeat_at  INTEGER NOT NULL,
     left_at       INTEGER,
-    reaped_at     INTEGER
+    reaped_at     INTEGER,
+    settled_at    INTEGER      -- nothing that names it is left to be brought to rest
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX nodes_present ON nodes (id) WHERE left_at IS NULL AND reaped_at IS NULL;
+CREATE INDEX nodes_unsettled ON nodes (id) WHERE settled_at IS NULL;
 
 -- What a person calls "the chat". `tip` is its newest session; `holder`, `token` and `turn` are its
 -- lease; `revision` moves when a context changes in any other way than by an appended message.

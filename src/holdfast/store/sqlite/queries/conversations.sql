@@ -77,15 +77,10 @@ RETURNING last_seq;
 -- What a node holds according to the store.
 SELECT id, turn FROM conversations WHERE holder = :node;
 
--- name: held_by_the_gone
--- Leases whose holder has left, was reaped, or never registered.
-SELECT c.id FROM conversations c LEFT JOIN nodes n ON n.id = c.holder
-WHERE c.holder IS NOT NULL AND (n.id IS NULL OR n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
-
 -- name: holder_is_gone
--- Is this conversation held by a node that has left, was reaped, or never registered? With its turn.
-SELECT c.turn FROM conversations c LEFT JOIN nodes n ON n.id = c.holder
-WHERE c.id = :id AND c.holder IS NOT NULL AND (n.id IS NULL OR n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
+-- Is this conversation held by a node that has left or was reaped? With its turn.
+SELECT c.turn FROM conversations c JOIN nodes n ON n.id = c.holder
+WHERE c.id = :id AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
 
 -- name: free_stray_lease
 -- A lease without a turn row protects nothing.

@@ -22,7 +22,19 @@ UPDATE nodes SET reaped_at = :now
 WHERE id = :id AND beat = :beat AND left_at IS NULL AND reaped_at IS NULL RETURNING id;
 
 -- name: present_nodes
-SELECT {node_columns} FROM nodes WHERE left_at IS NULL AND reaped_at IS NULL ORDER BY started_at, id;
+SELECT {node_columns} FROM nodes WHERE settled_at IS NULL AND left_at IS NULL AND reaped_at IS NULL
+ORDER BY started_at, id;
+
+-- name: unsettled_nodes
+-- Nodes that are gone but may still have left something behind.
+SELECT id FROM nodes WHERE settled_at IS NULL AND (left_at IS NOT NULL OR reaped_at IS NOT NULL);
+
+-- name: settle_node
+-- Only when no lease and no attached session names it any more.
+UPDATE nodes SET settled_at = :now
+WHERE id = :id AND settled_at IS NULL AND (left_at IS NOT NULL OR reaped_at IS NOT NULL)
+  AND NOT EXISTS (SELECT 1 FROM conversations WHERE holder = :id)
+  AND NOT EXISTS (SELECT 1 FROM sessions WHERE node = :id AND ended_at IS NULL AND attached = 1);
 
 -- name: all_nodes
 SELECT {node_columns} FROM nodes ORDER BY started_at DESC, id LIMIT 1000;

@@ -65,20 +65,14 @@ WHERE id = :id;
 UPDATE sessions SET attached = 0, node = NULL WHERE id = :id AND attached = 1 AND node <> :node;
 
 -- name: attached_to
--- Open sessions that live and die with this node and whose conversation nobody holds.
-SELECT s.id FROM sessions s JOIN conversations c ON c.id = s.conversation
-WHERE s.node = :node AND s.ended_at IS NULL AND s.attached = 1 AND c.holder IS NULL;
-
--- name: attached_to_the_gone
--- Open attached sessions whose node has left, was reaped, or never registered, and that no turn holds.
-SELECT s.id FROM sessions s JOIN conversations c ON c.id = s.conversation LEFT JOIN nodes n ON n.id = s.node
-WHERE s.ended_at IS NULL AND s.attached = 1 AND c.holder IS NULL
-  AND (n.id IS NULL OR n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
+-- Open sessions that live and die with this node.
+SELECT id FROM sessions WHERE node = :node AND ended_at IS NULL AND attached = 1;
 
 -- name: is_attached_to_the_gone
-SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation LEFT JOIN nodes n ON n.id = s.node
+-- Is it open, attached to a node that has left or was reaped, and held by no turn?
+SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation JOIN nodes n ON n.id = s.node
 WHERE s.id = :id AND s.ended_at IS NULL AND s.attached = 1 AND c.holder IS NULL
-  AND (n.id IS NULL OR n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
+  AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
 
 -- name: newest_ordinal
 SELECT max(ordinal) FROM sessions WHERE conversation = :conversation;

@@ -1,0 +1,55 @@
+# Everything runs in .venv, which is made on first use from requirements/*.lock (scripts/setup says how).
+
+.DEFAULT_GOAL := help
+.PHONY: run test quick check bench soak lock clean help
+
+RUN := .venv/run.stamp
+DEV := .venv/dev.stamp
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+QUICK_TESTS = $(wildcard tests/unit tests/contract tests/integration)
+
+run: $(RUN) ## talk to a small local model in a durable chat
+	@$(BIN)/python examples/chat.py
+
+test: $(DEV) ## every test but the soak versions
+	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi # the Nth-fault suite, Linux only
+	$(PYTEST) -q -n 2 -m "not soak"
+
+quick: $(DEV) ## the tests that need no browser and no PostgreSQL, in under a minute
+	$(PYTEST) -q -n auto -m "not postgres and not browser and not soak and not slow" $(QUICK_TESTS)
+
+check: $(DEV) ## ruff, mypy --strict, and the directions of the imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(PYTEST) -q tests/unit/test_layers.py
+
+bench: $(DEV) ## holdfast beside others, as ratios in one run
+	$(BIN)/python bench/run.py
+
+soak: $(DEV) ## the fault suites at full length, with their figures
+	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi
+	HOLDFAST_TEST_SOAK=1 $(PYTEST) -m soak -s -n 0 --timeout 0 tests/reliability
+
+lock: ## write requirements/*.lock anew; UPGRADE=--upgrade takes the newest versions
+	scripts/lock $(UPGRADE)
+
+clean: ## remove .venv and everything else that was made here
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+# A .venv that was copied here with the tree still points at the tree it came from: make it anew.
+ifneq ($(shell cat .venv/made-for 2>/dev/null),$(CURDIR))
+.PHONY: $(RUN) $(DEV)
+endif
+
+$(RUN): requirements/run.lock pyproject.toml scripts/setup
+	@scripts/setup run
+
+$(DEV): requirements/dev.lock pyproject.toml scripts/setup
+	@scripts/setup dev

@@ -1,0 +1,216 @@
+"""`Holdfast`: opens the store, starts every agent, and is the library's front door.
+
+    async with holdfast.open("sqlite:///agent.db") as hf:
+        session = await hf.session(key="cli:ada")
+        async with session.turn("my name is Ada") as turn:
+            ...
+
+Every moving part is started in `Holdfast.start`, in one list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Generator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from .domain.conversations import Address
+from .domain.events import Event
+from .domain.names import DEFAULT_OWNER, check_name
+from .domain.nodes import BeatWatch, NodeKind
+from .domain.sessions import EndReason
+from .errors import BadInput, StoreError
+from .handles import LiveSession, Workshop
+from .runtime.lease_keeper import LeaseKeeper
+from .runtime.node_keeper import NodeKeeper
+from .runtime.reaper import Reaper
+from .runtime.signals import ExitSignals
+from .runtime.sweeper import Sweeper
+from .settings import Settings, database_path, load
+from .store.base import Store
+
+log = logging.getLogger(__name__)
+
+SERVER_SWEEP_SECONDS = 1.0
+
+
+async def open_store(url: str) -> Store:
+    """The store a URL means. Engines are imported when they are used."""
+    from .store.sqlite.engine import open_store as open_sqlite
+
+    return await open_sqlite(database_path(url))
+
+
+class Holdfast:
+    """One node: beats from entering to leaving. Use as an async context manager."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        owner: str = DEFAULT_OWNER,
+        kind: NodeKind = NodeKind.LIBRARY,
+        sweep: bool = True,
+        catch_signals: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.owner = check_name("an owner", owner)
+        self._kind = kind
+        self._sweep = sweep
+        self._signals = ExitSignals() if catch_signals else None
+        self._store: Store | None = None
+        self._end_reason: str = EndReason.CLOSED
+
+    # --- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the store, join as a node, start every agent."""
+        lease = self.settings.lease
+        self._store = store = await open_store(self.settings.store.url)
+        self.keeper = NodeKeeper(store, self._kind, lease.heartbeat_seconds)
+        sweep_seconds = SERVER_SWEEP_SECONDS if self._kind is NodeKind.SERVER else lease.sweep_seconds
+        self.reaper = Reaper(
+            store,
+            own_node=lambda: self.keeper.node_id,
+            watch=BeatWatch(lease.stale_seconds, longest_gap=2 * sweep_seconds) if self._sweep else None,
+            beating=lambda: self.keeper.beating,
+        )
+        self.sweeper = Sweeper(self.reaper, sweep_seconds)
+        self.leases = LeaseKeeper(store, self.keeper, self.reaper)
+        self._workshop = Workshop(
+            store, self.keeper, self.leases, self.owner, self.settings.server.busy_wait_seconds
+        )
+        try:
+            await self.keeper.join()
+        except BaseException:
+            await store.close()
+            raise
+        self.keeper.start()
+        store.start_indexing()
+        if self._sweep:
+            self.sweeper.start()
+        if self._signals is not None:
+            self._signals.catch()
+
+    async def stop(self, reason: str = EndReason.CLOSED) -> None:
+        """Interrupt, release and end what this node holds, within `drain_seconds`; then close the store."""
+        store, self._store = self._store, None
+        if store is None:
+            return
+        try:
+            async with asyncio.timeout(self.settings.server.drain_seconds):
+                await self.sweeper.stop()
+                await self.keeper.leave(reason)
+        except (TimeoutError, StoreError) as error:
+            log.warning("could not leave in good order (%s); the next sweep settles what is left", error)
+        finally:
+            await store.close()
+            if self._signals is not None:
+                self._signals.release()
+
+    async def __aenter__(self) -> Holdfast:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            raise BadInput("holdfast is not open: use it inside `async with holdfast.open(…) as hf`")
+        return self._store
+
+    @property
+    def node_id(self) -> str:
+        return self.keeper.node_id
+
+    # --- what programs do --------------------------------------------------------------------------
+
+    async def session(
+        self,
+        key: str | None = None,
+        *,
+        id: str | None = None,
+        source: str = "",
+        attached: bool = True,
+    ) -> LiveSession:
+        """Resume or start: the session that the next message of this key (or id) belongs to.
+
+        Neither: a new conversation. An attached session ends when this program does; a detached one
+        (`attached=False`) lives as long as its policy says.
+        """
+        store = self.store
+        address = Address(id=id, key=key)
+        if source:
+            check_name("a source", source)
+
+        async def open_session() -> LiveSession:
+            session = await store.open_session(
+                self.owner, address, self.keeper.node_id, source=source, attached=attached
+            )
+            return LiveSession(self._workshop, session, attached)
+
+        return await self.keeper.as_living(open_session)
+
+    def events(self, after: int = 0, *, follow: bool = False) -> EventFeed:
+        """What happened after event `after`: `await` it for a list, or `async for` over it.
+
+        With `follow`, iterating goes on for ever as things happen.
+        """
+        return EventFeed(self.store, self.owner, after, follow)
+
+
+class EventFeed:
+    """Events behind a cursor, as a list (`await`) or one by one (`async for`)."""
+
+    def __init__(self, store: Store, owner: str, after: int, follow: bool) -> None:
+        self._store = store
+        self._owner = owner
+        self._after = after
+        self._follow = follow
+
+    def __await__(self) -> Generator[Any, None, list[Event]]:
+        return self._list().__await__()
+
+    async def _list(self) -> list[Event]:
+        return [event async for event in EventFeed(self._store, self._owner, self._after, False)]
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        cursor = self._after
+        while True:
+            version = self._store.version()
+            batch = await self._store.events(owner=self._owner, after=cursor)
+            for event in batch:
+                cursor = event.id
+                yield event
+            if not batch:
+                if not self._follow:
+                    return
+                await self._store.changed(version, 1.0)
+
+
+def open(
+    url: str | Path | None = None,
+    *,
+    owner: str = DEFAULT_OWNER,
+    settings: Mapping[str, Any] | None = None,
+    sweep: bool = True,
+) -> Holdfast:
+    """A node on the store at `url` (`sqlite:///agent.db`); without one, where the settings say.
+
+    `settings` overrides the file and the environment: `{"lease": {"stale_seconds": 30}}`.
+    """
+    return Holdfast(effective_settings(url, settings), owner=owner, sweep=sweep)
+
+
+def effective_settings(url: str | Path | None, given: Mapping[str, Any] | None) -> Settings:
+    merged: dict[str, Any] = {name: dict(section) for name, section in (given or {}).items()}
+    if url is not None:
+        merged.setdefault("store", {})["url"] = f"sqlite:///{url}" if isinstance(url, Path) else url
+    return load(given=merged, given_by="holdfast.open()")

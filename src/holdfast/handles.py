@@ -1,0 +1,311 @@
+"""What a program holds in its hands: a session, and a turn within it.
+
+    async with session.turn("my name is Ada", request_id="m1") as turn:   # committed here
+        messages = await turn.context()
+        await turn.draft("Hello A")                                       # what a crash would keep
+        await turn.append({"role": "assistant", "content": "Hello Ada"})
+
+Leaving the block completes the turn. An exception marks it failed, a cancellation or an exit interrupted;
+either way what was said stays. A killed process leaves it to the reaper. A writer that lost its lease gets
+`LeaseLost` and has written nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from .domain.conversations import Address
+from .domain.drafts import Draft
+from .domain.ids import new_id
+from .domain.leases import Lease
+from .domain.messages import Message, NewMessage, new_messages
+from .domain.names import check_name
+from .domain.sessions import EndReason, Session
+from .domain.turns import RequestKey, Settlement, Turn, TurnBegun, TurnRequest, TurnStatus
+from .errors import BadInput, LeaseLost, StoreError
+from .runtime.lease_keeper import LeaseKeeper, own_turns
+from .runtime.node_keeper import NodeKeeper
+from .store.base import Store
+
+Content = str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What handles work with; `Holdfast` makes one."""
+
+    store: Store
+    keeper: NodeKeeper
+    leases: LeaseKeeper
+    owner: str
+    busy_wait_seconds: float
+
+
+class LiveSession:
+    """A session of this program. Its `id` follows the conversation: after a turn it is the newest one's."""
+
+    def __init__(self, workshop: Workshop, session: Session, attached: bool) -> None:
+        self._workshop = workshop
+        self._session = session
+        self._attached = attached
+        self._turn: LiveTurn | None = None
+        self._end_reason: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<LiveSession {self.id} of {self.conversation_id}>"
+
+    @property
+    def id(self) -> str:
+        return self._session.id
+
+    @property
+    def conversation_id(self) -> str:
+        return self._session.conversation_id
+
+    @property
+    def key(self) -> str | None:
+        return self._session.key
+
+    def turn(
+        self,
+        content: Content,
+        *,
+        request_id: str | None = None,
+        model: str | None = None,
+        wait_seconds: float | None = None,
+    ) -> LiveTurn:
+        """A turn that begins with `content`: a text said by the user, or OpenAI messages.
+
+        `request_id` makes it repeatable: the same id with the same content is the same turn, also after a
+        crash. `wait_seconds` bounds the wait for another turn of this conversation (default: the setting).
+        """
+        messages = new_messages(content)
+        if not messages:
+            raise BadInput("a turn needs at least one message")
+        if request_id is not None:
+            check_name("a request_id", request_id)
+        wait = self._workshop.busy_wait_seconds if wait_seconds is None else wait_seconds
+        return LiveTurn(self, messages, request_id, model, wait)
+
+    async def context(self) -> list[dict[str, Any]]:
+        """What the model would get now."""
+        return (await self._workshop.store.context(self._workshop.owner, self.id)).messages()
+
+    async def messages(self, scope: str = "session") -> list[Message]:
+        """What was said: in this session, or (`scope="conversation"`) in all of the conversation."""
+        if scope not in ("session", "conversation"):
+            raise BadInput(f"scope must be 'session' or 'conversation', not {scope!r}")
+        first, last = 1, None
+        if scope == "session":
+            session = await self.refresh()
+            first, last = session.first_seq, session.last_seq
+        page = await self._workshop.store.messages(
+            self._workshop.owner, self.conversation_id, first=first, last=last
+        )
+        return list(page.items)
+
+    async def refresh(self) -> Session:
+        """This very session as it is now."""
+        self._session = await self._workshop.store.session(self._workshop.owner, self.id)
+        return self._session
+
+    async def end(self, reason: str = EndReason.CLOSED) -> None:
+        """End the session; within a turn of it, as soon as that turn has ended. Ended already: nothing."""
+        if self._turn is not None:
+            self._end_reason = reason
+            return
+        workshop = self._workshop
+        await workshop.leases.when_free(
+            lambda: workshop.store.end_session(workshop.owner, self.id, reason), workshop.busy_wait_seconds
+        )
+
+    async def fork(self, *, key: str | None = None, up_to: int | None = None) -> LiveSession:
+        """A new conversation that begins with a copy of this context; this one stays as it is."""
+        workshop, attached = self._workshop, self._attached
+
+        async def fork() -> LiveSession:
+            node_id = workshop.keeper.node_id
+            forked = await workshop.store.fork(
+                workshop.owner, self.id, node_id, up_to=up_to, key=key, attached=attached
+            )
+            return LiveSession(workshop, forked, attached)
+
+        return await workshop.keeper.as_living(fork)
+
+    # --- for its turns -----------------------------------------------------------------------------
+
+    def _entered(self, turn: LiveTurn, session: Session) -> None:
+        self._turn = turn
+        self._session = session
+
+    async def _left(self) -> None:
+        self._turn = None
+        reason, self._end_reason = self._end_reason, None
+        if reason is not None:
+            await self.end(reason)
+
+
+class LiveTurn:
+    """A turn of this program, between `async with` and the end of its block."""
+
+    def __init__(
+        self,
+        session: LiveSession,
+        messages: tuple[NewMessage, ...],
+        request_id: str | None,
+        model: str | None,
+        wait_seconds: float,
+    ) -> None:
+        self._session = session
+        self._workshop = session._workshop
+        self._messages = messages
+        self._request_id = request_id
+        self._model = model
+        self._wait_seconds = wait_seconds
+        self._turn: Turn | None = None
+        self._lease: Lease | None = None
+        self._drafted = ""
+        self._next_event = 0
+        self.usage: dict[str, int] = {}
+        """Tokens the model reported; set it before the block ends and it is stored with the turn."""
+
+    @property
+    def id(self) -> str:
+        return self._begun.id
+
+    @property
+    def conversation_id(self) -> str:
+        return self._begun.conversation_id
+
+    @property
+    def _begun(self) -> Turn:
+        if self._turn is None:
+            raise BadInput("the turn has not begun: use it inside `async with session.turn(…) as turn`")
+        return self._turn
+
+    @property
+    def repeated(self) -> bool:
+        """Was this request answered before? Then nothing the block says is stored again."""
+        return self._begun.status is not TurnStatus.RUNNING
+
+    @property
+    def taken_up(self) -> bool:
+        """Is this a retry that goes on with a turn that was interrupted or failed?"""
+        return self._begun.attempt > 1
+
+    async def reply(self) -> dict[str, Any] | None:
+        """The last thing the assistant said in this turn so far."""
+        messages = await self._workshop.store.turn_messages(self.id)
+        said = [message for message in messages if message.role == "assistant"]
+        return said[-1].content() if said else None
+
+    async def context(self) -> list[dict[str, Any]]:
+        """What to send to the model: OpenAI message dicts."""
+        return (await self._workshop.store.context(self._workshop.owner, self._session.id)).messages()
+
+    async def context_json(self) -> bytes:
+        """The same as one JSON array, never decoded: the fastest way to send a history on."""
+        return (await self._workshop.store.context(self._workshop.owner, self._session.id)).json()
+
+    async def draft(self, text: str) -> None:
+        """The reply so far: what a crash would keep. Call it with the whole text as it grows."""
+        if not isinstance(text, str):
+            raise BadInput(f"a draft is the text of the reply so far, not {type(text).__name__}")
+        if self.repeated:
+            return
+        restarts = not text.startswith(self._drafted)
+        adds = text if restarts else text[len(self._drafted) :]
+        if not adds and not restarts:
+            return
+        number = self._next_event
+        draft = Draft(number, number, adds={"content": adds}, restarts=restarts)
+        await self._workshop.store.append_draft(self._held(), draft)
+        self._drafted, self._next_event = text, number + 1
+
+    async def append(self, content: Content) -> int:
+        """Store what was said next (a reply, tool calls, a tool's result); returns its number."""
+        messages = new_messages(
+            {"role": "assistant", "content": content} if isinstance(content, str) else content
+        )
+        if self.repeated:
+            return self._begun.first_seq
+        number = await self._workshop.store.append(self._held(), messages)
+        self._drafted = ""
+        return number
+
+    def _held(self) -> Lease:
+        turn = self._begun
+        if self._lease is None:
+            raise BadInput(f"turn {turn.id} has ended")
+        if not self._workshop.keeper.is_running(turn.id):
+            raise LeaseLost(self._lease.conversation_id, self._lease.token)
+        return self._lease
+
+    # --- the block ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> LiveTurn:
+        workshop, session = self._workshop, self._session
+        if self._turn is not None:
+            raise BadInput("a turn is used once; begin another with session.turn(…)")
+        request = TurnRequest(
+            turn_id=new_id("turn"),
+            owner=workshop.owner,
+            node_id=workshop.keeper.node_id,
+            address=Address(id=session.conversation_id),
+            messages=self._messages,
+            attached=session._attached,
+            request_key=self._request_key(),
+            model=self._model,
+        )
+        outcome = await workshop.leases.begin(request, self._wait_seconds)
+        self._turn = outcome.turn
+        if isinstance(outcome, TurnBegun):
+            self._lease = outcome.lease
+            own_turns.set((*own_turns.get(), (outcome.lease.conversation_id, outcome.turn.id)))
+        session._entered(self, outcome.session)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        lease, self._lease = self._lease, None
+        try:
+            if lease is not None:
+                await self._settle(lease, error)
+        finally:
+            self._workshop.keeper.ran(self._begun.id)
+            own_turns.set(tuple(own for own in own_turns.get() if own[1] != self._begun.id))
+            self._session._turn = None
+        await self._session._left()
+
+    async def _settle(self, lease: Lease, error: BaseException | None) -> None:
+        store = self._workshop.store
+        if error is None:
+            await store.commit_reply(lease, usage=self.usage or None)
+            return
+        stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit | GeneratorExit)
+        settlement = Settlement(
+            TurnStatus.INTERRUPTED if stopped else TurnStatus.FAILED,
+            error="the program was stopped" if stopped else f"{type(error).__name__}: {error}",
+            usage=self.usage,
+        )
+        try:
+            await store.settle_turn(lease, settlement)
+        except (LeaseLost, StoreError) as trouble:
+            # The block's own error is what the program must see; this one only says that somebody else
+            # has settled the turn already, or that the reaper will.
+            if isinstance(error, Exception):
+                error.add_note(f"holdfast: turn {lease.turn_id} could not be marked: {trouble}")
+
+    def _request_key(self) -> RequestKey | None:
+        if self._request_id is None:
+            return None
+        digest = hashlib.blake2b(digest_size=32)
+        for message in self._messages:
+            digest.update(len(message.body).to_bytes(8) + message.body)
+        return RequestKey(f"library/{self._session.conversation_id}", self._request_id, digest.digest())

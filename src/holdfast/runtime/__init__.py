@@ -1,0 +1,1 @@
+"""Things that act. Each does one thing once; a loop calls it."""

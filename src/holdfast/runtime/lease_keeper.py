@@ -1,0 +1,93 @@
+"""Begins turns: takes the conversation's lease, waiting for it if need be, and fails closed.
+
+Waiting is bounded; when time is up nothing has been written and `ConversationBusy` says so. A holder that
+is provably dead is reaped at once instead of being waited for. History is read only after the lease is held.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TypeVar
+
+from ..domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus, TurnWaits
+from ..errors import ConversationBusy, NestedTurn, NodeReaped
+from ..store.base import Store
+from .node_keeper import NodeKeeper
+from .reaper import Reaper
+
+T = TypeVar("T")
+
+LONGEST_WAIT_SECONDS = 1.0
+
+own_turns: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("own_turns", default=())
+"""Conversations this task holds itself, each with its turn: waiting for one of them would never end."""
+
+
+class LeaseKeeper:
+    def __init__(self, store: Store, keeper: NodeKeeper, reaper: Reaper) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._reaper = reaper
+
+    async def begin(self, request: TurnRequest, wait_seconds: float) -> TurnBegun | TurnRepeated:
+        """Begin the turn, or find the one this request already was; ConversationBusy when time is up."""
+
+        async def attempt() -> TurnBegun | TurnRepeated | TurnWaits:
+            nonlocal request
+            self._keeper.runs(request.turn_id)
+            try:
+                outcome = await self._store.begin_turn(request)
+            except NodeReaped as reaped:
+                request = replace(request, node_id=await self._keeper.rejoin(reaped.node_id))
+                self._keeper.runs(request.turn_id)
+                outcome = await self._store.begin_turn(request)
+            if isinstance(outcome, TurnRepeated) and outcome.turn.status is TurnStatus.RUNNING:
+                return TurnWaits(outcome.turn.conversation_id, outcome.turn.node_id, outcome.turn.id)
+            return outcome
+
+        outcome: TurnBegun | TurnRepeated
+        try:
+            outcome = await self._wait(attempt, wait_seconds)
+        except BaseException:
+            self._keeper.ran(request.turn_id)
+            raise
+        if not isinstance(outcome, TurnBegun) or outcome.turn.id != request.turn_id:
+            self._keeper.ran(request.turn_id)
+        if isinstance(outcome, TurnBegun):
+            self._keeper.runs(outcome.turn.id)
+        return outcome
+
+    async def when_free(self, act: Callable[[], Awaitable[T]], wait_seconds: float) -> T:
+        """Do something that needs the conversation to be free, waiting for it if need be."""
+
+        async def attempt() -> tuple[T] | TurnWaits:
+            try:
+                return (await act(),)
+            except ConversationBusy as busy:
+                return TurnWaits(busy.conversation_id, busy.holder or "", busy.turn_id)
+
+        (result,) = await self._wait(attempt, wait_seconds)
+        return result
+
+    async def _wait(self, attempt: Callable[[], Awaitable[T | TurnWaits]], wait_seconds: float) -> T:
+        """Try, and try again whenever something was committed, until it works or time is up."""
+        deadline = time.monotonic() + wait_seconds
+        version: int | None = None
+        while True:
+            outcome = await attempt()
+            if not isinstance(outcome, TurnWaits):
+                return outcome
+            for conversation_id, turn_id in own_turns.get():
+                if conversation_id == outcome.conversation_id:
+                    raise NestedTurn(conversation_id, turn_id)
+            left = deadline - time.monotonic()
+            if await self._reaper.reap_if_dead(outcome.holder):
+                continue
+            if left <= 0:
+                raise ConversationBusy(outcome.conversation_id, outcome.holder, outcome.turn_id)
+            if version is not None:
+                await self._store.changed(version, min(left, LONGEST_WAIT_SECONDS))
+            version = self._store.version()  # taken before the next look, so that no release is missed

@@ -1,0 +1,163 @@
+"""Keeps this process known as a living node.
+
+It joins, beats, and leaves in good order. At each beat it compares the leases that the store says it holds
+with the turns it really runs: a lease without a turn is let go. A beat that finds the node reaped makes it
+join again as a new incarnation; the old one's turns are lost, and its sessions go on by a `resume` edge.
+
+Servers beat from the event loop that does the work, so a hung loop is noticed. Programs and commands beat
+from a thread, because their own code may block for as long as it likes; their lock proves their death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ..domain.ids import new_id
+from ..domain.nodes import Node, NodeKind
+from ..domain.turns import TurnStatus
+from ..errors import HoldfastError, NodeReaped, NotFound, StoreClosed
+from ..platforms import identity
+from ..store.base import Store
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class NodeKeeper:
+    def __init__(self, store: Store, kind: NodeKind, heartbeat_seconds: float) -> None:
+        self._store = store
+        self._kind = kind
+        self._heartbeat_seconds = heartbeat_seconds
+        self._node: Node | None = None
+        self._turns: set[str] = set()
+        self._suspects: set[str] = set()
+        self._rejoining = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.beating = True
+        """Did the last beat reach the store? While it did not, nobody else's silence counts either."""
+
+    @property
+    def node_id(self) -> str:
+        if self._node is None:
+            raise StoreClosed("this node has not joined, or has left")
+        return self._node.id
+
+    # --- life --------------------------------------------------------------------------------------
+
+    async def join(self) -> str:
+        """Register a new incarnation; returns its id."""
+        node = Node(new_id("node"), self._kind, identity())
+        await self._store.join(node)
+        self._node = node
+        return node.id
+
+    def start(self) -> None:
+        """Beat from now on."""
+        if self._kind is NodeKind.SERVER:
+            self._task = asyncio.get_running_loop().create_task(self._beat_in_loop())
+        else:
+            self._thread = threading.Thread(target=self._beat_in_thread, name="holdfast-beat", daemon=True)
+            self._thread.start()
+
+    async def leave(self, reason: str) -> None:
+        """Stop beating; interrupt, release and end what this node holds."""
+        self._stop.set()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+        node, self._node = self._node, None
+        if node is not None:
+            await self._store.leave(node.id, reason)
+
+    # --- turns -------------------------------------------------------------------------------------
+
+    def runs(self, turn_id: str) -> None:
+        """This process runs that turn: its lease is no stray."""
+        self._turns.add(turn_id)
+
+    def ran(self, turn_id: str) -> None:
+        self._turns.discard(turn_id)
+
+    def is_running(self, turn_id: str) -> bool:
+        return turn_id in self._turns
+
+    # --- beats -------------------------------------------------------------------------------------
+
+    async def beat_once(self) -> None:
+        """Beat, and let go of leases whose turn nobody runs. Joins anew if this node was reaped."""
+        try:
+            held = await self._store.beat(self.node_id)
+        except NodeReaped as reaped:
+            await self.rejoin(reaped.node_id)
+            return
+        self.beating = True
+        strays = {turn for turn in held.leases.values() if turn and turn not in self._turns}
+        # Twice in a row: a turn that is just being taken up is known here a moment after the store knows it.
+        for turn_id in strays & self._suspects:
+            try:
+                await self._store.cancel_turn(None, turn_id, TurnStatus.INTERRUPTED, "nobody was running it")
+            except NotFound:
+                continue  # its conversation was deleted meanwhile
+            log.warning("turn %s was held by this node but nobody ran it; it was interrupted", turn_id)
+        self._suspects = strays
+
+    async def rejoin(self, reaped_id: str) -> str:
+        """Become a new incarnation after `reaped_id` was reaped; whoever comes first does it."""
+        await asyncio.to_thread(self._rejoining.acquire)
+        try:
+            if self.node_id != reaped_id:
+                return self.node_id
+            self._turns.clear()
+            joined = await self.join()
+            log.warning(
+                "this process was taken for dead as %s and goes on as %s; its sessions continue",
+                reaped_id,
+                joined,
+            )
+            return joined
+        finally:
+            self._rejoining.release()
+
+    async def as_living(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Do something in this node's name; if it turns out to have been reaped, once more as the new one."""
+        try:
+            return await act()
+        except NodeReaped as reaped:
+            await self.rejoin(reaped.node_id)
+            return await act()
+
+    async def _beat_and_report(self, quiet: bool) -> bool:
+        """One beat of the loop; trouble is told once, and again when it is over."""
+        try:
+            await self.beat_once()
+        except StoreClosed:
+            return quiet
+        except HoldfastError as error:
+            self.beating = False
+            if not quiet:
+                log.error("this node cannot beat: %s", error)
+            return True
+        if quiet:
+            log.info("this node beats again")
+        return False
+
+    async def _beat_in_loop(self) -> None:
+        quiet = False
+        while True:
+            await asyncio.sleep(self._heartbeat_seconds)
+            quiet = await self._beat_and_report(quiet)
+
+    def _beat_in_thread(self) -> None:
+        quiet = False
+        with asyncio.Runner() as runner:
+            while not self._stop.wait(self._heartbeat_seconds):
+                quiet = runner.run(self._beat_and_report(quiet))

@@ -1,0 +1,27 @@
+"""What a reader is told about sessions: true even before a sweep has run.
+
+The store says which node each session hangs on; the engine's own proof of death says whether it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..domain.nodes import Liveness
+from ..domain.sessions import Session, SessionState, state_of
+from ..store.base import Store
+
+
+async def states_of(store: Store, sessions: Iterable[Session]) -> Mapping[str, SessionState]:
+    """The state of each session, by id."""
+    sessions = list(sessions)
+    wanted = {session.answering_node for session in sessions if not session.ended} - {None}
+    present = [node for node in await store.nodes() if node.id in wanted] if wanted else []
+    proofs = await store.probe(present)
+    states = {}
+    for session in sessions:
+        node_id = session.answering_node
+        # A node that is no longer present has left or was reaped; it holds nothing any more.
+        liveness = proofs[node_id][0] if node_id and node_id in proofs else Liveness.DEAD
+        states[session.id] = state_of(session, liveness)
+    return states

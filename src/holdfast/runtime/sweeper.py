@@ -1,0 +1,64 @@
+"""One agent that runs every due pass, so that there is no janitor to forget.
+
+Any node may sweep, any number of them at once: every change is guarded by the state it was decided on.
+`sweep_once` is also what `holdfast sweep` and the start of every command call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from ..errors import StoreClosed, StoreError
+from .reaper import Reaped, Reaper
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Swept:
+    """What one sweep has done."""
+
+    reaped: Reaped = field(default_factory=Reaped)
+
+    @property
+    def anything(self) -> bool:
+        return self.reaped.anything
+
+
+class Sweeper:
+    def __init__(self, reaper: Reaper, sweep_seconds: float) -> None:
+        self._reaper = reaper
+        self._sweep_seconds = sweep_seconds
+        self._task: asyncio.Task[None] | None = None
+
+    async def sweep_once(self) -> Swept:
+        """One pass over what is due: dead nodes and what they left."""
+        return Swept(reaped=await self._reaper.reap_once())
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._sweep_for_ever())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _sweep_for_ever(self) -> None:
+        """Trouble with the store is told once, and again when it is over."""
+        quiet = False
+        while True:
+            try:
+                await self.sweep_once()
+                if quiet:
+                    log.info("sweeping again")
+                quiet = False
+            except StoreClosed:
+                return
+            except StoreError as error:
+                if not quiet:
+                    log.error("cannot sweep: %s", error)
+                quiet = True
+            await asyncio.sleep(self._sweep_seconds)

@@ -1,0 +1,15 @@
+"""Events: every type says what it means."""
+
+from holdfast.domain.events import EVENT_MEANINGS, EventType
+
+
+def test_every_type_of_event_has_its_meaning() -> None:
+    assert set(EVENT_MEANINGS) == set(EventType)
+    assert all(EVENT_MEANINGS.values())
+
+
+def test_types_are_named_by_what_they_happen_to() -> None:
+    for event in EventType:
+        noun, _, verb = event.partition(".")
+        assert noun in {"conversation", "message", "session", "turn", "node"}
+        assert verb
