@@ -307,8 +307,9 @@ class Store(Protocol):
         """Mark a node as dead, unless its beat has moved since. Its leftovers are then to be settled."""
         ...
 
-    async def leftovers(self) -> Leftovers:
-        """Leases and attached sessions of nodes that are gone. Costs what there is, not what is stored."""
+    async def leftovers(self, also: Sequence[str] = ()) -> Leftovers:
+        """Leases and attached sessions of nodes that are gone, and of the nodes in `also`. Costs what there
+        is, not what is stored."""
         ...
 
     async def settle_conversation(self, conversation_id: str) -> bool:
@@ -343,6 +344,10 @@ class Store(Protocol):
 
     async def backup(self, target: Path) -> None:
         """A consistent copy while everything goes on. Raises, leaving nothing, if the target exists."""
+        ...
+
+    def invariants(self) -> Sequence[str]:
+        """What `check` looks at, in sentences."""
         ...
 
     async def check(self) -> list[Finding]:

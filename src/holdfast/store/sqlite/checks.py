@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..base import Finding
 from .transaction import Q, Transaction
 
+INTEGRITY = "the store is intact"
 INVARIANTS = {
     "at_most_one_open_session": "at most one open session per conversation",
     "gap_free_numbers": "message numbers are gap-free, from 1 to the conversation's last",
@@ -29,7 +30,7 @@ def check(tx: Transaction, integrity: bool = True) -> list[Finding]:
             f"dangling reference in {row[0]}" for row in tx.connection.execute("PRAGMA foreign_key_check")
         ]
         if problems:
-            findings.append(Finding("store integrity", len(problems), problems[:5]))
+            findings.append(Finding(INTEGRITY, len(problems), problems[:5]))
     for name, sentence in INVARIANTS.items():
         rows = tx.all(getattr(Q, name))
         if rows:

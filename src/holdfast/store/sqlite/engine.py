@@ -45,6 +45,8 @@ from .writer import Writer
 
 T = TypeVar("T")
 
+SEARCH_INVARIANT = "the search index is sound"
+
 Clock = Callable[[], datetime]
 
 
@@ -334,8 +336,8 @@ class SQLiteStore:
             self._locks.remove(node_id)
         return reaped
 
-    async def leftovers(self) -> Leftovers:
-        return await self._read(node_writes.leftovers)
+    async def leftovers(self, also: Sequence[str] = ()) -> Leftovers:
+        return await self._read(lambda tx: node_writes.leftovers(tx, also))
 
     async def settle_conversation(self, conversation_id: str) -> bool:
         return await self._write(lambda tx: node_writes.settle_conversation(tx, conversation_id))
@@ -375,13 +377,14 @@ class SQLiteStore:
 
         await asyncio.to_thread(copy)
 
+    def invariants(self) -> Sequence[str]:
+        return [checks.INTEGRITY, *checks.INVARIANTS.values(), SEARCH_INVARIANT]
+
     async def check(self) -> list[Finding]:
         findings = await self._read(checks.check)
         trouble = await asyncio.to_thread(self._index().check)
         if trouble is not None:
-            findings.append(
-                Finding(f"search index: {trouble}", 1, [str(self._index().path)], repairable=True)
-            )
+            findings.append(Finding(SEARCH_INVARIANT, 1, [trouble], repairable=True))
         return findings
 
     async def repair(self) -> list[str]:

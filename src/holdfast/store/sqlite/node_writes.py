@@ -7,6 +7,8 @@ transaction of its own: rows fail alone. None of it touches last_activity_at.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...domain.events import EventType
 from ...domain.nodes import Node
 from ...domain.turns import TurnStatus
@@ -58,8 +60,8 @@ def reap(tx: Transaction, node_id: str, seen_beat: int, why: str) -> bool:
     return True
 
 
-def leftovers(tx: Transaction) -> Leftovers:
-    nodes = [row[0] for row in tx.all(Q.unsettled_nodes)]
+def leftovers(tx: Transaction, also: Sequence[str]) -> Leftovers:
+    nodes = [*(row[0] for row in tx.all(Q.unsettled_nodes)), *also]
     return Leftovers(
         nodes,
         [row[0] for node in nodes for row in tx.all(Q.held_by, node=node)],

@@ -1,0 +1,1 @@
+"""Who answers: any OpenAI-compatible upstream, the small local model, a script."""

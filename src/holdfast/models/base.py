@@ -1,0 +1,74 @@
+"""What every model promises: OpenAI chat messages in, a stream of OpenAI chat chunks out.
+
+Messages arrive as the JSON bytes the store keeps and leave unparsed; chunks come back as the bytes they
+were, with what they add to the reply beside them. Fields nobody here knows survive both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class Purpose(StrEnum):
+    """Why a model is asked; sent along as `X-Holdfast-Purpose`."""
+
+    TURN = "turn"
+    SUMMARY = "summary"
+    FLUSH = "flush"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    messages: bytes
+    """A JSON array of OpenAI messages."""
+    model: str | None = None
+    """None: the configured one, or the upstream's first."""
+    purpose: Purpose = Purpose.TURN
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Any further fields of a chat completion request, passed through as they are."""
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One piece of an answer."""
+
+    raw: bytes
+    """The chunk's JSON as it came."""
+    value: Mapping[str, Any]
+    """The same, decoded."""
+
+    @property
+    def adds(self) -> dict[str, str]:
+        """The text it adds to fields of the reply, such as `content` or `reasoning_content`."""
+        choices = self.value.get("choices") or ()
+        delta = (choices[0].get("delta") or {}) if choices else {}
+        return {
+            name: text for name, text in delta.items() if name != "role" and isinstance(text, str) and text
+        }
+
+
+class Model(Protocol):
+    """Something that answers. Raises ModelError, with a sentence that says what to do, when it cannot."""
+
+    @property
+    def description(self) -> str:
+        """Who answers, for people: `SmolLM2-135M (local, small)` or `gpt-5 at api.example.com`."""
+        ...
+
+    async def models(self) -> list[dict[str, Any]]:
+        """The models it offers, as OpenAI model objects."""
+        ...
+
+    async def window(self, model: str | None = None) -> int | None:
+        """The context window in tokens, asked of the model; None if it does not say."""
+        ...
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        """The answer as chat.completion.chunk objects, the last of which carries `finish_reason`."""
+        ...
+
+    async def close(self) -> None: ...
