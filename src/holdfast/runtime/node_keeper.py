@@ -72,8 +72,6 @@ class NodeKeeper:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
         node, self._node = self._node, None
         if node is not None:
             await self._store.leave(node.id, reason)
@@ -97,7 +95,8 @@ class NodeKeeper:
         try:
             held = await self._store.beat(self.node_id)
         except NodeReaped as reaped:
-            await self.rejoin(reaped.node_id)
+            if not self._stop.is_set():
+                await self.rejoin(reaped.node_id)
             return
         self.beating = True
         strays = {turn for turn in held.leases.values() if turn and turn not in self._turns}

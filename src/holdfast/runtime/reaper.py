@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..domain.nodes import BeatWatch, Liveness, Node
 from ..errors import HoldfastError, StoreFailed, StoreUpgraded
@@ -39,6 +40,10 @@ class Reaped:
         return bool(self.nodes or self.conversations or self.sessions or self.troubles)
 
 
+def _dead(node: Node, proofs: Mapping[str, tuple[Liveness, str]]) -> bool:
+    return proofs[node.id][0] is Liveness.DEAD
+
+
 class Reaper:
     """`watch` sees nodes that hang; without one (a command that runs once) only proven deaths count."""
 
@@ -63,12 +68,11 @@ class Reaper:
         others = [node for node in await self._store.nodes() if node.id != own]
         proofs = await self._store.probe(others)
         hung = self._hung(others)
+        dead = {node.id: (node, node.beat, proofs[node.id][1]) for node in others if _dead(node, proofs)}
         for node in others:
-            liveness, why = proofs[node.id]
-            if liveness is Liveness.DEAD:
-                await self._reap(node, node.beat, why, done)
-            elif node.id in hung:
-                await self._reap(node, hung[node.id], "it hangs: its beat has stood still", done)
+            if node.id in hung:
+                dead.setdefault(node.id, (node, hung[node.id], "it hangs: its beat has stood still"))
+        await self._together([self._reap(*one, done) for one in dead.values()])
         await self._settle(done)
         return done
 
@@ -78,9 +82,8 @@ class Reaper:
         proofs = await self._store.probe(nodes)
         done = Reaped()
         for node in nodes:
-            liveness, why = proofs[node.id]
-            if liveness is Liveness.DEAD:
-                await self._reap(node, node.beat, why, done)
+            if _dead(node, proofs):
+                await self._reap(node, node.beat, proofs[node.id][1], done)
         if done.nodes:
             await self._settle(done)
         return bool(done.nodes)
@@ -117,14 +120,16 @@ class Reaper:
     async def _each(
         self, ids: Sequence[str], settle: Callable[[str], Awaitable[bool]], settled: list[str], done: Reaped
     ) -> None:
-        """Settle them together, so that they share commits."""
-
         async def one(id_: str) -> None:
             if await settle(id_):
                 settled.append(id_)
 
-        for start in range(0, len(ids), TOGETHER):
-            await asyncio.gather(*(self._alone(id_, one(id_), done) for id_ in ids[start : start + TOGETHER]))
+        await self._together([self._alone(id_, one(id_), done) for id_ in ids])
+
+    async def _together(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Many at once, so that they share commits."""
+        for start in range(0, len(work), TOGETHER):
+            await asyncio.gather(*work[start : start + TOGETHER])
 
     async def _alone(self, what: str, act: Awaitable[None], done: Reaped) -> None:
         """Rows fail alone: trouble with one is told and does not stop the others."""

@@ -63,6 +63,8 @@ def connect(
             connection.execute("PRAGMA user_version").fetchall()
     except apsw.Error as error:
         raise cannot_open(error, str(database)) from error
+    # Without this SQLite may plan a statement anew for every bound value: ten times slower for short ones.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA secure_delete = ON")

@@ -104,9 +104,8 @@ class SQLiteStore:
         if self._closed or self._forked:
             return
         self._closed = True
-        await asyncio.get_running_loop().run_in_executor(None, self._close)
-
-    def _close(self) -> None:
+        # Blocking, but short: what was accepted is finished. Not in an executor, because there is none any
+        # more when a program's exit closes what it forgot to close.
         if self._search is not None:
             self._search.stop()
         self._watch.close()

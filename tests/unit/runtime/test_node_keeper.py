@@ -1,0 +1,103 @@
+"""Beats, strays, and going on after having been reaped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from holdfast.domain.nodes import NodeKind
+from holdfast.domain.turns import TurnStatus
+from holdfast.errors import StoreClosed
+from holdfast.runtime.node_keeper import NodeKeeper
+from holdfast.store.sqlite.engine import SQLiteStore
+
+from .conftest import begin
+
+
+async def joined_keeper(store: SQLiteStore, kind: NodeKind = NodeKind.LIBRARY) -> NodeKeeper:
+    keeper = NodeKeeper(store, kind, heartbeat_seconds=0.02)
+    await keeper.join()
+    return keeper
+
+
+async def present(store: SQLiteStore, keeper: NodeKeeper) -> int:
+    return next(node.beat for node in await store.nodes() if node.id == keeper.node_id)
+
+
+@pytest.mark.parametrize("kind", [NodeKind.SERVER, NodeKind.LIBRARY])
+async def test_a_node_beats_from_its_loop_or_its_thread(store: SQLiteStore, kind: NodeKind) -> None:
+    keeper = await joined_keeper(store, kind)
+    keeper.start()
+    deadline = time.monotonic() + 5
+    while await present(store, keeper) < 3:
+        assert time.monotonic() < deadline
+        await store.changed(store.version(), 0.5)
+    await keeper.leave("closed")
+    assert await store.nodes() == []
+
+
+async def test_a_program_whose_loop_is_blocked_goes_on_beating(store: SQLiteStore) -> None:
+    keeper = await joined_keeper(store)
+    keeper.start()
+    before = await present(store, keeper)
+    time.sleep(0.5)  # user code that blocks the event loop
+    assert await present(store, keeper) > before + 5
+    await keeper.leave("closed")
+
+
+async def test_a_server_whose_loop_is_blocked_stops_beating(store: SQLiteStore) -> None:
+    keeper = await joined_keeper(store, NodeKind.SERVER)
+    keeper.start()
+    await asyncio.sleep(0.1)
+    before = await present(store, keeper)
+    time.sleep(0.5)  # a hung server
+    assert await present(store, keeper) <= before + 1
+    await keeper.leave("closed")
+
+
+async def test_a_reaped_node_goes_on_as_a_new_incarnation(store: SQLiteStore) -> None:
+    keeper = await joined_keeper(store)
+    first = keeper.node_id
+    assert await store.reap(first, 0, "taken for dead")
+    await keeper.beat_once()
+    assert keeper.node_id != first
+    assert [node.id for node in await store.nodes()] == [keeper.node_id]
+
+
+async def test_a_lease_that_nobody_runs_is_let_go_at_the_second_beat(store: SQLiteStore) -> None:
+    keeper = await joined_keeper(store)
+    (node,) = await store.nodes()
+    stray = await begin(store, node, "cli:stray")
+    kept = await begin(store, node, "cli:kept")
+    keeper.runs(kept.turn.id)
+    await keeper.beat_once()
+    assert (await store.turn(None, stray.turn.id)).status is TurnStatus.RUNNING
+    await keeper.beat_once()
+    assert (await store.turn(None, stray.turn.id)).status is TurnStatus.INTERRUPTED
+    assert (await store.turn(None, kept.turn.id)).status is TurnStatus.RUNNING
+
+
+async def test_ten_thousand_sessions_cost_one_write_per_beat(store: SQLiteStore) -> None:
+    keeper = await joined_keeper(store)
+    (node,) = await store.nodes()
+    for start in range(0, 2000, 250):
+        turns = await asyncio.gather(*(begin(store, node, f"cli:{start + n}") for n in range(250)))
+        await asyncio.gather(*(store.commit_reply(turn.lease) for turn in turns))
+    changes = []
+
+    def count(connection: object) -> int:
+        return connection.total_changes()  # type: ignore[attr-defined, no-any-return]
+
+    changes.append(await store._writer.submit(count))
+    await keeper.beat_once()
+    changes.append(await store._writer.submit(count))
+    assert changes[1] - changes[0] == 1
+
+
+async def test_after_leaving_a_keeper_has_no_name(store: SQLiteStore) -> None:
+    keeper = await joined_keeper(store)
+    await keeper.leave("closed")
+    with pytest.raises(StoreClosed):
+        _ = keeper.node_id
