@@ -16,6 +16,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 
 import holdfast
 
@@ -56,8 +57,10 @@ def nursery(url: str) -> None:
             sys.stdin.close()
             try:
                 talk_until_killed(url, number)
+            except BaseException:
+                traceback.print_exc()
             finally:
-                os._exit(0)
+                os._exit(1)  # never by itself: it talks until it is killed
         tell("born", number, pid)
 
 

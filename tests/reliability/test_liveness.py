@@ -113,8 +113,8 @@ async def test_200_killed_programs_are_all_reaped_by_the_next_sweep_and_no_livin
             assert (await store.statistics(None)).open == len(living)
         assert took < 2
     finally:
-        for pid in living.values():
-            os.kill(pid, signal.SIGKILL)
+        for process in living.values():
+            os.kill(process, signal.SIGKILL)
         nursery.end()
     open_when_killed = sum(reason == "reaped" for reason in ended.values())
     figures(

@@ -32,6 +32,14 @@ class ModelRequest:
     idempotency_key: str | None = None
 
 
+TEXT_FIELDS = {"content", "refusal", "reasoning", "reasoning_content", "thinking"}
+
+
+def is_text_field(name: str) -> bool:
+    """Is this a field of the reply that grows piece by piece, rather than one that is sent whole?"""
+    return name in TEXT_FIELDS or name.startswith(("reasoning_", "thinking_"))
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One piece of an answer."""
@@ -46,9 +54,7 @@ class Chunk:
         """The text it adds to fields of the reply, such as `content` or `reasoning_content`."""
         choices = self.value.get("choices") or ()
         delta = (choices[0].get("delta") or {}) if choices else {}
-        return {
-            name: text for name, text in delta.items() if name != "role" and isinstance(text, str) and text
-        }
+        return {name: text for name, text in delta.items() if text and is_text_field(name) and isinstance(text, str)}
 
 
 class Model(Protocol):

@@ -81,10 +81,12 @@ def connect(
 
 def _check_owner(connection: apsw.Connection, database: Path) -> None:
     """Refuse a file that belongs to another program."""
-    application = connection.execute("PRAGMA application_id").get
+    # In one snapshot: another process may be making the store right now.
+    (application, tables) = connection.execute(
+        "SELECT application_id, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id"
+    ).fetchall()[0]
     if application == APPLICATION_ID:
         return
-    tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
     if application != 0 or tables:
         raise StoreUnusable(
             f"{database} is a SQLite database of another program, not a holdfast store; nothing was changed"

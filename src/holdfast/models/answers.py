@@ -1,0 +1,123 @@
+"""Reads the body of a chat completion, as it arrives, into chunks.
+
+Bytes in, chunks out, no I/O. A stream of events is expected; a whole JSON completion, from a server that does
+not stream, becomes one chunk. Each event is decoded once and its bytes are kept beside the result. An error
+object inside the stream, a page of HTML and anything that is no chunk raise ModelError, and so does an end
+before every choice has its `finish_reason`: half an answer is never passed off as a whole one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ModelError
+from holdfast.models.base import Chunk
+from holdfast.models.chunks import chunk_from_completion
+from holdfast.models.refusals import reason_in, status_in
+from holdfast.models.sse import MAX_EVENT, EventReader
+
+_decode = msgspec.json.Decoder().decode
+
+
+class AnswerReader:
+    """One answer with this many choices. `shown` makes a server's words fit to be shown."""
+
+    def __init__(self, choices: int = 1, shown: Callable[[str], str] = str) -> None:
+        self._events = EventReader()
+        self._waiting_for = choices
+        self._finished: set[int] = set()
+        self._shown = shown
+        self._start = b""
+        self._whole: list[bytes] | None = None  # the pieces of an answer that is one JSON object
+        self._whole_size = 0
+        self._is_stream = False
+        self.done = False
+        """The server said that this was all."""
+
+    @property
+    def finished(self) -> bool:
+        """Every choice has its finish_reason: the answer is whole, though usage may follow."""
+        return len(self._finished) >= self._waiting_for
+
+    def feed(self, piece: bytes) -> list[Chunk]:
+        """The chunks that this piece completes."""
+        if not self._is_stream:
+            if self._whole is None:
+                piece = self._look_at_start(self._start + piece)
+            if self._whole is not None:
+                self._keep(piece)
+                return []
+        return self._chunks(piece)
+
+    def end(self) -> list[Chunk]:
+        """The connection ended. What was still missing; ModelError if that is not the whole answer."""
+        if self._whole is not None:
+            value = self._object(b"".join(self._whole))
+            if not value.get("choices"):
+                raise ModelError("the model answered with JSON that has no choices; check [model] base_url")
+            chunks = [self._chunk(chunk_from_completion(value))]
+        else:
+            chunks = self._chunks(self._start, last=True)
+        if not self.done:
+            self._must_be_finished("the connection ended without a finish_reason")
+        return chunks
+
+    def _look_at_start(self, start: bytes) -> bytes:
+        """Decide by the first byte that is not white space what this body is."""
+        first = start.lstrip()[:1]
+        self._start = b"" if first else start
+        if first == b"<":
+            raise ModelError("the model answered with a web page; does [model] base_url end in /v1?")
+        if first == b"{":
+            self._whole = []
+        elif first:
+            self._is_stream = True
+        return b"" if self._start else start
+
+    def _keep(self, piece: bytes) -> None:
+        assert self._whole is not None
+        self._whole.append(piece)
+        self._whole_size += len(piece)
+        if self._whole_size > MAX_EVENT:
+            raise ModelError(f"the model's answer is larger than {MAX_EVENT >> 20} MiB")
+
+    def _chunks(self, piece: bytes, last: bool = False) -> list[Chunk]:
+        events = self._events.feed(piece)
+        if last:
+            events += self._events.finish()
+        chunks: list[Chunk] = []
+        for name, data in events:
+            if self.done:
+                break
+            if data == b"[DONE]":
+                self._must_be_finished("[DONE] came before a finish_reason")
+                self.done = True
+            elif data:
+                value = self._object(data, is_error=name == b"error")
+                chunks.append(self._chunk(Chunk(data, value)))
+        return chunks
+
+    def _chunk(self, chunk: Chunk) -> Chunk:
+        for choice in chunk.value.get("choices") or ():
+            if choice.get("finish_reason"):
+                self._finished.add(choice.get("index") or 0)
+        return chunk
+
+    def _object(self, data: bytes, is_error: bool = False) -> dict[str, Any]:
+        try:
+            value = _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+            raise ModelError(f"the model sent something that is not JSON ({problem})") from None
+        if not isinstance(value, dict):
+            raise ModelError("the model sent JSON that is not a chat completion")
+        if is_error or value.get("error"):
+            said = self._shown(reason_in(value) or "it gave no reason")
+            raise ModelError(f"the model reported an error: {said}", status_in(value))
+        return value
+
+    def _must_be_finished(self, how: str) -> None:
+        if not self.finished:
+            raise ModelError(f"the model's stream ended early: {how}")

@@ -1,0 +1,249 @@
+"""HTTP to one upstream: one host, one key, and sentences for everything that can go wrong.
+
+The key goes to the host in `base_url` and to no other: redirects are not followed, cookies are not kept, and
+the environment is not trusted (no proxy from HTTP_PROXY, no login from ~/.netrc). Who needs a proxy names it
+in `base_url`. A request is tried again, twice at most, only while no answer has begun: when the connection
+failed, on 502 and 503, and on a 429 that asks for a short wait. A connect that timed out is not tried again,
+it has had its patience. ModelError carries the upstream's status; a timeout has 504. No message has the key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import aiohttp
+import msgspec
+import yarl
+
+from holdfast.errors import BadSetting, ModelError
+from holdfast.models.refusals import reason, redacted
+
+BACKOFF_SECONDS = (0.25, 1.0)
+SHORT_WAIT_SECONDS = 5.0
+QUESTION_SECONDS = 5.0
+REFUSAL_BYTES = 64 * 1024
+LARGE_BODY = 2**20  # aiohttp warns about larger ones given as bytes
+
+
+class Connection:
+    """To the server at `base_url`. It connects at the first request, and belongs to that event loop."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str = "",
+        timeout_seconds: float = 600,
+        connect_timeout: float = 10,
+        backoff: Sequence[float] = BACKOFF_SECONDS,
+    ) -> None:
+        given = _checked_url(base_url)
+        self._base = given.with_user(None).with_fragment(None)
+        self._key = api_key.strip()
+        self._headers = _login(given, self._key)
+        self._timeout_seconds = timeout_seconds
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=timeout_seconds)
+        self._backoff = tuple(backoff)
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    @property
+    def host(self) -> str:
+        """Host and port, for people."""
+        return self._base.authority
+
+    @property
+    def where(self) -> str:
+        """The address, for people: neither login nor query."""
+        return str(self._base.with_query(None))
+
+    def shown(self, text: str) -> str:
+        """The upstream's words, fit to be shown."""
+        return redacted(text, self._key)
+
+    async def open(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> aiohttp.ClientResponse:
+        """The upstream's 200, its body still to be read. The caller closes it."""
+        url = self._url(path)
+        for wait in (*self._backoff, None):
+            try:
+                response = await self._send(method, url, body, headers or {}, self._timeout)
+            except (aiohttp.ClientError, OSError) as problem:
+                if wait is None or not _passing(problem):
+                    self.fail(problem)
+                await asyncio.sleep(wait)
+                continue
+            if response.status == 200:
+                return response
+            pause = None if wait is None else _pause(response, wait)
+            if pause is None:
+                await self._refuse(response)
+            response.close()
+            await asyncio.sleep(pause)
+        raise AssertionError("the last try either returns or raises")
+
+    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON at this path of the server's root, or None if it has none: a question, not a demand."""
+        root = self._base.path.rstrip("/").removesuffix("/v1")
+        url = self._base.with_path(f"{root}/{path}", keep_query=True)
+        timeout = aiohttp.ClientTimeout(total=min(QUESTION_SECONDS, self._timeout_seconds))
+        data = None if body is None else msgspec.json.encode(body)
+        try:
+            response = await self._send("GET" if body is None else "POST", url, data, {}, timeout)
+            async with response:
+                return msgspec.json.decode(await response.read()) if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    def fail(self, problem: Exception, begun: bool = False) -> NoReturn:
+        """Say what this exception means for whoever runs holdfast. `begun`: the answer had begun."""
+        if isinstance(problem, aiohttp.ConnectionTimeoutError):
+            why = f"no connection within {self._timeout.sock_connect:g} s"
+            raise ModelError(f"cannot connect to the model at {self.where}: {why}; {self._check()}", 504)
+        if isinstance(problem, TimeoutError):
+            raise ModelError(
+                f"the model at {self.where} sent nothing for {self._timeout_seconds:g} s; "
+                "is it overloaded? [model] timeout_seconds is how long we wait",
+                504,
+            ) from None
+        if isinstance(problem, ssl.SSLError):
+            why = self.shown(str(problem))
+            raise ModelError(f"no trusted TLS connection to the model at {self.where}: {why}") from None
+        if begun:
+            raise ModelError("the model's stream ended early: its connection broke") from problem
+        if isinstance(problem, aiohttp.ServerDisconnectedError | ConnectionResetError):
+            raise ModelError(
+                f"the model at {self.where} closed the connection without an answer; its log may say why"
+            ) from None
+        if isinstance(problem, OSError):
+            why = self.shown(problem.strerror or str(problem))
+            raise ModelError(f"cannot connect to the model at {self.where}: {why}; {self._check()}") from None
+        raise ModelError(
+            f"the model at {self.where} does not speak HTTP as expected ({type(problem).__name__}); "
+            "check [model] base_url"
+        ) from None
+
+    async def _send(
+        self,
+        method: str,
+        url: yarl.URL,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        if self._closed:
+            raise ModelError("this model was closed")
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers=self._headers,
+                trust_env=False,
+            )
+        data = io.BytesIO(body) if body is not None and len(body) >= LARGE_BODY else body
+        return await self._session.request(
+            method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
+        )
+
+    async def _refuse(self, response: aiohttp.ClientResponse) -> NoReturn:
+        status = response.status
+        try:
+            if 300 <= status < 400:
+                self._refuse_redirect(response)
+            said = await self._read_reason(response)
+        finally:
+            response.close()
+        message = f"the model answered {status}" + (f": {said}" if said else "")
+        if status in (401, 403):
+            message += " (check the key in the variable that [model] api_key_env names)"
+        elif status == 404 and said is None:
+            message += " (does [model] base_url end in /v1?)"
+        raise ModelError(message, status)
+
+    def _refuse_redirect(self, response: aiohttp.ClientResponse) -> NoReturn:
+        try:
+            target = self._base.join(yarl.URL(response.headers.get("Location", "")))
+            there = self.shown(str(target.with_user(None).with_query(None).with_fragment(None)))
+        except ValueError:
+            there = "an address that is none"
+        raise ModelError(
+            f"the model answered {response.status}, a redirect from {self.where} to {there}; redirects are not "
+            "followed, so that the key goes to no other host: set [model] base_url to the final address",
+            response.status,
+        )
+
+    async def _read_reason(self, response: aiohttp.ClientResponse) -> str | None:
+        try:
+            async with asyncio.timeout(QUESTION_SECONDS):
+                body = await response.content.read(REFUSAL_BYTES)
+                while len(body) < REFUSAL_BYTES and (more := await response.content.readany()):
+                    body += more
+        except (aiohttp.ClientError, OSError):
+            return None
+        said = reason(body)
+        return None if said is None else self.shown(said)
+
+    def _url(self, path: str) -> yarl.URL:
+        return self._base.with_path(f"{self._base.path.rstrip('/')}/{path}", keep_query=True)
+
+    def _check(self) -> str:
+        if self._base.port == 11434:
+            return "is Ollama running (`ollama serve`)?"
+        return "is the server running, and is [model] base_url right?"
+
+
+def _checked_url(base_url: str) -> yarl.URL:
+    try:
+        url = yarl.URL(base_url.strip())
+    except ValueError:
+        url = yarl.URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise BadSetting("[model] base_url must be an http or https address, such as http://127.0.0.1:11434/v1")
+    return url
+
+
+def _login(url: yarl.URL, key: str) -> dict[str, str]:
+    """The headers of every request. A key wins over a login in the address."""
+    headers = {
+        "User-Agent": "holdfast",
+        "Accept": "text/event-stream, application/json",
+        "Accept-Encoding": "identity",  # a compressed stream tends to be held back
+        "Content-Type": "application/json",
+    }
+    if not (key.isascii() and key.isprintable()):
+        raise BadSetting("the model's API key has a character that cannot be sent; was it pasted whole?")
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    elif url.user:
+        login = base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
+        headers["Authorization"] = f"Basic {login}"
+    return headers
+
+
+def _passing(problem: Exception) -> bool:
+    """Could the same request go through a moment later?"""
+    if isinstance(problem, TimeoutError | ssl.SSLError):
+        return False
+    return isinstance(problem, aiohttp.ClientConnectionError | OSError)
+
+
+def _pause(response: aiohttp.ClientResponse, backoff: float) -> float | None:
+    """How long to wait before trying again; None: do not."""
+    asked = response.headers.get("Retry-After")
+    if asked is None:
+        return backoff if response.status in (502, 503) else None
+    try:
+        seconds = float(asked)
+    except ValueError:  # a date: not short
+        return None
+    return max(seconds, 0.0) if response.status in (429, 502, 503) and seconds <= SHORT_WAIT_SECONDS else None

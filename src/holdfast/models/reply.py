@@ -1,0 +1,208 @@
+"""Folds the chunks of a streamed answer into the message it amounts to.
+
+Folding works at any point: of a stream that broke off it gives what had arrived. Text fields grow, tool
+calls grow by index, any other field keeps its last value, and a field nobody here knows is kept too. Folding
+the same chunks twice gives the same message, also the ids given to tool calls that came without one,
+provided the stream had an id.
+
+Servers differ in how they stream tool calls; this understands: no index, every call at index 0 with an id of
+its own, arguments as an object, the name repeated in every piece.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from holdfast.models.base import Chunk, is_text_field
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the model answered."""
+
+    message: dict[str, Any]
+    """An assistant message in OpenAI's shape."""
+    finish_reason: str | None
+    """None: the stream broke off."""
+    usage: dict[str, Any] | None
+    model: str | None
+    """Who answered, by the answer's own account."""
+
+
+def fold(chunks: Iterable[Chunk]) -> Reply:
+    """The reply that these chunks amount to."""
+    folder = ReplyFolder()
+    for chunk in chunks:
+        folder.add(chunk)
+    return folder.reply()
+
+
+class ReplyFolder:
+    """One answer, growing chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, _Choice] = {}
+        self._top: dict[str, Any] = {}
+        self._usage: dict[str, Any] | None = None
+        self._stand_in = secrets.token_hex(8)  # for tool call ids, where the stream has no id either
+
+    def add(self, chunk: Chunk) -> None:
+        for name, value in chunk.value.items():
+            if name == "choices":
+                for choice in value or ():
+                    self._choice(choice.get("index") or 0).add(choice)
+            elif name == "usage":
+                self._usage = value or self._usage
+            elif value is not None:
+                self._top[name] = value
+
+    def reply(self) -> Reply:
+        """The first choice, which is the only one unless the request asked for more."""
+        choice = self._choice(0)
+        return Reply(
+            message=choice.message(self._id()),
+            finish_reason=choice.finish_reason,
+            usage=self._usage,
+            model=self._top.get("model"),
+        )
+
+    def completion(self) -> dict[str, Any]:
+        """The whole answer as the `chat.completion` object that a request without `stream` gets."""
+        self._choice(0)
+        choices = [
+            {
+                "index": index,
+                "message": choice.message(self._id(), index),
+                "logprobs": choice.logprobs,
+                "finish_reason": choice.finish_reason,
+                **choice.others,
+            }
+            for index, choice in sorted(self._choices.items())
+        ]
+        usage = {"usage": self._usage} if self._usage else {}
+        return {**self._top, "object": "chat.completion", "choices": choices, **usage}
+
+    def _choice(self, index: int) -> _Choice:
+        found = self._choices.get(index)
+        if found is None:
+            found = self._choices[index] = _Choice()
+        return found
+
+    def _id(self) -> str:
+        return str(self._top.get("id") or self._stand_in).removeprefix("chatcmpl-")
+
+
+@dataclass(slots=True)
+class _Choice:
+    role: str = "assistant"
+    finish_reason: str | None = None
+    logprobs: dict[str, Any] | None = None
+    texts: dict[str, list[str]] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    calls: list[_Call] = field(default_factory=list)
+    others: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, choice: Mapping[str, Any]) -> None:
+        for name, value in choice.items():
+            if name == "delta":
+                self._add_delta(value or {})
+            elif name == "finish_reason":
+                self.finish_reason = value or self.finish_reason
+            elif name == "logprobs":
+                self.logprobs = _merged(self.logprobs, value)
+            elif name != "index" and value is not None:
+                self.others[name] = value
+
+    def _add_delta(self, delta: Mapping[str, Any]) -> None:
+        for name, value in delta.items():
+            if value is None:
+                continue
+            if isinstance(value, str) and is_text_field(name):
+                self.texts.setdefault(name, []).append(value)
+            elif name == "role":
+                self.role = value or self.role
+            elif name == "tool_calls":
+                for call in value:
+                    self._call(call).add(call)
+            elif name == "function_call":
+                self.fields[name] = _grown(self.fields.get(name), value)
+            else:
+                self.fields[name] = _merged(self.fields.get(name), value)
+
+    def _call(self, piece: Mapping[str, Any]) -> _Call:
+        """The call that this piece belongs to."""
+        index, call_id = piece.get("index"), piece.get("id")
+        if index is None:
+            known = [c for c in self.calls if c.id == call_id] if call_id else self.calls
+        else:
+            known = [c for c in self.calls if c.index == index and (not call_id or c.id in (None, call_id))]
+        if known:
+            return known[-1]
+        self.calls.append(_Call(index))
+        return self.calls[-1]
+
+    def message(self, reply_id: str, choice: int = 0) -> dict[str, Any]:
+        texts = {name: "".join(parts) for name, parts in self.texts.items()}
+        message: dict[str, Any] = {"role": self.role, "content": texts.pop("content", "") or None}
+        message.update((name, text) for name, text in texts.items() if text)
+        for name, value in self.fields.items():
+            if name == "content" and message["content"] and isinstance(value, list):
+                value = [*value, {"type": "text", "text": message["content"]}]
+            message[name] = value
+        if self.calls:
+            prefix = f"call_{reply_id}_{choice}_" if choice else f"call_{reply_id}_"
+            message["tool_calls"] = [call.whole(f"{prefix}{at}") for at, call in enumerate(self.calls)]
+        if message["content"] is None and not self.calls and not self.fields and "refusal" not in message:
+            message["content"] = ""
+        return message
+
+
+@dataclass(slots=True)
+class _Call:
+    index: int | None
+    id: str | None = None
+    function: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, piece: Mapping[str, Any]) -> None:
+        for name, value in piece.items():
+            if name == "id":
+                self.id = value or self.id
+            elif name == "function":
+                self.function = _grown(self.function, value or {})
+            elif name != "index" and value is not None:
+                self.fields[name] = value
+
+    def whole(self, stand_in: str) -> dict[str, Any]:
+        function = {"name": "", "arguments": "", **self.function}
+        return {"id": self.id or stand_in, "type": "function", **self.fields, "function": function}
+
+
+def _grown(function: Mapping[str, Any] | None, piece: Mapping[str, Any]) -> dict[str, Any]:
+    """A function with this piece: the arguments grow, anything else keeps its last value."""
+    grown = dict(function or {})
+    for name, value in piece.items():
+        if name == "arguments":
+            text = value if isinstance(value, str) else "" if value is None else _json(value)
+            grown[name] = grown.get(name, "") + text
+        elif value not in (None, ""):
+            grown[name] = value
+    return grown
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """Lists go on, objects take the new fields, of anything else the last value stays."""
+    if isinstance(old, list) and isinstance(new, list):
+        return [*old, *new]
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{name: _merged(old.get(name), value) for name, value in new.items()}}
+    return old if new is None else new
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

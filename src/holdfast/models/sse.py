@@ -1,0 +1,86 @@
+"""Takes server-sent events out of a byte stream, wherever the network happened to cut it.
+
+Feed it what arrives; it gives back the events that are complete, each as its name and its data, both still
+bytes: nothing is decoded here. LF, CRLF and CR end a line, comments are dropped, several `data:` lines are
+one event. An event may be about MAX_EVENT bytes: a server that never ends a line cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.errors import ModelError
+
+MAX_EVENT = 16 * 2**20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Event(NamedTuple):
+    name: bytes
+    """Empty unless the server named it."""
+    data: bytes
+
+
+class EventReader:
+    """Bytes in, events out; one for each response."""
+
+    def __init__(self) -> None:
+        self._cut: list[bytes] = []  # the pieces of a line that has not ended yet
+        self._data: list[bytes] = []
+        self._name = b""
+        self._held = 0  # bytes since the last event
+        self._after_cr = False  # a line ended in CR at the very end of a piece: an LF may belong to it
+        self._begun = False
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The events that this piece completes."""
+        if self._after_cr and piece:
+            self._after_cr = False
+            piece = piece.removeprefix(b"\n")
+        if not piece:
+            return []
+        self._after_cr = piece.endswith(b"\r")
+        events: list[Event] = []
+        for line in piece.splitlines(keepends=True):
+            if line[-1] not in b"\r\n":  # only the last can be without an end
+                self._cut.append(line)
+                break
+            if self._cut:
+                self._cut.append(line)
+                line = b"".join(self._cut)
+                self._cut.clear()
+            self._read(line.rstrip(b"\r\n"), events)
+        self._hold(len(piece))
+        return events
+
+    def finish(self) -> list[Event]:
+        """The event that the end of the stream left without its empty line, if it has data."""
+        events: list[Event] = []
+        self._read(b"".join(self._cut), events)
+        self._read(b"", events)
+        self._cut.clear()
+        return events
+
+    def _read(self, line: bytes, events: list[Event]) -> None:
+        if not self._begun:
+            self._begun = True
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        if line.startswith(b"data:"):
+            # One space after the colon belongs to the format, any further one to the data.
+            self._data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
+        elif not line:
+            if self._data:
+                data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                events.append(Event(self._name, data))
+                self._data.clear()
+            self._name = b""
+        elif line.startswith(b"event:"):
+            self._name = line[6:].strip()
+        # Everything else is a comment, an `id:`, a `retry:` or unknown, and says nothing about the answer.
+
+    def _hold(self, size: int) -> None:
+        self._held = self._held + size if self._cut or self._data else 0
+        if self._held > MAX_EVENT:
+            raise ModelError(
+                f"the model sent {MAX_EVENT >> 20} MiB without ending an event; check [model] base_url"
+            )

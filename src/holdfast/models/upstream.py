@@ -1,0 +1,159 @@
+"""Any OpenAI-compatible server as a model: OpenAI, vLLM, llama.cpp, Ollama, OpenRouter, a gateway, …
+
+Nothing is lost on the way: the messages are spliced into the request as the bytes they are, unknown options go
+along, and chunks come back as they came. Answers are streamed; `timeout_seconds` is the longest silence, before
+the answer and inside it. Once a byte of the answer has arrived nothing is tried again. Leaving the iterator
+closes the connection, which stops the generation at the server. What `connection.py` promises about the key,
+redirects, proxies and retries holds here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from holdfast.errors import ModelError
+from holdfast.models.answers import AnswerReader
+from holdfast.models.base import Chunk, ModelRequest
+from holdfast.models.connection import BACKOFF_SECONDS, Connection
+from holdfast.models.windows import ask_window
+
+TAIL_SECONDS = 5.0
+"""How long usage may follow a finished answer."""
+EOF_SECONDS = 0.1
+"""How long we wait for the end of the body after [DONE], to keep the connection for the next request."""
+WINDOW_KEPT_SECONDS = 60.0
+
+
+class Upstream:
+    """The server at `base_url`. An empty `model` means the first that the server lists."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str = "",
+        model: str = "",
+        timeout_seconds: float = 600,
+        connect_timeout: float = 10,
+        *,
+        backoff: Sequence[float] = BACKOFF_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connection = Connection(base_url, api_key, timeout_seconds, connect_timeout, backoff)
+        self._model = model
+        self._first = ""
+        self._clock = clock
+        self._windows: dict[str, tuple[float, int | None]] = {}
+
+    @property
+    def description(self) -> str:
+        return f"{self._model or self._first or 'the first model'} at {self._connection.host}"
+
+    async def models(self) -> list[dict[str, Any]]:
+        response = await self._connection.open("GET", "models")
+        try:
+            async with response:
+                value = msgspec.json.decode(await response.read())
+        except (aiohttp.ClientError, OSError) as problem:
+            self._connection.fail(problem)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            value = None
+        listed = value.get("data") if isinstance(value, dict) else None
+        if listed is None and isinstance(value, dict) and "data" in value:
+            return []  # Ollama without a model
+        if not isinstance(listed, list):
+            where = self._connection.where
+            raise ModelError(f"{where}/models is not a list of models; does [model] base_url end in /v1?")
+        return [entry for entry in listed if isinstance(entry, dict) and entry.get("id")]
+
+    async def window(self, model: str | None = None) -> int | None:
+        """None if the server does not say, or does not answer. Asked again after a minute, at the earliest."""
+        try:
+            name = await self._name(model)
+            known = self._windows.get(name)
+            if known is None or known[0] <= self._clock():
+                listed = next((entry for entry in await self.models() if entry["id"] == name), {})
+                window = await ask_window(name, listed, self._connection.ask)
+                known = self._windows[name] = self._clock() + WINDOW_KEPT_SECONDS, window
+        except ModelError:
+            return None
+        return known[1]
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
+        body = request_body(request, await self._name(request.model))
+        headers = {"X-Holdfast-Purpose": request.purpose.value}
+        if request.idempotency_key:
+            headers["Idempotency-Key"] = request.idempotency_key
+        try:
+            response = await self._connection.open("POST", "chat/completions", body, headers)
+        except ModelError as refusal:
+            if refusal.status == 404:
+                self._first = ""  # the server may serve another model by now
+            raise
+        choices = request.options.get("n")
+        answer = AnswerReader(choices if isinstance(choices, int) else 1, self._connection.shown)
+        try:
+            while not answer.done and (piece := await self._read(response, answer)):
+                for chunk in answer.feed(piece):
+                    yield chunk
+            if answer.done:
+                await _reach_end(response)
+            else:
+                for chunk in answer.end():
+                    yield chunk
+        finally:
+            response.close()  # does nothing to a connection that was read to its end
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def _name(self, model: str | None) -> str:
+        name = model or self._model or self._first
+        if not name:
+            models = await self.models()
+            if not models:
+                raise ModelError(
+                    f"the server at {self._connection.where} offers no model: load one there, "
+                    "or name one with [model] name"
+                )
+            name = self._first = str(models[0]["id"])
+        return name
+
+    async def _read(self, response: aiohttp.ClientResponse, answer: AnswerReader) -> bytes:
+        """The next bytes of the body; none at its end."""
+        try:
+            if not answer.finished:
+                return await response.content.readany()
+            async with asyncio.timeout(TAIL_SECONDS):
+                return await response.content.readany()
+        except (aiohttp.ClientError, OSError) as problem:
+            if answer.finished:
+                return b""  # only usage could have followed
+            self._connection.fail(problem, begun=not isinstance(problem, TimeoutError))
+
+
+def request_body(request: ModelRequest, model: str, **ours: Any) -> bytes:
+    """The JSON of the request. The messages are spliced in as they are, never decoded."""
+    fields = {"stream": True, **request.options, "model": model, **ours}
+    fields.pop("messages", None)
+    options = fields.pop("stream_options", {})
+    if fields["stream"] and options is not None:
+        fields["stream_options"] = {"include_usage": True, **options}
+    head = msgspec.json.encode(fields)
+    return b"".join((head[:-1], b',"messages":', request.messages, b"}"))
+
+
+async def _reach_end(response: aiohttp.ClientResponse) -> None:
+    if response.content.at_eof():
+        return
+    try:
+        async with asyncio.timeout(EOF_SECONDS):
+            while await response.content.readany():
+                pass
+    except (aiohttp.ClientError, OSError):
+        return  # closed instead of kept: the answer is whole either way

@@ -1,0 +1,1 @@
+"""The `holdfast` command. `commands.py` lists every command; each group has a file of its own."""

@@ -1,0 +1,225 @@
+"""One call of a command: the options that every command has, and what follows from them.
+
+`command` turns an async function into a command: its first parameter is the `Invocation`, the others are
+options and arguments of its own. Expected errors become a sentence or two on stderr and an exit code.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from ...app import Holdfast
+    from ...runtime.reaper import Reaped
+    from ...settings import Settings
+    from ...store.base import Store
+
+EVERYBODY = "*"
+
+Owner = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Whose data: 'default' unless named; '*' is everybody's."),
+]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="The settings file, instead of the usual.")]
+StoreUrl = Annotated[
+    str | None, typer.Option(metavar="URL", help="The store, such as sqlite:///agent.db; else the settings'.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+IdOrKey = Annotated[
+    str, typer.Argument(metavar="ID_OR_KEY", help="A session, conversation or turn id, a key or an alias.")
+]
+
+Body = Callable[..., Coroutine[Any, Any, int | None]]
+
+
+@dataclass
+class Invocation:
+    owner_name: str | None
+    config: Path | None
+    store_url: str | None
+    overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Settings that options of the command itself stand for."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        from ...settings import load
+
+        given = {name: dict(section) for name, section in self.overrides.items()}
+        if self.store_url is not None:
+            given.setdefault("store", {})["url"] = self.store_url
+        return load(self.config, given=given, given_by="the command line")
+
+    @property
+    def owner(self) -> str | None:
+        """Whose data is read; None: everybody's."""
+        from ...domain.names import DEFAULT_OWNER, check_name
+
+        if self.owner_name == EVERYBODY:
+            return None
+        return DEFAULT_OWNER if self.owner_name is None else check_name("an owner", self.owner_name)
+
+    @property
+    def of_everybody(self) -> bool:
+        return self.owner_name == EVERYBODY
+
+    @property
+    def location(self) -> Path:
+        """The store's file."""
+        from ...settings import database_path
+
+        return database_path(self.settings.store.url).absolute()
+
+    # --- the store ---------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def reading(self, *, quiet: bool = False) -> AsyncIterator[Opened | None]:
+        """The store, swept, without becoming a node; None if there is none yet: reading makes nothing."""
+        from ...app import open_store
+        from ...runtime.reaper import Reaper
+
+        self._start_logging()
+        if not self.location.exists():
+            yield None
+            return
+        store = await open_store(self.settings.store.url)
+        try:
+            swept = await sweep(Reaper(store, own_node=lambda: None), quiet=quiet)
+            yield Opened(store, self.owner, swept)
+        finally:
+            await store.close()
+
+    @asynccontextmanager
+    async def existing(self, *, quiet: bool = False) -> AsyncIterator[Opened]:
+        """The same for commands that need something to be there."""
+        async with self.reading(quiet=quiet) as opened:
+            if opened is None:
+                raise self.nothing_yet()
+            yield opened
+
+    @asynccontextmanager
+    async def node(self, owner: str) -> AsyncIterator[Holdfast]:
+        """This process as a node acting for `owner`; leaving the block ends what it holds.
+
+        Starting is not cut short by a signal: a half-open store would have nobody to close it.
+        """
+        from ...app import Holdfast
+        from ...domain.nodes import NodeKind
+        from ...runtime.turn_runner import finished
+
+        self._start_logging()
+        node = Holdfast(self.settings, owner=owner, kind=NodeKind.CLI, sweep=False, catch_signals=False)
+        try:
+            await finished(node.start())
+            await sweep(node.reaper)
+            yield node
+        finally:
+            await node.stop()
+
+    def nothing_yet(self) -> Exception:
+        from ...errors import BadInput
+
+        return BadInput(f"there is nothing yet: no store at {self.location}. `holdfast run` begins one")
+
+    def _start_logging(self) -> None:
+        """Warnings only, on stderr, unless the settings say otherwise: a command's words are its output."""
+        import logging
+
+        settings = self.settings
+        level = settings.log.level if "log.level" in settings.origins else "warning"
+        logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A store that was opened for one command, whose data it looks at, and what the sweep before it did."""
+
+    store: Store
+    owner: str | None
+    swept: Reaped
+
+
+async def sweep(reaper: Any, *, quiet: bool = False) -> Reaped:
+    """Sweep first, and say so on stderr if something was due. Trouble is told and does not stop a reader."""
+    from ...errors import StoreError
+    from ...runtime.reaper import Reaped
+    from .output import note
+    from .words import count
+
+    try:
+        done = cast("Reaped", await reaper.reap_once())
+    except StoreError as error:
+        note(f"could not sweep first: {error}")
+        return Reaped()
+    if not quiet and (done.sessions or done.conversations):
+        note(
+            f"swept: {count(len(done.nodes), 'process')} had died; "
+            f"{count(len(done.conversations), 'running turn')} interrupted, "
+            f"{count(len(done.sessions), 'session')} ended as reaped"
+        )
+    return done
+
+
+# --- from a function to a command ----------------------------------------------------------------------
+
+
+def command(group: typer.Typer, name: str) -> Callable[[Body], Body]:
+    """Make `body` the command `name` of a group, with the options that every command has behind its own."""
+
+    def register(body: Body) -> Body:
+        def call(context: typer.Context, **values: Any) -> None:
+            above = context.find_root().obj or {}
+            shared = {
+                option: above.get(option) if (value := values.pop(option)) is None else value
+                for option in ("owner", "config", "store")
+            }
+            invocation = Invocation(shared["owner"], shared["config"], shared["store"])
+            raise typer.Exit(carry_out(body(invocation, **values)))
+
+        parameter, kind = inspect.Parameter, inspect.Parameter.KEYWORD_ONLY
+        _, *own = inspect.signature(body, eval_str=True).parameters.values()
+        parameters = [
+            parameter("context", kind, annotation=typer.Context),
+            *(each.replace(kind=kind) for each in own),
+            parameter("owner", kind, default=None, annotation=Owner),
+            parameter("config", kind, default=None, annotation=Config),
+            parameter("store", kind, default=None, annotation=StoreUrl),
+        ]
+        call.__doc__ = body.__doc__
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        group.command(name)(call)
+        return body
+
+    return register
+
+
+def carry_out(work: Coroutine[Any, Any, int | None]) -> int:
+    """Run a command to its exit code; expected errors are told in a sentence or two."""
+    import asyncio
+    import os
+    import sys
+
+    from ...errors import HoldfastError
+    from .output import complain
+
+    try:
+        code = asyncio.run(work) or 0
+        sys.stdout.flush()
+        return code
+    except HoldfastError as error:
+        complain(error)
+        return 1
+    except BrokenPipeError:
+        # Whoever read us has left. Nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130

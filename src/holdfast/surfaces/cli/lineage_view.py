@@ -1,0 +1,71 @@
+"""Draws a conversation's line of sessions, with its forks as a tree.
+
+    conv_1a…  cli:ada
+    ├─ sess_3f…  #1–4  closed
+    ├─ sess_77…  #5–6  resume ▸ reaped
+    │  └─ conv_9c…  forked at #5
+    │     └─ sess_b0…  #1–8  open, idle
+    └─ sess_c4…  #7–9  resume ▸ open, idle
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+from ...domain.sessions import Edge, Session, SessionState
+from ..readings import Lineage
+from .output import STATE_STYLES, Cell, Styled
+from .words import clock
+
+Line = Sequence[Cell]
+
+
+def draw(line: Lineage, states: Mapping[str, SessionState], now: datetime) -> Iterator[Line]:
+    """One line of the drawing after the other."""
+    first = line.sessions[0]
+    if first.parent_id is not None:
+        yield (Styled(f"forked from {first.parent_id}", "dim"),)
+    yield from _conversation(line, "", states, now)
+
+
+def _conversation(
+    line: Lineage, margin: str, states: Mapping[str, SessionState], now: datetime
+) -> Iterator[Line]:
+    first = line.sessions[0]
+    name = first.key or first.title
+    yield (Styled(margin, "dim"), Styled(first.conversation_id, "bold"), f"  {name}" if name else "")
+    below = _stem(margin)
+    for number, session in enumerate(line.sessions):
+        last = number == len(line.sessions) - 1
+        before = line.sessions[number - 1].id if number else first.parent_id
+        yield (
+            Styled(f"{below}{'└─' if last else '├─'} ", "dim"),
+            *_session(session, before, states[session.id], now),
+        )
+        forks = [fork for fork in line.forks if fork.sessions[0].parent_id == session.id]
+        for place, fork in enumerate(forks):
+            branch = "└─" if place == len(forks) - 1 else "├─"
+            yield from _conversation(fork, f"{below}{'   ' if last else '│  '}{branch} ", states, now)
+
+
+def _session(session: Session, before: str | None, seen: SessionState, now: datetime) -> Iterator[Cell]:
+    yield session.id
+    if session.message_count:
+        yield Styled(f"  #{session.first_seq}–{session.last_seq}", "dim")
+    else:
+        yield Styled("  nothing said", "dim")
+    yield "  "
+    if session.edge is not None and session.edge is not Edge.FORK:
+        of = "" if session.parent_id == before else f" of {session.parent_id}"
+        yield Styled(f"{session.edge.value}{of} ▸ ", "cyan")
+    if session.ended_at is not None:
+        yield Styled(str(session.end_reason), "red" if session.end_reason == "reaped" else "")
+        yield Styled(f" {clock(session.ended_at, now)}", "dim")
+    else:
+        yield Styled(f"open, {seen.value}", STATE_STYLES[seen.value])
+
+
+def _stem(margin: str) -> str:
+    """What stands below a branch: the branch itself gives way to its trunk."""
+    return margin.replace("├─ ", "│  ").replace("└─ ", "   ")

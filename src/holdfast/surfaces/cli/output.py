@@ -1,0 +1,207 @@
+"""What a command prints: JSON for programs, tables and words for people.
+
+On a terminal through rich; into a pipe or file as plain columns, with nothing cut off. What others wrote
+(messages, keys, titles) is shown without its control characters, so that it cannot drive the terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STATE_STYLES = {
+    **{"active": "green", "idle": "", "orphaned": "red", "ended": "dim"},
+    **{"running": "green", "completed": "", "interrupted": "yellow", "failed": "red", "cancelled": "yellow"},
+    **{"alive": "green", "dead": "red", "unknown": "yellow"},
+}
+
+
+@dataclass(frozen=True)
+class Styled:
+    """A text and how it looks on a terminal."""
+
+    text: str
+    style: str = ""
+
+
+Cell = str | Styled
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    right: bool = False
+    whole: bool = False
+    """Never cut or wrapped on a terminal, such as an id that will be copied."""
+
+
+def state(name: str) -> Styled:
+    return Styled(name, STATE_STYLES.get(name, ""))
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def harmless(text: str) -> str:
+    """Without control characters but newline and tab: an escape sequence is shown, not obeyed."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else f"\\x{ord(c):02x}"
+        for c in text.replace("\r\n", "\n")
+    )
+
+
+def one_line(text: str) -> str:
+    return " ".join(harmless(text).split())
+
+
+def print_json(value: Any) -> None:
+    """The one document on stdout."""
+    import msgspec
+
+    document = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(document + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def say(*parts: Cell) -> None:
+    """A line of words on stdout."""
+    if on_terminal():
+        console().print(_text(parts), soft_wrap=True)
+    else:
+        _write("".join(_plain(part) for part in parts) + "\n")
+
+
+def note(sentence: str) -> None:
+    """Something aside, on stderr."""
+    if sys.stderr.isatty():
+        console(stderr=True).print(_text([Styled(f"({sentence})", "dim")]), soft_wrap=True)
+    else:
+        print(f"({harmless(sentence)})", file=sys.stderr)
+
+
+def complain(error: Exception | str, next_step: str = "") -> None:
+    """What went wrong and what to do next, on stderr."""
+    sentence = sentences(str(error), next_step or next_step_after(error))
+    if sys.stderr.isatty():
+        console(stderr=True).print(_text([Styled("Error: ", "bold red"), sentence]), soft_wrap=True)
+    else:
+        print(f"Error: {harmless(sentence)}", file=sys.stderr)
+
+
+def next_step_after(error: Exception | str) -> str:
+    """For errors whose own words do not say what to do at a command line."""
+    from ...errors import BadSetting, ConversationBusy, NotFound, StoreBusy
+
+    match error:
+        case NotFound():
+            return "`holdfast sessions` lists what there is; another owner's needs --owner NAME."
+        case ConversationBusy():
+            return f"Or stop it: holdfast sessions cancel {error.conversation_id}"
+        case BadSetting():
+            return "Correct it and try again."
+        case StoreBusy():
+            return "Try again; `holdfast nodes` shows who else is there."
+        case _:
+            return ""
+
+
+def sentences(*pieces: str) -> str:
+    """Pieces of prose, each ending as a sentence does, joined."""
+    ended = [piece if piece[-1] in ".!?`" else f"{piece}." for piece in (p.strip() for p in pieces) if piece]
+    return " ".join(ended)
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
+    """Rows under their titles."""
+    rows = list(rows)
+    if on_terminal():
+        _rich_table(columns, rows)
+    else:
+        _plain_table([column.title for column in columns], [column.right for column in columns], rows)
+
+
+def facts(pairs: Iterable[tuple[str, Cell]]) -> None:
+    """Names and values, one below the other."""
+    pairs = list(pairs)
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        say(Styled(f"  {name:<{width}}  ", "dim"), value)
+
+
+def _plain_table(titles: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[Cell]]) -> None:
+    lines = [[title.upper() for title in titles]]
+    lines += [[one_line(_plain(cell)) for cell in row] for row in rows]
+    widths = [max(width_of(line[number]) for line in lines) for number in range(len(titles))]
+    for line in lines:
+        padded = [
+            " " * (widths[n] - width_of(cell)) + cell if right[n] else cell + " " * (widths[n] - width_of(cell))
+            for n, cell in enumerate(line)
+        ]
+        _write("  ".join(padded).rstrip() + "\n")
+
+
+def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    from rich.table import Table
+
+    grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        grid.add_column(
+            column.title.upper(),
+            justify="right" if column.right else "left",
+            no_wrap=column.whole,
+            overflow="fold" if column.whole else "ellipsis",
+            min_width=max((width_of(_plain(r[columns.index(column)])) for r in rows), default=0)
+            if column.whole
+            else None,
+        )
+    for row in rows:
+        grid.add_row(*(_text([Styled(one_line(c.text), c.style) if isinstance(c, Styled) else one_line(c)])
+                       for c in row))  # fmt: skip
+    console().print(grid)
+
+
+def width_of(text: str) -> int:
+    """How many columns a text takes: wide characters two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def _text(parts: Iterable[Cell]) -> Any:
+    from rich.text import Text
+
+    text = Text()
+    for part in parts:
+        styled = part if isinstance(part, Styled) else Styled(part)
+        text.append(harmless(styled.text), styled.style)
+    return text
+
+
+def _plain(cell: Cell) -> str:
+    return cell.text if isinstance(cell, Styled) else cell
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:  # a terminal or pipe that does not speak UTF-8
+        encoding = sys.stdout.encoding
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

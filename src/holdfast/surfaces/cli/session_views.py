@@ -1,0 +1,139 @@
+"""Sessions, turns and their numbers, for people's eyes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from ...domain.sessions import Session, SessionState
+from ...domain.turns import Turn
+from ...store.base import Statistics
+from ..objects import usage
+from .output import Cell, Column, Styled, console, facts, on_terminal, say, state, table
+from .words import ago, count, moment, percent, shell, span
+
+NARROW = 110
+
+
+def show_list(
+    sessions: Sequence[Session], states: Mapping[str, SessionState], now: datetime, *, with_owner: bool
+) -> None:
+    narrow = on_terminal() and console().width < NARROW
+    columns = [
+        Column("session", whole=True),
+        Column("state", whole=True),
+        *([Column("owner")] if with_owner else []),
+        Column("key or title"),
+        *([] if narrow else [Column("source"), Column("messages", right=True)]),
+        Column("last activity", whole=True),
+    ]
+    table(
+        columns,
+        [
+            [
+                session.id,
+                _state(session, states[session.id]),
+                *([session.owner] if with_owner else []),
+                session.key or session.title or Styled("—", "dim"),
+                *([] if narrow else [session.source, str(session.message_count)]),
+                ago(session.last_activity_at, now),
+            ]
+            for session in sessions
+        ],
+    )
+
+
+def _state(session: Session, seen: SessionState) -> Styled:
+    if session.ended:
+        style = "red" if session.end_reason == "reaped" else "dim"
+        return Styled(f"{session.end_reason}", style)
+    return state(seen.value)
+
+
+def show_one(session: Session, seen: SessionState, now: datetime) -> None:
+    say(Styled(session.id, "bold"), "  ", state(seen.value))
+    tokens = f"{session.input_tokens:,} in, {session.output_tokens:,} out"
+    pairs: list[tuple[str, Cell]] = [
+        ("conversation", session.conversation_id),
+        ("key", session.key or Styled("—", "dim")),
+        ("title", session.title or Styled("—", "dim")),
+        ("owner", session.owner),
+        ("source", session.source),
+        ("messages", _messages(session)),
+        ("tokens", tokens),
+        ("model", session.model or Styled("—", "dim")),
+        ("opened", moment(session.opened_at, now)),
+        ("last activity", moment(session.last_activity_at, now)),
+    ]
+    if session.edge:
+        pairs.append(("came from", f"{session.parent_id} ({session.edge.value})"))
+    if session.ended:
+        pairs.append(("ended", f"{moment(session.ended_at, now)}: {session.end_reason}"))
+    elif session.attached:
+        pairs.append(("attached", f"lives as long as {session.node_id} on {session.host}"))
+    if session.running_turn:
+        pairs.append(("running", f"{session.running_turn} on {session.running_node}"))
+    if session.answering_node:
+        pairs.append(("last beat", moment(session.last_heartbeat_at, now)))
+    if session.tip_id != session.id:
+        pairs.append(("went on in", session.tip_id))
+    facts(pairs)
+    if not session.running_turn:
+        name = f"--key {shell(session.key)}" if session.key else f"--resume {session.id}"
+        say(Styled(f'\nGo on with: holdfast run {name} "…"', "dim"))
+
+
+def _messages(session: Session) -> str:
+    number = session.message_count
+    return f"{number} (numbers {session.first_seq} to {session.last_seq})" if number else "none"
+
+
+def show_turns(turns: Sequence[Turn], now: datetime) -> None:
+    columns = [
+        Column("turn", whole=True),
+        Column("status", whole=True),
+        Column("started", whole=True),
+        Column("took", right=True, whole=True),
+        Column("tokens", right=True),
+        Column("error"),
+    ]
+    rows: list[list[Cell]] = []
+    for turn in turns:
+        tokens = usage(turn.usage)
+        rows.append(
+            [
+                turn.id,
+                state(turn.status.value),
+                ago(turn.started_at, now),
+                span((turn.ended_at or now) - turn.started_at),
+                f"{tokens['input_tokens']:,}+{tokens['output_tokens']:,}" if tokens else "—",
+                turn.error or "",
+            ]
+        )
+    table(columns, rows)
+
+
+def show_statistics(numbers: Statistics, leaked: int) -> None:
+    total = numbers.sessions
+    ended = total - numbers.open
+    leak_style = "bold red" if leaked else "green"
+    rows: list[list[Cell]] = [
+        [Styled("sessions", "bold"), f"{total:,}", ""],
+        ["  ended", f"{ended:,}", percent(ended, total)],
+        ["  open", f"{numbers.open:,}", percent(numbers.open, total)],
+        [Styled("  leaked", leak_style), Styled(f"{leaked:,}", leak_style), percent(leaked, total)],
+    ]
+    if numbers.end_reasons:
+        rows += [["", "", ""], [Styled("end reasons", "bold"), f"{ended:,}", ""]]
+        rows += [
+            [f"  {reason}", f"{each:,}", percent(each, ended)] for reason, each in numbers.end_reasons.items()
+        ]
+    if numbers.sources:
+        rows += [["", "", ""], [Styled("sources", "bold"), f"{total:,}", ""]]
+        rows += [
+            [f"  {source}", f"{each:,}", percent(each, total)] for source, each in numbers.sources.items()
+        ]
+    table([Column("", whole=True), Column("number", right=True), Column("share", right=True)], rows)
+    say(
+        Styled(f"\n{count(numbers.messages, 'message')} in {count(numbers.conversations, 'conversation')}.", "dim")
+    )

@@ -1,0 +1,67 @@
+"""The tree that commands are hung on: `holdfast`, and below it `holdfast sessions`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .invocation import Config, Owner, StoreUrl
+
+HELP_OPTIONS = ["--help", "-h"]
+
+
+class ListsByDefault(TyperGroup):
+    """`holdfast sessions --state idle` is `holdfast sessions list --state idle`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in HELP_OPTIONS):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args[0].startswith(("sess_", "conv_", "turn_")):
+            ctx.fail(f"{args[0]!r} is not a command. Did you mean `holdfast sessions show {args[0]}`?")
+        return super().resolve_command(ctx, args)
+
+
+def say_version(wanted: bool) -> None:
+    if wanted:
+        from ... import __version__
+
+        typer.echo(f"holdfast {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="holdfast",
+    help="Durable sessions for LLM agents: conversations that survive crashes, restarts and compaction.",
+    epilog='Begin with: holdfast run --key cli:ada "my name is Ada"',
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # importing rich takes longer than everything else here together
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": HELP_OPTIONS},
+)
+
+sessions = typer.Typer(
+    cls=ListsByDefault,
+    help="Look at sessions and act on them; without a subcommand: list them.",
+    epilog="Example: holdfast sessions --state idle --source cli",
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def holdfast(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Say which holdfast this is.", callback=say_version, is_eager=True),
+    ] = False,
+    owner: Owner = None,
+    config: Config = None,
+    store: StoreUrl = None,
+) -> None:
+    context.obj = {"owner": owner, "config": config, "store": store}

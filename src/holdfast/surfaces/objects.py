@@ -1,0 +1,192 @@
+"""The public objects: values as the JSON that `--json` prints and HTTP sends.
+
+Pure functions, value → dict. Every field the contract names is always there, null when it has nothing to
+say; times are RFC 3339 in UTC. Fields are only added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from ..domain.events import Event
+from ..domain.messages import Message
+from ..domain.nodes import Liveness, Node
+from ..domain.sessions import Session, SessionState
+from ..domain.turns import Turn
+from ..store.base import Found, Statistics
+from .readings import Lineage
+
+Object = dict[str, Any]
+
+NO_FLUSH: Mapping[str, Any] = {"state": "none", "attempts": 0, "error": None}
+
+
+def time(value: datetime | None) -> str | None:
+    """RFC 3339 in UTC, to the microsecond, ending in Z."""
+    if value is None:
+        return None
+    return value.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+def listed(data: Sequence[Object], *, has_more: bool = False) -> Object:
+    """A list in OpenAI's shape; the next page begins after `last_id`."""
+    return {
+        "object": "list",
+        "data": list(data),
+        "first_id": data[0].get("id") if data else None,
+        "last_id": data[-1].get("id") if data else None,
+        "has_more": has_more,
+    }
+
+
+def session(value: Session, state: SessionState, *, with_owner: bool = False) -> Object:
+    """`with_owner`: also whose it is, for an operator who looks at all owners."""
+    fields: Object = {
+        "id": value.id,
+        "conversation_id": value.conversation_id,
+        "key": value.key,
+        "source": value.source,
+        "title": value.title,
+        "state": state.value,
+        "attached": value.attached,
+        "edge": value.edge.value if value.edge else None,
+        "parent_id": value.parent_id,
+        "tip_id": value.tip_id,
+        "node": value.running_node or value.node_id,
+        "host": value.host,
+        "opened_at": time(value.opened_at),
+        "last_activity_at": time(value.last_activity_at),
+        "last_heartbeat_at": time(value.last_heartbeat_at),
+        "next_due_at": time(value.next_due_at),
+        "ended_at": time(value.ended_at),
+        "end_reason": value.end_reason,
+        "message_count": value.message_count,
+        "usage": {"input_tokens": value.input_tokens, "output_tokens": value.output_tokens},
+        "model": value.model,
+        "flush": dict(NO_FLUSH),
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def sessions(
+    values: Iterable[Session],
+    states: Mapping[str, SessionState],
+    *,
+    has_more: bool = False,
+    with_owner: bool = False,
+) -> Object:
+    data = [session(value, states[value.id], with_owner=with_owner) for value in values]
+    return listed(data, has_more=has_more)
+
+
+def message(value: Message) -> Object:
+    """Our fields, and whatever else the message carried; where names clash, ours win."""
+    body = value.content()
+    ours: Object = {
+        "id": value.id,
+        "seq": value.seq,
+        "session_id": value.session_id,
+        "turn_id": value.turn_id,
+        "role": value.role,
+        "content": body.get("content"),
+        "tool_calls": body.get("tool_calls"),
+        "tool_call_id": body.get("tool_call_id"),
+        "created_at": time(value.created_at),
+        "status": value.status.value,
+    }
+    return {**ours, **{name: field for name, field in body.items() if name not in ours}}
+
+
+def found(value: Found) -> Object:
+    """A search hit: the message, where it stands, and the part that was found."""
+    return {
+        **message(value.message),
+        "conversation_id": value.message.conversation_id,
+        "key": value.key,
+        "title": value.title,
+        "snippet": value.snippet,
+    }
+
+
+def usage(value: Mapping[str, Any] | None) -> Object | None:
+    """Tokens under one pair of names, whichever of OpenAI's two the model reported; None: it did not say."""
+    if not value:
+        return None
+    return {
+        "input_tokens": value.get("input_tokens", value.get("prompt_tokens", 0)),
+        "output_tokens": value.get("output_tokens", value.get("completion_tokens", 0)),
+    }
+
+
+def turn(value: Turn) -> Object:
+    return {
+        "id": value.id,
+        "session_id": value.session_id,
+        "conversation_id": value.conversation_id,
+        "status": value.status.value,
+        "error": value.error,
+        "started_at": time(value.started_at),
+        "ended_at": time(value.ended_at),
+        "node": value.node_id,
+        "usage": usage(value.usage),
+        "response_id": value.response_id,
+    }
+
+
+def event(value: Event) -> Object:
+    return {
+        "id": value.id,
+        "at": time(value.at),
+        "type": value.type,
+        "conversation_id": value.conversation_id,
+        "session_id": value.session_id,
+        "turn_id": value.turn_id,
+        "data": dict(value.data),
+    }
+
+
+def node(value: Node, liveness: Liveness, why: str) -> Object:
+    return {
+        "id": value.id,
+        "kind": value.kind.value,
+        "host": value.identity.host,
+        "pid": value.identity.pid,
+        "state": liveness.value,
+        "why": why,
+        "started_at": time(value.started_at),
+        "last_heartbeat_at": time(value.heartbeat_at),
+        "left_at": time(value.left_at),
+        "reaped_at": time(value.reaped_at),
+    }
+
+
+def lineage(value: Lineage, states: Mapping[str, SessionState]) -> Object:
+    """The line of a conversation's sessions, oldest first, and the conversations forked from it, as a tree."""
+    first = value.sessions[0]
+    return {
+        "object": "lineage",
+        "conversation_id": first.conversation_id,
+        "key": first.key,
+        "title": first.title,
+        "forked_from": first.parent_id,
+        "data": [
+            {**session(each, states[each.id]), "first_seq": each.first_seq, "last_seq": each.last_seq}
+            for each in value.sessions
+        ],
+        "forks": [lineage(fork, states) for fork in value.forks],
+    }
+
+
+def statistics(value: Statistics, leaked: int) -> Object:
+    return {
+        "object": "statistics",
+        "sessions": value.sessions,
+        "open": value.open,
+        "leaked": leaked,
+        "conversations": value.conversations,
+        "messages": value.messages,
+        "end_reasons": dict(value.end_reasons),
+        "sources": dict(value.sources),
+    }

@@ -1,0 +1,114 @@
+"""What several surfaces read in more than one step: pages by state, the tree of a lineage, leaks.
+
+Nothing here writes or decides; it only puts the store's verbs together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ..domain.conversations import Address
+from ..domain.ids import is_ours
+from ..domain.nodes import Liveness
+from ..domain.sessions import Session, SessionState
+from ..errors import NotFound
+from ..runtime.states import states_of
+from ..store.base import Page, Place, SessionFilter, Store
+
+SCAN = 200
+DEEPEST_FORK = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """A conversation's sessions, oldest first, and the lineages that were forked from it."""
+
+    sessions: tuple[Session, ...]
+    forks: tuple[Lineage, ...]
+
+    def __iter__(self) -> Iterator[Session]:
+        """Every session of the tree."""
+        yield from self.sessions
+        for fork in self.forks:
+            yield from fork
+
+
+async def place_of(store: Store, owner: str | None, name: str) -> Place:
+    """Where a name leads that a person typed: an id of ours, else a key, else an alias."""
+    if is_ours(name):
+        return await store.resolve(owner, Address(id=name, create=False))
+    try:
+        return await store.resolve(owner, Address(key=name, create=False))
+    except NotFound:
+        pass
+    try:
+        return await store.resolve(owner, Address(id=name, create=False))
+    except NotFound:
+        raise NotFound("session, key or alias", name) from None
+
+
+async def session_named(store: Store, owner: str | None, name: str) -> Session:
+    """The session a name means: that very session for its id, else the newest of the conversation."""
+    place = await place_of(store, owner, name)
+    if place.addressed is None or place.addressed == place.tip.id:
+        return place.tip
+    return await store.session(owner, place.addressed)
+
+
+async def page_of_sessions(
+    store: Store,
+    wanted: SessionFilter,
+    state: SessionState | None = None,
+    *,
+    after: str | None = None,
+    limit: int = 20,
+) -> tuple[Page[Session], Mapping[str, SessionState]]:
+    """A page of sessions with the state of each. Active, idle and orphaned depend on who is alive, which the
+    store cannot ask in a query, so for them pages are looked through until enough have been found."""
+    if state is None or state is SessionState.ENDED:
+        if state is SessionState.ENDED:
+            wanted = replace(wanted, ended=True)
+        page = await store.sessions(wanted, after=after, limit=limit)
+        return page, await states_of(store, page.items)
+    wanted = replace(wanted, ended=False)
+    found: list[Session] = []
+    states: dict[str, SessionState] = {}
+    while True:
+        page = await store.sessions(wanted, after=after, limit=SCAN)
+        for session_id, seen in (await states_of(store, page.items)).items():
+            states[session_id] = seen
+        found += [session for session in page.items if states[session.id] is state]
+        if len(found) > limit or not page.has_more:
+            return Page(found[:limit], len(found) > limit), states
+        after = page.items[-1].id
+
+
+async def lineage_of(store: Store, owner: str | None, conversation_id: str, deep: int = 0) -> Lineage:
+    """The line of a conversation and everything that was forked from it."""
+    sessions = await store.line(owner, conversation_id)
+    forks = await store.forks(owner, conversation_id) if deep < DEEPEST_FORK else []
+    return Lineage(
+        tuple(sessions),
+        tuple([await lineage_of(store, owner, fork.conversation_id, deep + 1) for fork in forks]),
+    )
+
+
+async def leaked_sessions(store: Store, owner: str | None) -> list[Session]:
+    """Open sessions whose owner is dead: what a sweep that worked leaves none of."""
+    nodes = await store.nodes()
+    proofs = await store.probe(nodes)
+    left = await store.leftovers(also=[node.id for node in nodes if proofs[node.id][0] is Liveness.DEAD])
+    leaked: dict[str, Session] = {}
+    for session_id in left.sessions:
+        try:
+            leaked[session_id] = await store.session(owner, session_id)
+        except NotFound:
+            continue  # another owner's, or deleted meanwhile
+    for conversation_id in left.conversations:
+        try:
+            tip = (await store.resolve(owner, Address(id=conversation_id))).tip
+        except NotFound:
+            continue
+        leaked[tip.id] = tip
+    return [session for session in leaked.values() if not session.ended]
