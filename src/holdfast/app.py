@@ -62,7 +62,6 @@ class Holdfast:
         self._sweep = sweep
         self._signals = ExitSignals() if catch_signals else None
         self._store: Store | None = None
-        self._end_reason: str = EndReason.CLOSED
 
     # --- life --------------------------------------------------------------------------------------
 
@@ -85,13 +84,14 @@ class Holdfast:
         )
         try:
             await self.keeper.join()
+            self.keeper.start()
+            store.start_indexing()
+            if self._sweep:
+                await self.sweeper.sweep_once()  # whatever an earlier run of this program left comes first
+                self.sweeper.start()
         except BaseException:
-            await store.close()
+            await self.stop()
             raise
-        self.keeper.start()
-        store.start_indexing()
-        if self._sweep:
-            self.sweeper.start()
         if self._signals is not None:
             self._signals.catch()
 
@@ -151,9 +151,11 @@ class Holdfast:
             check_name("a source", source)
 
         async def open_session() -> LiveSession:
-            session = await store.open_session(
-                self.owner, address, self.keeper.node_id, source=source, attached=attached
-            )
+            node_id = self.keeper.node_id
+            session = await store.open_session(self.owner, address, node_id, source=source, attached=attached)
+            owner = session.answering_node
+            if owner not in (None, node_id) and await self.reaper.reap_if_dead(owner):
+                return await open_session()  # it was a dead program's: go on behind it
             return LiveSession(self._workshop, session, attached)
 
         return await self.keeper.as_living(open_session)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
@@ -61,6 +62,7 @@ class BlockingHoldfast:
         self._loop = _Loop()
         self._signals = ExitSignals()
         self._open = True
+        self._pid = os.getpid()
         try:
             self._loop.call(inner.start())
         except BaseException:
@@ -90,7 +92,7 @@ class BlockingHoldfast:
 
     def close(self) -> None:
         """Leave in good order. Idempotent."""
-        if not self._open:
+        if not self._open or os.getpid() != self._pid:  # a forked child has nothing to leave
             return
         self._open = False
         atexit.unregister(self.close)

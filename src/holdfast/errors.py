@@ -20,6 +20,7 @@
         ├── StoreFull           the disk is full; nothing was written; goes on when there is space
         ├── StoreBusy           another process kept the write lock longer than our patience
         ├── StoreFailed         an I/O error, corruption or a replaced file: stopped for good
+        ├── SearchFailed        the search index is damaged or cannot grow; everything else goes on
         └── StoreClosed         used after closing, or in a forked child
 
 The message says what happened and what to do; facts a program may want are attributes.
@@ -164,6 +165,10 @@ class StoreBusy(StoreError):
 
 class StoreFailed(StoreError):
     """An I/O error, corruption or a replaced file. This store has stopped for good: exit, look, restart."""
+
+
+class SearchFailed(StoreError):
+    """The search index is damaged or cannot grow. It is derived: everything else goes on."""
 
 
 class StoreClosed(StoreError):

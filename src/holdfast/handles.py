@@ -266,6 +266,7 @@ class LiveTurn:
         self._turn = outcome.turn
         if isinstance(outcome, TurnBegun):
             self._lease = outcome.lease
+            self._next_event = outcome.next_event
             own_turns.set((*own_turns.get(), (outcome.lease.conversation_id, outcome.turn.id)))
         session._entered(self, outcome.session)
         return self

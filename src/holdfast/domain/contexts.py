@@ -56,18 +56,26 @@ class Rendering:
         return not (self.left_out or self.interrupted or self.behind)
 
 
-def render(marks: Sequence[Mark], newest: int, hidden: frozenset[int] = frozenset()) -> Rendering:
+def render(
+    marks: Sequence[Mark], shown: Sequence[tuple[int, int]], hidden: frozenset[int] = frozenset()
+) -> Rendering:
     """Decide how the marked messages of a context (in order) are shown.
 
-    `newest` is the context's last number; `hidden` are numbers that are not shown at all. The results
-    of a message's calls stand right behind it; whatever else follows closes the calls still open.
+    `shown` are the spans of numbers in the context, `hidden` the numbers among them that are not shown at
+    all. The results of a message's calls stand right behind it; whatever else follows closes the calls that
+    are still open.
     """
     left_out: set[int] = set()
     behind: dict[int, tuple[bytes, ...]] = {}
     caller, open_calls, expected = 0, list[str](), 0
 
     def follows(seq: int) -> bool:
-        return all(between in hidden for between in range(expected, seq))
+        """Does nothing that is shown stand between the calls, with their results so far, and `seq`?"""
+        return not any(
+            between not in hidden
+            for first, last in shown
+            for between in range(max(first, expected), min(last + 1, seq))
+        )
 
     def close() -> None:
         if open_calls:
@@ -75,14 +83,17 @@ def render(marks: Sequence[Mark], newest: int, hidden: frozenset[int] = frozense
 
     for mark in marks:
         if mark.answers is not None:
-            if mark.answers in open_calls and follows(mark.seq):
+            in_place = follows(mark.seq)
+            if in_place and mark.answers in open_calls:
                 open_calls.remove(mark.answers)
-                expected = mark.seq + 1
             else:
                 left_out.add(mark.seq)
+            if in_place:
+                expected = mark.seq + 1
         if mark.calls:
             close()
             caller, open_calls, expected = mark.seq, list(mark.calls), mark.seq + 1
+    newest = shown[-1][1] if shown else 0
     awaited = tuple(open_calls) if follows(newest + 1) else ()
     if not awaited:
         close()

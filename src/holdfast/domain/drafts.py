@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import BadMessage
 from .messages import MessageStatus, NewMessage, new_message
+from .names import storable
 
 RESERVED_EVENTS = 10_000
 
@@ -48,7 +49,7 @@ def said(drafts: Iterable[Draft]) -> dict[str, str]:
         if draft.restarts:
             texts.clear()
         for name, text in draft.adds.items():
-            texts.setdefault(name, []).append(text)
+            texts.setdefault(name, []).append(storable(text))
     return {name: "".join(pieces) for name, pieces in texts.items()}
 
 

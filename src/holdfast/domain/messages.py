@@ -74,7 +74,7 @@ def new_message(value: Mapping[str, Any] | bytes) -> NewMessage:
     if not isinstance(value, Mapping):
         raise BadMessage(f"a message must be an object with a role, not {type(value).__name__}")
     role = value.get("role")
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise BadMessage(f"a message's role must be one of {', '.join(sorted(ROLES))}; it is {role!r}")
     content = value.get("content")
     if content is not None and not isinstance(content, str | list):
@@ -85,7 +85,7 @@ def new_message(value: Mapping[str, Any] | bytes) -> NewMessage:
     answers = value.get("tool_call_id") if role == "tool" else None
     if role == "tool" and not (isinstance(answers, str) and answers):
         raise BadMessage("a tool message must name the call it answers in tool_call_id")
-    return NewMessage(str(role), _encode(value), calls, answers)
+    return NewMessage(role, _encode(value), calls, answers)
 
 
 def user_message(text: str) -> NewMessage:

@@ -38,6 +38,12 @@ def unstorable(text: str) -> str | None:
     return None
 
 
+def storable(text: str) -> str:
+    """The same text with a replacement character for whatever no database can keep. For what a model or a
+    tool says: it must not be refused, because nobody is there to say it differently."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode() if unstorable(text) else text
+
+
 def source_of_key(key: str | None) -> str:
     """Where a conversation comes from, read off its key: `telegram:dm:42` and
     `agent:main:telegram:dm:42` come from telegram; no key, from the API."""

@@ -129,8 +129,9 @@ class Opening:
 def opening_after(tip: Session, last_seq: int, *, due: bool = False) -> Opening | None:
     """Which session does the next message go to? None: the tip itself, since it is open.
 
-    Ended by its process's end, or imported: the reset policy is asked (`due`); a fresh session if it
-    is due, else one that continues it. Ended by a reset or by a person: a fresh one.
+    Ended by its process's end, or imported: the reset policy is asked (`due`); a fresh session if it is due,
+    else one that continues it. Ended by a reset or by a person: a fresh one. Fresh: it shows nothing up to
+    message `last_seq`.
     """
     if not tip.ended:
         return None

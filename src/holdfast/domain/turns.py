@@ -19,7 +19,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from ..errors import IllegalTransition
+from ..errors import BadInput, IllegalTransition
 from .conversations import Address
 from .leases import Lease
 from .messages import NewMessage
@@ -49,6 +49,12 @@ def check_step(turn_id: str, old: TurnStatus, new: TurnStatus) -> None:
     """The one place that says how a turn may change."""
     if new not in TRANSITIONS[old]:
         raise IllegalTransition(f"turn {turn_id} is {old.value}; it cannot become {new.value}")
+
+
+def check_unanswered(status: TurnStatus) -> None:
+    """Only these end a turn without an answer; `completed` needs one, by `commit_reply`."""
+    if status not in (TurnStatus.INTERRUPTED, TurnStatus.FAILED, TurnStatus.CANCELLED):
+        raise BadInput(f"a turn without an answer ends interrupted, failed or cancelled, not {status}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,8 @@ class TurnBegun:
     """The session the caller named, if it named one: other than `session` when that has gone on."""
     taken_up: bool = False
     """Is this a retry that takes an unfinished turn up again?"""
+    next_event: int = 0
+    """The number for its draft's next event: above all that earlier attempts used or reserved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +140,12 @@ TurnOutcome = TurnBegun | TurnRepeated | TurnWaits
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How a turn ends: its status, what it still has to say, and what is known about it."""
+    """How a turn ends without an answer: its status, what it still has to say, what is known about it."""
 
     status: TurnStatus
     messages: tuple[NewMessage, ...] = ()
     error: str | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_unanswered(self.status)

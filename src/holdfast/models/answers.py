@@ -8,7 +8,7 @@ before every choice has its `finish_reason`: half an answer is never passed off 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from holdfast.errors import ModelError
 from holdfast.models.base import Chunk
 from holdfast.models.chunks import chunk_from_completion
 from holdfast.models.refusals import reason_in, status_in
-from holdfast.models.sse import MAX_EVENT, EventReader
+from holdfast.models.sse import MAX_EVENT, Event, EventReader
 
 _decode = msgspec.json.Decoder().decode
 
@@ -42,28 +42,27 @@ class AnswerReader:
         """Every choice has its finish_reason: the answer is whole, though usage may follow."""
         return len(self._finished) >= self._waiting_for
 
-    def feed(self, piece: bytes) -> list[Chunk]:
-        """The chunks that this piece completes."""
+    def feed(self, piece: bytes) -> Iterator[Chunk]:
+        """The chunks that this piece completes; those before an error come before it is raised."""
         if not self._is_stream:
             if self._whole is None:
                 piece = self._look_at_start(self._start + piece)
             if self._whole is not None:
                 self._keep(piece)
-                return []
-        return self._chunks(piece)
+                return
+        yield from self._chunks(self._events.feed(piece))
 
-    def end(self) -> list[Chunk]:
+    def end(self) -> Iterator[Chunk]:
         """The connection ended. What was still missing; ModelError if that is not the whole answer."""
         if self._whole is not None:
             value = self._object(b"".join(self._whole))
             if not value.get("choices"):
                 raise ModelError("the model answered with JSON that has no choices; check [model] base_url")
-            chunks = [self._chunk(chunk_from_completion(value))]
+            yield self._seen(chunk_from_completion(value))
         else:
-            chunks = self._chunks(self._start, last=True)
+            yield from self._chunks(self._events.finish())
         if not self.done:
             self._must_be_finished("the connection ended without a finish_reason")
-        return chunks
 
     def _look_at_start(self, start: bytes) -> bytes:
         """Decide by the first byte that is not white space what this body is."""
@@ -84,11 +83,7 @@ class AnswerReader:
         if self._whole_size > MAX_EVENT:
             raise ModelError(f"the model's answer is larger than {MAX_EVENT >> 20} MiB")
 
-    def _chunks(self, piece: bytes, last: bool = False) -> list[Chunk]:
-        events = self._events.feed(piece)
-        if last:
-            events += self._events.finish()
-        chunks: list[Chunk] = []
+    def _chunks(self, events: list[Event]) -> Iterator[Chunk]:
         for name, data in events:
             if self.done:
                 break
@@ -97,10 +92,9 @@ class AnswerReader:
                 self.done = True
             elif data:
                 value = self._object(data, is_error=name == b"error")
-                chunks.append(self._chunk(Chunk(data, value)))
-        return chunks
+                yield self._seen(Chunk(data, value))
 
-    def _chunk(self, chunk: Chunk) -> Chunk:
+    def _seen(self, chunk: Chunk) -> Chunk:
         for choice in chunk.value.get("choices") or ():
             if choice.get("finish_reason"):
                 self._finished.add(choice.get("index") or 0)

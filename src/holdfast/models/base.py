@@ -54,7 +54,11 @@ class Chunk:
         """The text it adds to fields of the reply, such as `content` or `reasoning_content`."""
         choices = self.value.get("choices") or ()
         delta = (choices[0].get("delta") or {}) if choices else {}
-        return {name: text for name, text in delta.items() if text and is_text_field(name) and isinstance(text, str)}
+        return {
+            name: text
+            for name, text in delta.items()
+            if text and is_text_field(name) and isinstance(text, str)
+        }
 
 
 class Model(Protocol):

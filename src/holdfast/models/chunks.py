@@ -35,7 +35,9 @@ class ChunkMaker:
         """The last one."""
         return self._chunk({}, reason, {"usage": usage} if usage else {})
 
-    def _chunk(self, delta: dict[str, Any], reason: str | None, more: Mapping[str, Any] | None = None) -> Chunk:
+    def _chunk(
+        self, delta: dict[str, Any], reason: str | None, more: Mapping[str, Any] | None = None
+    ) -> Chunk:
         choice = {"index": 0, "delta": delta, "finish_reason": reason}
         return chunk_of({**self._common, "choices": [choice], **(more or {})})
 

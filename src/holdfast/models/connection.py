@@ -46,7 +46,9 @@ class Connection:
         self._key = api_key.strip()
         self._headers = _login(given, self._key)
         self._timeout_seconds = timeout_seconds
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=timeout_seconds)
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=connect_timeout, sock_read=timeout_seconds
+        )
         self._backoff = tuple(backoff)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
@@ -54,7 +56,7 @@ class Connection:
     @property
     def host(self) -> str:
         """Host and port, for people."""
-        return self._base.authority
+        return self._base.host_port_subcomponent or ""
 
     @property
     def where(self) -> str:
@@ -177,8 +179,8 @@ class Connection:
         except ValueError:
             there = "an address that is none"
         raise ModelError(
-            f"the model answered {response.status}, a redirect from {self.where} to {there}; redirects are not "
-            "followed, so that the key goes to no other host: set [model] base_url to the final address",
+            f"the model answered {response.status}, a redirect from {self.where} to {there}; redirects are "
+            "not followed, so that the key goes to no other host: set [model] base_url to the final address",
             response.status,
         )
 
@@ -208,7 +210,9 @@ def _checked_url(base_url: str) -> yarl.URL:
     except ValueError:
         url = yarl.URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise BadSetting("[model] base_url must be an http or https address, such as http://127.0.0.1:11434/v1")
+        raise BadSetting(
+            "[model] base_url must be an http or https address, such as http://127.0.0.1:11434/v1"
+        )
     return url
 
 

@@ -13,7 +13,14 @@ from typing import Any
 import msgspec
 
 LONGEST = 600
-STAND_INS = {"ollama", "empty", "none", "lm-studio", "no-key", "sk-no-key-required"}  # keys that are no secret
+STAND_INS = {
+    "ollama",
+    "empty",
+    "none",
+    "lm-studio",
+    "no-key",
+    "sk-no-key-required",
+}  # keys that are no secret
 
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|rk|gsk|xai|key|pat)[-_][\w*.…-]{6,}")
 _BEARER = re.compile(r"(?i)\bbearer\s+[^\s\"',;]+")
@@ -25,7 +32,7 @@ def redacted(text: str, api_key: str) -> str:
         text = text.replace(api_key, "[key]")
         if len(api_key) >= 12:
             head, tail = re.escape(api_key[:6]), re.escape(api_key[-4:])
-            text = re.sub(rf"{head}[^\s\"']*|[^\s\"']*[*.…]+{tail}\b", "[key]", text)
+            text = re.sub(rf"{head}(?:[^\s\"']*\w)?|[^\s\"']*[*.…]+{tail}\b", "[key]", text)
     text = _BEARER.sub("Bearer [key]", text)
     return _LOOKS_LIKE_A_KEY.sub("[key]", text)
 

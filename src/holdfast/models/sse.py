@@ -39,17 +39,18 @@ class EventReader:
             piece = piece.removeprefix(b"\n")
         if not piece:
             return []
-        self._after_cr = piece.endswith(b"\r")
+        if b"\r" in piece:
+            self._after_cr = piece.endswith(b"\r")
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, begun = piece.split(b"\n")
+        if lines and self._cut:
+            lines[0] = b"".join((*self._cut, lines[0]))
+            self._cut.clear()
+        if begun:
+            self._cut.append(begun)
         events: list[Event] = []
-        for line in piece.splitlines(keepends=True):
-            if line[-1] not in b"\r\n":  # only the last can be without an end
-                self._cut.append(line)
-                break
-            if self._cut:
-                self._cut.append(line)
-                line = b"".join(self._cut)
-                self._cut.clear()
-            self._read(line.rstrip(b"\r\n"), events)
+        for line in lines:
+            self._read(line, events)
         self._hold(len(piece))
         return events
 

@@ -1,10 +1,10 @@
 """Any OpenAI-compatible server as a model: OpenAI, vLLM, llama.cpp, Ollama, OpenRouter, a gateway, …
 
-Nothing is lost on the way: the messages are spliced into the request as the bytes they are, unknown options go
-along, and chunks come back as they came. Answers are streamed; `timeout_seconds` is the longest silence, before
-the answer and inside it. Once a byte of the answer has arrived nothing is tried again. Leaving the iterator
-closes the connection, which stops the generation at the server. What `connection.py` promises about the key,
-redirects, proxies and retries holds here.
+Nothing is lost on the way: the messages are spliced into the request as the bytes they are, unknown options
+go along, and chunks come back as they came. Answers are streamed; `timeout_seconds` is the longest silence,
+before the answer and inside it. Once a byte of the answer has arrived nothing is tried again. Leaving the
+iterator closes the connection, which stops the generation at the server. What `connection.py` promises about
+the key, redirects, proxies and retries holds here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 from holdfast.errors import ModelError
 from holdfast.models.answers import AnswerReader
 from holdfast.models.base import Chunk, ModelRequest
+from holdfast.models.bodies import request_body
 from holdfast.models.connection import BACKOFF_SECONDS, Connection
 from holdfast.models.windows import ask_window
 
@@ -72,7 +73,7 @@ class Upstream:
         return [entry for entry in listed if isinstance(entry, dict) and entry.get("id")]
 
     async def window(self, model: str | None = None) -> int | None:
-        """None if the server does not say, or does not answer. Asked again after a minute, at the earliest."""
+        """None if the server does not say, or does not answer. The server is asked once a minute at most."""
         try:
             name = await self._name(model)
             known = self._windows.get(name)
@@ -96,7 +97,7 @@ class Upstream:
                 self._first = ""  # the server may serve another model by now
             raise
         choices = request.options.get("n")
-        answer = AnswerReader(choices if isinstance(choices, int) else 1, self._connection.shown)
+        answer = AnswerReader(max(1, choices) if isinstance(choices, int) else 1, self._connection.shown)
         try:
             while not answer.done and (piece := await self._read(response, answer)):
                 for chunk in answer.feed(piece):
@@ -135,17 +136,6 @@ class Upstream:
             if answer.finished:
                 return b""  # only usage could have followed
             self._connection.fail(problem, begun=not isinstance(problem, TimeoutError))
-
-
-def request_body(request: ModelRequest, model: str, **ours: Any) -> bytes:
-    """The JSON of the request. The messages are spliced in as they are, never decoded."""
-    fields = {"stream": True, **request.options, "model": model, **ours}
-    fields.pop("messages", None)
-    options = fields.pop("stream_options", {})
-    if fields["stream"] and options is not None:
-        fields["stream_options"] = {"include_usage": True, **options}
-    head = msgspec.json.encode(fields)
-    return b"".join((head[:-1], b',"messages":', request.messages, b"}"))
 
 
 async def _reach_end(response: aiohttp.ClientResponse) -> None:

@@ -163,7 +163,7 @@ def node(value: Node, liveness: Liveness, why: str) -> Object:
 
 
 def lineage(value: Lineage, states: Mapping[str, SessionState]) -> Object:
-    """The line of a conversation's sessions, oldest first, and the conversations forked from it, as a tree."""
+    """A conversation's sessions, oldest first, and the conversations forked from it, as a tree."""
     first = value.sessions[0]
     return {
         "object": "lineage",

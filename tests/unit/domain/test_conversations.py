@@ -20,9 +20,7 @@ from holdfast.errors import BadInput
         *((Address(id=f"{prefix}made-up"), False) for prefix in OUR_PREFIXES),
     ],
 )
-def test_a_new_name_may_open_a_conversation_unless_it_is_of_our_form(
-    address: Address, may_create: bool
-) -> None:
+def test_a_new_name_may_open_a_conversation_unless_of_our_form(address: Address, may_create: bool) -> None:
     assert address.may_create is may_create
 
 

@@ -88,7 +88,7 @@ def test_events_numbered_otherwise_are_refused(first: int, last: int) -> None:
         {"role": "user", "content": "x"},
     ],
 )
-def test_a_checkpoint_is_refused_when_it_comes_rather_than_when_the_reply_is_to_be_kept(
+def test_a_checkpoint_that_was_taken_can_always_be_kept(
     adds: dict[str, str],
 ) -> None:
     """A turn that cannot be settled would hold its conversation for ever."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.domain.names import MAX_NAME, check_name, source_of_key, unstorable
+from holdfast.domain.names import MAX_NAME, check_name, source_of_key, storable, unstorable
 from holdfast.errors import BadInput
 
 
@@ -68,6 +68,12 @@ def test_the_limit_counts_characters_and_may_be_another() -> None:
 )
 def test_what_no_database_can_keep_is_named(text: str, fault: str | None) -> None:
     assert unstorable(text) == fault
+    assert unstorable(storable(text)) is None
+    assert (storable(text) == text) is (fault is None)
+
+
+def test_only_what_cannot_be_kept_is_replaced() -> None:
+    assert storable("a\x00b\ud800c \U0001f600") == "a\ufffdb?c \U0001f600"
 
 
 @pytest.mark.parametrize(

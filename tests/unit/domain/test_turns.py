@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.domain.turns import TRANSITIONS, TurnStatus, check_step
-from holdfast.errors import IllegalTransition
+from holdfast.domain.turns import TRANSITIONS, Settlement, TurnStatus, check_step, check_unanswered
+from holdfast.errors import BadInput, IllegalTransition
 
 #             to:  running completed interrupted failed cancelled
 TABLE = {
@@ -39,3 +39,17 @@ def test_from_every_unfinished_end_a_turn_can_still_complete() -> None:
     for status in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
         assert TurnStatus.RUNNING in TRANSITIONS[status]
     assert TurnStatus.COMPLETED in TRANSITIONS[TurnStatus.RUNNING]
+
+
+@pytest.mark.parametrize("status", [TurnStatus.INTERRUPTED, TurnStatus.FAILED, TurnStatus.CANCELLED])
+def test_a_turn_without_an_answer_ends_in_one_of_three_ways(status: TurnStatus) -> None:
+    check_unanswered(status)
+    assert Settlement(status).status is status
+
+
+@pytest.mark.parametrize("status", [TurnStatus.RUNNING, TurnStatus.COMPLETED])
+def test_a_turn_without_an_answer_neither_runs_on_nor_completes(status: TurnStatus) -> None:
+    with pytest.raises(BadInput, match=status.value):
+        check_unanswered(status)
+    with pytest.raises(BadInput, match=status.value):
+        Settlement(status)

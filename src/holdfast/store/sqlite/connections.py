@@ -52,17 +52,28 @@ def connect(
     database: Path, *, patience: float = PATIENCE_SECONDS, read_only: bool = False
 ) -> apsw.Connection:
     """An open connection with our pragmas. Raises StoreUnusable, having changed nothing."""
+    connection: apsw.Connection | None = None
     try:
         with private_umask():
-            flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-            connection = apsw.Connection(str(database), flags=flags)
+            connection = apsw.Connection(str(database))
             connection.set_busy_handler(Patience(patience))
             _check_owner(connection, database)
             connection.execute("PRAGMA journal_mode = WAL")
             # The first read makes -wal and -shm, while the umask is ours.
             connection.execute("PRAGMA user_version").fetchall()
-    except apsw.Error as error:
-        raise cannot_open(error, str(database)) from error
+        _set_up(connection)
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, apsw.Error):
+            raise cannot_open(error, str(database)) from error
+        raise
+    return connection
+
+
+def _set_up(connection: apsw.Connection) -> None:
     # Without this SQLite may plan a statement anew for every bound value: ten times slower for short ones.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.execute("PRAGMA synchronous = FULL")
@@ -74,9 +85,6 @@ def connect(
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("PRAGMA checkpoint_fullfsync = ON")
     connection.wal_autocheckpoint(0)
-    if read_only:
-        connection.execute("PRAGMA query_only = ON")
-    return connection
 
 
 def _check_owner(connection: apsw.Connection, database: Path) -> None:

@@ -93,8 +93,7 @@ def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int) ->
             elif seq not in excluded:
                 called = tuple(msgspec.json.decode(calls)) if calls else ()
                 marks.append(Mark(seq, called, answers, status == MessageStatus.INTERRUPTED.value))
-    newest = shown[-1][1] if shown else 0
-    rendering = render(marks, newest, frozenset(excluded))
+    rendering = render(marks, shown, frozenset(excluded))
     special = excluded | rendering.left_out | rendering.interrupted | rendering.behind.keys()
     chunks: list[bytes] = []
     for part in view.parts:

@@ -302,7 +302,11 @@ class SQLiteStore:
             raise StoreUnusable(
                 f"cannot make the node's lock file beside {self.location}: {error}"
             ) from error
-        await self._write(lambda tx: node_writes.join(tx, node))
+        try:
+            await self._write(lambda tx: node_writes.join(tx, node))
+        except BaseException:
+            self._locks.let_go(node.id)
+            raise
 
     async def beat(self, node_id: str) -> Held:
         return await self._write(lambda tx: node_writes.beat(tx, node_id))
@@ -358,15 +362,18 @@ class SQLiteStore:
         return await self._watch.changed(since, timeout)
 
     async def backup(self, target: Path) -> None:
+        self._check_open()
         if await asyncio.to_thread(target.exists):
             raise BadInput(f"{target} exists already; a backup never overwrites a file")
+        if not await asyncio.to_thread(target.parent.is_dir):
+            raise BadInput(f"there is no directory {target.parent} for the backup")
         partial = target.with_name(f"{target.name}.partial")
 
         def copy() -> None:
             try:
                 with private_umask():
                     copy_database(self._database, partial)
-                os.link(partial, target)
+                _publish(partial, target)
             except (apsw.Error, OSError) as error:
                 raise StoreFailed(
                     f"the backup to {target} failed ({error}); nothing was left behind"
@@ -387,8 +394,21 @@ class SQLiteStore:
         return findings
 
     async def repair(self) -> list[str]:
+        self._check_open()
         number = await asyncio.to_thread(self._index().rebuild)
         return [f"made the search index anew, over {number} messages"]
+
+
+def _publish(partial: Path, target: Path) -> None:
+    """Give a finished file its name, never over another one."""
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a filesystem without hard links
+        if target.exists():
+            raise
+        partial.rename(target)
 
 
 _open_stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()

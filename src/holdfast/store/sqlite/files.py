@@ -43,7 +43,8 @@ def private_umask() -> Iterator[None]:
 def prepare_directory(directory: Path) -> None:
     """Make the database's directory, for its owner alone, if there is none; refuse one we cannot use."""
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with private_umask():
+            directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnusable(f"cannot make the directory {directory}: {error.strerror}") from error
     kind = filesystem_of(directory)

@@ -12,6 +12,7 @@ import os
 import threading
 from pathlib import Path
 
+from ...errors import Conflict
 from .files import private_umask
 
 
@@ -29,7 +30,13 @@ class NodeLocks:
         with private_umask():
             self._directory.mkdir(mode=0o700, exist_ok=True)
             handle = os.open(self.path_of(node_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise Conflict(
+                f"node {node_id} has joined already; each incarnation has an id of its own"
+            ) from None
         with self._guard:
             self._held[node_id] = handle
 

@@ -17,11 +17,11 @@ from .transaction import Q, Transaction
 
 _END_OF_TIME = 2**62
 LARGEST_PAGE = 1000
+LARGEST_LIST = 1_000_000
 
 
 def sessions(tx: Transaction, wanted: SessionFilter, after: str | None, limit: int) -> Page[Session]:
-    if not 1 <= limit <= LARGEST_PAGE:
-        raise BadInput(f"limit must be between 1 and {LARGEST_PAGE}, not {limit}")
+    check_limit(limit)
     at, below = _END_OF_TIME, ""
     if after is not None:
         cursor = session_of(tx, wanted.owner, after)
@@ -42,6 +42,11 @@ def sessions(tx: Transaction, wanted: SessionFilter, after: str | None, limit: i
     return Page([to_session(row) for row in rows[:limit]], len(rows) > limit)
 
 
+def check_limit(limit: int, largest: int = LARGEST_PAGE) -> None:
+    if not 1 <= limit <= largest:
+        raise BadInput(f"limit must be between 1 and {largest}, not {limit}")
+
+
 def line(tx: Transaction, owner: str | None, conversation_id: str) -> list[Session]:
     conversation_of(tx, owner, conversation_id)
     rows = tx.all(Q.line_of_sessions, conversation=conversation_id, owner=owner)
@@ -49,6 +54,7 @@ def line(tx: Transaction, owner: str | None, conversation_id: str) -> list[Sessi
 
 
 def forks(tx: Transaction, owner: str | None, conversation_id: str) -> list[Session]:
+    conversation_of(tx, owner, conversation_id)
     rows = tx.all(Q.forks_of_conversation, conversation=conversation_id, owner=owner)
     return [to_session(row) for row in rows]
 
@@ -62,6 +68,8 @@ def messages(
     limit: int | None,
     newest_first: bool,
 ) -> Page[Message]:
+    if limit is not None:
+        check_limit(limit, LARGEST_LIST)
     conversation = conversation_of(tx, owner, conversation_id)
     rows = tx.all(
         Q.messages_backward if newest_first else Q.messages_forward,
@@ -84,6 +92,7 @@ def turn(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
 def turns(
     tx: Transaction, owner: str | None, conversation_id: str, session_id: str | None, limit: int
 ) -> list[Turn]:
+    check_limit(limit, LARGEST_LIST)
     conversation_of(tx, owner, conversation_id)
     rows = tx.all(
         Q.turns_of_conversation, conversation=conversation_id, owner=owner, session=session_id, limit=limit
@@ -102,6 +111,7 @@ def drafts(tx: Transaction, turn_id: str, after_event: int) -> list[Draft]:
 def events(
     tx: Transaction, owner: str | None, after: int, limit: int, conversation_id: str | None
 ) -> list[Event]:
+    check_limit(limit, LARGEST_LIST)
     if conversation_id is None:
         rows = tx.all(Q.events_after, after=after, owner=owner, limit=limit)
     else:
@@ -138,6 +148,7 @@ def search(
     limit: int,
 ) -> list[Found]:
     """The index gives numbers; whether and to whom they are shown is decided here, from the rows."""
+    check_limit(limit)
     if conversation_id is not None:
         conversation_of(tx, owner, conversation_id)
     scopes = [scope for scope in (conversation_id, owner) if scope is not None][:1]
@@ -155,7 +166,8 @@ def snippet(message: Message, words: str, width: int = 160) -> str:
     """The part of a message around the first word that was searched for."""
     content = message.content().get("content") or ""
     if isinstance(content, list):
-        content = " ".join(part.get("text", "") for part in content if isinstance(part, dict))
+        texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        content = " ".join(text for text in texts if isinstance(text, str))
     text = " ".join(content.split())
     places = [text.lower().find(word.strip('"').lower()) for word in words.split()]
     start = max(0, min((place for place in places if place >= 0), default=0) - width // 4)

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from ...errors import BadInput, StoreError, StoreFailed
+from ...domain.names import unstorable
+from ...errors import BadInput, SearchFailed, StoreError
 from .connections import PATIENCE_SECONDS, Patience
 from .files import private_umask
 
@@ -33,9 +35,10 @@ LONGEST_TAIL = 2_000
 _TEXT = """
 CASE json_type(CAST(body AS TEXT), '$.content')
     WHEN 'text' THEN CAST(body AS TEXT) ->> '$.content'
-    WHEN 'array' THEN (SELECT group_concat(part.value ->> '$.text', ' ')
+    WHEN 'array' THEN (SELECT group_concat(iif(part.type = 'text', part.value, part.value ->> '$.text'), ' ')
                        FROM json_each(CAST(body AS TEXT), '$.content') part
-                       WHERE part.type = 'object' AND json_type(part.value, '$.text') = 'text')
+                       WHERE part.type = 'text'
+                          OR (part.type = 'object' AND json_type(part.value, '$.text') = 'text'))
 END
 """
 _TABLE = (
@@ -45,7 +48,7 @@ _TABLE = (
 _FILL = f"""
 SELECT m.no, {_TEXT}, 's' || hex(c.owner) || ' s' || hex(c.id)
 FROM store.messages m JOIN store.conversations c ON c.id = m.conversation
-WHERE m.no > :after AND m.no <= :upto AND m.deleted_at IS NULL AND m.role IN ('user', 'assistant', 'tool')
+WHERE m.no > :after AND m.no <= :upto AND m.deleted_at IS NULL
 """
 
 
@@ -56,6 +59,9 @@ def scope_of(name: str) -> str:
 
 def to_match(words: str, scopes: list[str]) -> str:
     """A person's words as an FTS5 query: all of them, each from its beginning; quotes keep a phrase."""
+    fault = unstorable(words.replace("\x00", " "))
+    if fault:
+        raise BadInput(f"the searched words cannot be looked up: it {fault}")
     terms: list[str] = []
     for number, piece in enumerate(words.replace("\x00", " ").split('"')):
         found = [piece] if number % 2 else piece.split()
@@ -108,15 +114,14 @@ class SearchIndex:
                 while self.follow_once() and not self._stopping.is_set():
                     pass
                 quiet = False
-            except (apsw.Error, StoreError) as error:
+            except StoreError as error:
                 if not quiet:
                     log.warning("the search index %s cannot follow now (%s); it will go on", self.path, error)
                 quiet = True
 
     def follow_once(self) -> bool:
         """Index one batch behind the cursor. False: there is nothing left to do."""
-        with self._lock:
-            connection = self._open()
+        with self._opened() as connection:
             cursor, newest = self._where(connection)
             forgotten: list[Any] = connection.execute(
                 "SELECT no FROM store.unindexed ORDER BY no LIMIT ?", (BATCH,)
@@ -143,28 +148,29 @@ class SearchIndex:
     def rebuild(self) -> int:
         """Throw the index away and make it anew; returns how many messages it follows."""
         with self._lock:
-            connection = self._open()
-            with connection:
-                connection.execute("INSERT INTO words (words) VALUES ('delete-all')")
-                connection.execute("UPDATE cursor SET no = 0")
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
         while self.follow_once():
             pass
-        with self._lock:
-            return self._where(self._open())[0]
+        with self._opened() as connection:
+            return self._where(connection)[0]
 
     def check(self) -> str | None:
         """What is wrong with the index, or None."""
         try:
-            with self._lock:
-                self._open().execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
-        except (apsw.Error, StoreFailed) as error:
+            with self._opened() as connection:
+                connection.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 0)")
+        except SearchFailed as error:
             return str(error)
         return None
 
     def lag(self) -> int:
         """How many messages lie behind the cursor."""
-        with self._lock:
-            cursor, newest = self._where(self._open())
+        with self._opened() as connection:
+            cursor, newest = self._where(connection)
         return newest - cursor
 
     # --- answering ---------------------------------------------------------------------------------
@@ -174,8 +180,7 @@ class SearchIndex:
         match = to_match(words, [scope_of(scope) for scope in scopes])
         while self.lag() > LONGEST_TAIL and self.follow_once():
             pass
-        with self._lock:
-            connection = self._open()
+        with self._opened() as connection:
             with connection:  # one snapshot for the index, its cursor and the tail
                 cursor, newest = self._where(connection)
                 connection.execute("DELETE FROM temp.tail")
@@ -202,16 +207,23 @@ class SearchIndex:
         ).fetchone()
         return row[0], row[1]
 
-    def _open(self) -> apsw.Connection:
-        if self._connection is not None:
-            return self._connection
-        try:
-            self._connection = self._open_file()
-        except (apsw.NotADBError, apsw.CorruptError) as error:
-            raise StoreFailed(
-                f"the search index {self.path} is damaged ({error}); `holdfast doctor --repair` makes it anew"
-            ) from error
-        return self._connection
+    @contextmanager
+    def _opened(self) -> Iterator[apsw.Connection]:
+        """The index's connection, for one thread at a time. Its troubles never become the store's."""
+        with self._lock:
+            try:
+                if self._connection is None:
+                    self._connection = self._open_file()
+                yield self._connection
+            except apsw.FullError as error:
+                raise SearchFailed(f"the disk is full: the search index {self.path} cannot grow") from error
+            except apsw.BusyError as error:
+                raise SearchFailed(f"another process keeps the search index {self.path} locked") from error
+            except apsw.Error as error:
+                raise SearchFailed(
+                    f"the search index {self.path} cannot be used ({type(error).__name__}: {error}); "
+                    "`holdfast doctor --repair` makes it anew"
+                ) from error
 
     def _open_file(self) -> apsw.Connection:
         with private_umask():

@@ -14,6 +14,7 @@ from ...domain.contexts import OUTCOME_UNKNOWN
 from ...domain.drafts import interrupted_reply
 from ...domain.events import EventType
 from ...domain.messages import NewMessage, tool_result
+from ...domain.names import storable
 from ...domain.turns import Turn, TurnStatus, check_step
 from .rows import to_draft, to_json, to_turn
 from .transaction import Q, Transaction
@@ -44,6 +45,7 @@ def settle(
     if turn.status is not TurnStatus.RUNNING:
         return False
     check_step(turn.id, turn.status, status)
+    why = storable(why) if why else None
     messages = last_words(tx, turn)
     fenced = tx.one(Q.fence_lease, id=turn.conversation_id, turn=turn.id, count=len(messages))
     if fenced is None:

@@ -13,6 +13,7 @@ import apsw
 
 from ...domain.events import EventType
 from ...domain.messages import NewMessage
+from ...errors import BadInput
 from .queries import load
 from .rows import Row, to_json
 
@@ -28,17 +29,27 @@ class Transaction:
 
     def one(self, statement: str, **values: Any) -> Row | None:
         """The first row, or None."""
-        row: Row | None = self.connection.execute(statement, values).fetchone()
+        row: Row | None = self._execute(statement, values).fetchone()
         return row
 
     def all(self, statement: str, **values: Any) -> list[Row]:
-        rows: list[Any] = self.connection.execute(statement, values).fetchall()
+        rows: list[Any] = self._execute(statement, values).fetchall()
         return rows
 
     def run(self, statement: str, **values: Any) -> int:
         """How many rows it changed."""
-        self.connection.execute(statement, values)
+        self._execute(statement, values)
         return self.connection.changes()
+
+    def _execute(self, statement: str, values: dict[str, Any]) -> apsw.Cursor:
+        try:
+            return self.connection.execute(statement, values)
+        except UnicodeEncodeError:
+            raise BadInput(
+                "a name or text holds a lone surrogate, which cannot be stored or looked up"
+            ) from None
+        except OverflowError:
+            raise BadInput("a number is larger than any that can be stored or looked up") from None
 
     def event(
         self,

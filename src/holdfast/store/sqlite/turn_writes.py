@@ -14,6 +14,7 @@ from ...domain.drafts import Draft
 from ...domain.events import EventType
 from ...domain.leases import Lease
 from ...domain.messages import NewMessage
+from ...domain.names import storable
 from ...domain.sessions import Session, opening_after
 from ...domain.turns import (
     Settlement,
@@ -25,6 +26,7 @@ from ...domain.turns import (
     TurnStatus,
     TurnWaits,
     check_step,
+    check_unanswered,
 )
 from ...errors import BadInput, LeaseLost, NodeReaped, NotFound, RequestMismatch, TurnSuperseded
 from .places import conversation_of, find, session_of
@@ -43,6 +45,12 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     if not request.messages:
         raise BadInput("a turn needs at least one message")
     known = _known_request(tx, request)
+    if (
+        known is not None
+        and known.status is TurnStatus.RUNNING
+        and settle_left_behind(tx, known.conversation_id)
+    ):
+        known = _known_request(tx, request)
     if known is not None and known.status in (TurnStatus.RUNNING, TurnStatus.COMPLETED, TurnStatus.CANCELLED):
         return TurnRepeated(known, session_of(tx, request.owner, known.session_id))
     require_node(tx, request.node_id)
@@ -92,10 +100,17 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
     return _start(tx, request, session, None)
 
 
-def _session_for(tx: Transaction, request: TurnRequest, conversation: Conversation, tip: Session) -> Session:
+def _session_for(
+    tx: Transaction,
+    request: TurnRequest,
+    conversation: Conversation,
+    tip: Session,
+    shows_from: int | None = None,
+) -> Session:
     """The session this turn belongs to: the open tip, or the next of the line. A turn by another node
-    than the one a session is attached to detaches it."""
-    opening = opening_after(tip, conversation.last_seq)
+    than the one a session is attached to detaches it. A fresh session shows what is said from now on, or
+    from message `shows_from` on."""
+    opening = opening_after(tip, conversation.last_seq if shows_from is None else shows_from - 1)
     if opening is not None:
         node_id = request.node_id if request.attached else None
         return continue_conversation(tx, conversation, opening, node_id, request.source or tip.source)
@@ -158,9 +173,11 @@ def _take_lease(
 def _begun(
     tx: Transaction, lease: Lease, session_id: str, addressed: str | None, *, taken_up: bool = False
 ) -> TurnBegun:
-    row = tx.one(Q.turn_by_id, id=lease.turn_id, owner=None)
-    assert row is not None
-    return TurnBegun(to_turn(row), lease, session_of(tx, None, session_id), addressed, taken_up)
+    turn = tx.one(Q.turn_by_id, id=lease.turn_id, owner=None)
+    assert turn is not None
+    (next_event,) = (tx.one(Q.next_event, turn=lease.turn_id) if taken_up else None) or (0,)
+    session = session_of(tx, None, session_id)
+    return TurnBegun(to_turn(turn), lease, session, addressed, taken_up, next_event)
 
 
 def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
@@ -176,7 +193,8 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
         return waits
     settle_left_behind(tx, conversation.id)
     conversation = conversation_of(tx, request.owner, conversation.id)
-    session = _session_for(tx, request, conversation, session_of(tx, request.owner, conversation.tip_id))
+    tip = session_of(tx, request.owner, conversation.tip_id)
+    session = _session_for(tx, request, conversation, tip, shows_from=known.first_seq)
     for (seq,) in tx.all(
         Q.interrupted_replies_of_turn, conversation=conversation.id, first_seq=known.first_seq, turn=known.id
     ):
@@ -222,12 +240,19 @@ def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
         last_event=draft.last_event,
         reserved_to=draft.reserved_to,
         restarts=draft.restarts,
-        adds=to_json(draft.adds),
+        adds=to_json({name: storable(text) for name, text in draft.adds.items()}),
         events=draft.events,
         now=tx.now,
     )
     if not changed:
-        raise LeaseLost(lease.conversation_id, lease.token)
+        if not _holds(tx, lease):
+            raise LeaseLost(lease.conversation_id, lease.token)
+        raise BadInput(f"event {draft.first_event} of turn {lease.turn_id} is not above the ones before it")
+
+
+def _holds(tx: Transaction, lease: Lease) -> bool:
+    row = tx.one(Q.holds_lease, conversation=lease.conversation_id, token=lease.token, node=lease.node_id)
+    return row is not None
 
 
 def commit_reply(
@@ -260,8 +285,7 @@ def commit_reply(
 
 def settle_turn(tx: Transaction, lease: Lease, settlement: Settlement) -> None:
     """The turn's own node ends it: its people have seen it end, so their activity counts."""
-    conversation = conversation_of(tx, None, lease.conversation_id)
-    if (conversation.token, conversation.holder) != (lease.token, lease.node_id):
+    if not _holds(tx, lease):
         raise LeaseLost(lease.conversation_id, lease.token)
     if settlement.messages:
         append(tx, lease, settlement.messages)
@@ -270,6 +294,7 @@ def settle_turn(tx: Transaction, lease: Lease, settlement: Settlement) -> None:
 
 
 def cancel_turn(tx: Transaction, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
+    check_unanswered(status)
     row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
     if row is None:
         raise NotFound("turn", turn_id)

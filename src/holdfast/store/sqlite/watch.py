@@ -11,6 +11,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import apsw
 
@@ -36,7 +37,8 @@ class ChangeWatch:
     def notice(self) -> None:
         """This process has committed something. Called by the writing thread."""
         for event, loop in list(self._waiters.items()):
-            loop.call_soon_threadsafe(event.set)
+            with suppress(RuntimeError):  # its event loop has closed: nobody waits there any more
+                loop.call_soon_threadsafe(event.set)
 
     async def changed(self, since: int, timeout: float) -> bool:
         """Wait until the version is no longer `since`, or until the time is up."""

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from ...errors import HoldfastError, StoreBusy, StoreClosed, StoreFailed, StoreUpgraded
+from ...errors import Conflict, HoldfastError, StoreBusy, StoreClosed, StoreFailed, StoreUpgraded
 from .faults import passes, translate
 from .files import Inodes
 
@@ -136,7 +136,14 @@ class Writer:
                 group = [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
             if not group:
                 break
-            self._commit(group)
+            try:
+                self._commit(group)
+            except BaseException as error:  # a defect of ours must not leave callers waiting for ever
+                self.fail(
+                    StoreFailed(f"{self._database}: the writer broke ({type(error).__name__}: {error})")
+                )
+                for job in group:
+                    job.error = self._failure
             self._tell(group)
             self._checkpoint()
         self._connection.close()
@@ -190,6 +197,8 @@ class Writer:
         """Decide what a rolled back group means. True: everybody has an answer."""
         if isinstance(error, apsw.Error) and not isinstance(error, STATEMENT_ERRORS):
             error = translate(error, str(self._database), self._connection.system_errno)
+        if isinstance(error, apsw.ConstraintError):
+            error = Conflict(f"it clashes with what is stored already ({error}); nothing was written")
         if isinstance(error, StoreFailed | StoreUpgraded):
             self.fail(error)
         elif len(group) > 1 and not isinstance(error, StoreBusy):

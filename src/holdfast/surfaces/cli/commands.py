@@ -1,19 +1,16 @@
-"""Every command, in the order `holdfast --help` lists them.
+"""Every command. Importing a command's file hangs it on the tree.
 
-`--help` must be quick, so a command's file may import only typer and the standard library at its top; the
-rest of holdfast, asyncio and rich are imported when a command runs.
+`--help` must be quick, so such a file may import only typer and the standard library at its top; the rest of
+holdfast, asyncio and rich are imported when a command runs.
 """
 
 from __future__ import annotations
 
-from . import run as run  # isort: skip
+from . import about, care, run, sessions_acting, sessions_reading
 from .tree import app, sessions
 
-app.add_typer(sessions, name="sessions")
-
-from . import sessions_reading as sessions_reading  # noqa: E402
-from . import sessions_acting as sessions_acting  # noqa: E402
-from . import care as care  # noqa: E402
-from . import about as about  # noqa: E402
+FILES = (run, sessions_reading, sessions_acting, care, about)
 
 __all__ = ["app"]
+
+app.add_typer(sessions, name="sessions")

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -42,6 +42,7 @@ Body = Callable[..., Coroutine[Any, Any, int | None]]
 
 @dataclass
 class Invocation:
+    context: typer.Context
     owner_name: str | None
     config: Path | None
     store_url: str | None
@@ -123,6 +124,10 @@ class Invocation:
         finally:
             await node.stop()
 
+    def wrong_usage(self, sentence: str) -> NoReturn:
+        """Exit 2, with how the command is used."""
+        self.context.fail(sentence)
+
     def nothing_yet(self) -> Exception:
         from ...errors import BadInput
 
@@ -180,7 +185,7 @@ def command(group: typer.Typer, name: str) -> Callable[[Body], Body]:
                 option: above.get(option) if (value := values.pop(option)) is None else value
                 for option in ("owner", "config", "store")
             }
-            invocation = Invocation(shared["owner"], shared["config"], shared["store"])
+            invocation = Invocation(context, shared["owner"], shared["config"], shared["store"])
             raise typer.Exit(carry_out(body(invocation, **values)))
 
         parameter, kind = inspect.Parameter, inspect.Parameter.KEYWORD_ONLY

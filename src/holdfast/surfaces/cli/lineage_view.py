@@ -1,11 +1,11 @@
 """Draws a conversation's line of sessions, with its forks as a tree.
 
-    conv_1a…  cli:ada
-    ├─ sess_3f…  #1–4  closed
-    ├─ sess_77…  #5–6  resume ▸ reaped
-    │  └─ conv_9c…  forked at #5
-    │     └─ sess_b0…  #1–8  open, idle
-    └─ sess_c4…  #7–9  resume ▸ open, idle
+conv_1a…  cli:ada
+├─ sess_3f…  #1–4  closed
+├─ sess_77…  #5–6  resume ▸ reaped
+│  └─ conv_9c…  forked at #5
+│     └─ sess_b0…  #1–8  open, idle
+└─ sess_c4…  #7–9  resume ▸ open, idle
 """
 
 from __future__ import annotations

@@ -16,9 +16,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STATE_STYLES = {
-    **{"active": "green", "idle": "", "orphaned": "red", "ended": "dim"},
-    **{"running": "green", "completed": "", "interrupted": "yellow", "failed": "red", "cancelled": "yellow"},
-    **{"alive": "green", "dead": "red", "unknown": "yellow"},
+    "active": "green",
+    "idle": "",
+    "orphaned": "red",
+    "ended": "dim",
+    "running": "green",
+    "completed": "",
+    "interrupted": "yellow",
+    "failed": "red",
+    "cancelled": "yellow",
+    "alive": "green",
+    "dead": "red",
+    "unknown": "yellow",
 }
 
 
@@ -140,11 +149,13 @@ def facts(pairs: Iterable[tuple[str, Cell]]) -> None:
 
 def _plain_table(titles: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[Cell]]) -> None:
     lines = [[title.upper() for title in titles]]
-    lines += [[one_line(_plain(cell)) for cell in row] for row in rows]
+    lines += [[_in_table(cell).text for cell in row] for row in rows]
     widths = [max(width_of(line[number]) for line in lines) for number in range(len(titles))]
     for line in lines:
         padded = [
-            " " * (widths[n] - width_of(cell)) + cell if right[n] else cell + " " * (widths[n] - width_of(cell))
+            " " * (widths[n] - width_of(cell)) + cell
+            if right[n]
+            else cell + " " * (widths[n] - width_of(cell))
             for n, cell in enumerate(line)
         ]
         _write("  ".join(padded).rstrip() + "\n")
@@ -165,9 +176,15 @@ def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> No
             else None,
         )
     for row in rows:
-        grid.add_row(*(_text([Styled(one_line(c.text), c.style) if isinstance(c, Styled) else one_line(c)])
-                       for c in row))  # fmt: skip
+        grid.add_row(*(_text([_in_table(cell)]) for cell in row))
     console().print(grid)
+
+
+def _in_table(cell: Cell) -> Styled:
+    """On one line, its indentation kept."""
+    styled = cell if isinstance(cell, Styled) else Styled(cell)
+    indent = len(styled.text) - len(styled.text.lstrip(" "))
+    return Styled(" " * indent + one_line(styled.text), styled.style)
 
 
 def width_of(text: str) -> int:

@@ -135,5 +135,8 @@ def show_statistics(numbers: Statistics, leaked: int) -> None:
         ]
     table([Column("", whole=True), Column("number", right=True), Column("share", right=True)], rows)
     say(
-        Styled(f"\n{count(numbers.messages, 'message')} in {count(numbers.conversations, 'conversation')}.", "dim")
+        Styled(
+            f"\n{count(numbers.messages, 'message')} in {count(numbers.conversations, 'conversation')}.",
+            "dim",
+        )
     )

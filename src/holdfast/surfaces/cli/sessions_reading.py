@@ -11,11 +11,23 @@ from .invocation import AsJson, IdOrKey, Invocation, command
 from .tree import sessions
 
 if TYPE_CHECKING:
-    from ...domain.sessions import Session, SessionState
+    from ...domain.sessions import Session
     from ...store.base import Store
 
-State = StrEnum("State", {name.upper(): name for name in ("active", "idle", "orphaned", "ended")})
-Scope = StrEnum("Scope", {name.upper(): name for name in ("session", "conversation", "context")})
+
+class State(StrEnum):
+    """The states of `domain.sessions`, here because importing that would slow `--help` down."""
+
+    ACTIVE = "active"
+    IDLE = "idle"
+    ORPHANED = "orphaned"
+    ENDED = "ended"
+
+
+class Scope(StrEnum):
+    SESSION = "session"
+    CONVERSATION = "conversation"
+    CONTEXT = "context"
 
 
 @command(sessions, "list")
@@ -25,9 +37,7 @@ async def list_(
     source: Annotated[str | None, typer.Option(help="Only sessions from this source.")] = None,
     key: Annotated[str | None, typer.Option(help="Only sessions of this key.")] = None,
     words: Annotated[str | None, typer.Option("-q", help="A part of the title or key.")] = None,
-    after: Annotated[
-        str | None, typer.Option(metavar="ID", help="The page behind this session.")
-    ] = None,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="The page behind this session.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -55,9 +65,7 @@ async def list_(
         )
         everybody = invocation.of_everybody
         if as_json:
-            print_json(
-                objects.sessions(page.items, states, has_more=page.has_more, with_owner=everybody)
-            )
+            print_json(objects.sessions(page.items, states, has_more=page.has_more, with_owner=everybody))
         elif not page.items:
             filtered = any((state, source, key, words, after))
             note("no session matches" if filtered else "there is no session yet")
@@ -69,7 +77,9 @@ async def list_(
 
 @command(sessions, "show")
 async def show(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
-    """Show one session: that very session for its id, the newest one for a key or conversation.
+    """Show one session.
+
+    That very session for its id, the newest one for a key or conversation.
 
     \b
     Examples:
@@ -99,7 +109,7 @@ async def messages(
     scope: Annotated[
         Scope,
         typer.Option(help="This session's, the whole conversation's, or what the model would get."),
-    ] = Scope("session"),
+    ] = Scope.SESSION,
     as_json: AsJson = False,
 ) -> None:
     """Read what was said.
@@ -142,7 +152,9 @@ async def turns(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the turns of a session (for its id) or of a conversation (for a key), newest first.
+    """List turns, newest first.
+
+    Those of a session for its id, those of a whole conversation for a key.
 
     \b
     Example:
@@ -168,7 +180,7 @@ async def turns(
 
 @command(sessions, "lineage")
 async def lineage(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
-    """Draw a conversation's line of sessions, how each came from the one before, and its forks.
+    """Draw a conversation's line of sessions, and its forks.
 
     \b
     Example:
@@ -193,7 +205,7 @@ async def lineage(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = 
 
 @command(sessions, "stats")
 async def stats(invocation: Invocation, as_json: AsJson = False) -> None:
-    """Count: how many sessions there are, how many are open, whether any leaked, how the others ended.
+    """Count sessions: open, leaked, how they ended.
 
     A leaked session is open though its owner is dead. A sweep ends those, and one ran just before.
 
@@ -225,13 +237,13 @@ async def stats(invocation: Invocation, as_json: AsJson = False) -> None:
 @command(sessions, "search")
 async def search(
     invocation: Invocation,
-    words: Annotated[
-        list[str], typer.Argument(metavar="WORDS…", help="All of them; quotes keep a phrase.")
-    ],
+    words: Annotated[list[str], typer.Argument(metavar="WORDS…", help="All of them; quotes keep a phrase.")],
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Find messages that hold all these words, each from its beginning.
+    """Find messages that hold all these words.
+
+    Each word counts from its beginning: data finds database.
 
     \b
     Examples:

@@ -12,7 +12,21 @@ from .invocation import Config, Owner, StoreUrl
 HELP_OPTIONS = ["--help", "-h"]
 
 
-class ListsByDefault(TyperGroup):
+ORDER = (
+    *("run", "sessions", "sweep", "nodes", "doctor", "backup", "config", "version"),
+    *("list", "show", "messages", "turns", "lineage", "stats", "search"),
+    *("end", "cancel", "resume", "fork", "delete"),
+)
+
+
+class InOrder(TyperGroup):
+    """Lists commands as a newcomer meets them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+
+
+class ListsByDefault(InOrder):
     """`holdfast sessions --state idle` is `holdfast sessions list --state idle`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -36,19 +50,20 @@ def say_version(wanted: bool) -> None:
 
 app = typer.Typer(
     name="holdfast",
+    cls=InOrder,
     help="Durable sessions for LLM agents: conversations that survive crashes, restarts and compaction.",
     epilog='Begin with: holdfast run --key cli:ada "my name is Ada"',
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # importing rich takes longer than everything else here together
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": HELP_OPTIONS},
+    context_settings={"help_option_names": HELP_OPTIONS, "max_content_width": 100},
 )
 
 sessions = typer.Typer(
     cls=ListsByDefault,
-    help="Look at sessions and act on them; without a subcommand: list them.",
-    epilog="Example: holdfast sessions --state idle --source cli",
+    help="List sessions, look at them, act on them.",
+    epilog="Without a subcommand it lists: holdfast sessions --state idle --source cli",
     rich_markup_mode=None,
 )
 

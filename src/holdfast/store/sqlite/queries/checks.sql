@@ -25,7 +25,7 @@ UNION ALL
 SELECT t.id FROM turns t JOIN conversations c ON c.id = t.conversation WHERE t.owner <> c.owner;
 
 -- name: ended_sessions_say_why
-SELECT id FROM sessions WHERE ended_at IS NOT NULL AND (end_reason IS NULL OR ended_at < opened_at);
+SELECT id FROM sessions WHERE (ended_at IS NULL) <> (end_reason IS NULL) OR (ended_at IS NULL) <> (last_seq IS NULL);
 
 -- name: turns_in_known_states
 SELECT id FROM turns WHERE status NOT IN ('running', 'completed', 'interrupted', 'failed', 'cancelled')

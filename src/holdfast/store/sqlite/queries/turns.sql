@@ -38,7 +38,15 @@ VALUES (:owner, :route, :key, :body_hash, :turn, :now);
 -- A checkpoint, only under the lease. Zero rows: it was lost, and nothing is written.
 INSERT INTO drafts (turn, first_event, last_event, reserved_to, after_seq, created_at, restarts, adds, events)
 SELECT :turn, :first_event, :last_event, :reserved_to, last_seq, :now, :restarts, :adds, :events
-FROM conversations WHERE id = :conversation AND token = :token AND holder = :node;
+FROM conversations WHERE id = :conversation AND token = :token AND holder = :node
+  AND NOT EXISTS (SELECT 1 FROM drafts WHERE turn = :turn AND first_event >= :first_event);
+
+-- name: holds_lease
+SELECT 1 FROM conversations WHERE id = :conversation AND token = :token AND holder = :node;
+
+-- name: next_event
+-- Above every number that earlier checkpoints of this turn used or reserved.
+SELECT coalesce(max(reserved_to) + 1, 0) FROM drafts WHERE turn = :turn;
 
 -- name: drafts_of_turn
 SELECT first_event, last_event, events, adds, restarts FROM drafts

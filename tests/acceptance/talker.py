@@ -1,0 +1,139 @@
+"""A model whose every word the test decides: an OpenAI-compatible server in a thread.
+
+    talker.say("The", " tide")      # goes out at once
+    talker.finish()                 # … and the answer is whole
+    talker.break_off()              # or the connection is cut
+    talker.refuse(503, "busy")      # or there is no answer at all
+
+What is said is queued: a request takes from the queue until it is finished, broken off or refused.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+FINISH, BREAK_OFF = object(), object()
+
+
+class Talker:
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.asked = threading.Event()
+        """Set when a request has come."""
+        self.closing = threading.Event()
+        self.lines: queue.Queue[object] = queue.Queue()
+        talker = self
+
+        class Handler(_Handler):
+            pass
+
+        Handler.talker = talker
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/v1"
+
+    def say(self, *words: str) -> None:
+        for word in words:
+            self.lines.put(word)
+
+    def finish(self) -> None:
+        self.lines.put(FINISH)
+
+    def answer(self, *words: str) -> None:
+        self.say(*words)
+        self.finish()
+
+    def break_off(self) -> None:
+        self.lines.put(BREAK_OFF)
+
+    def refuse(self, status: int, message: str) -> None:
+        self.lines.put((status, message))
+
+    @property
+    def heard(self) -> list[dict[str, Any]]:
+        """The messages of the newest request."""
+        messages: list[dict[str, Any]] = self.requests[-1]["messages"]
+        return messages
+
+    @contextmanager
+    def running(self) -> Iterator[Talker]:
+        thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.closing.set()
+            self._server.shutdown()
+            self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    talker: Talker
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        self._json(200, {"object": "list", "data": [{"id": "talker", "object": "model"}]})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.talker.requests.append(json.loads(body))
+        self.talker.asked.set()
+        line = self._next()
+        if isinstance(line, tuple):
+            self._json(line[0], {"error": {"message": line[1], "type": "x", "param": None, "code": None}})
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        try:
+            while isinstance(line, str):
+                self._event({"content": line}, None)
+                line = self._next()
+            if line is FINISH:
+                usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+                self._event({}, "stop", {"usage": usage})
+                self.wfile.write(b"data: [DONE]\n\n")
+        except (BrokenPipeError, ConnectionResetError):
+            return  # whoever asked is gone
+
+    def _next(self) -> object:
+        while not self.talker.closing.is_set() and not self._is_alone():
+            try:
+                return self.talker.lines.get(timeout=0.05)
+            except queue.Empty:
+                continue
+        return BREAK_OFF
+
+    def _is_alone(self) -> bool:
+        """Has whoever asked hung up? Then the words are for the next one."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+
+    def _event(self, delta: dict[str, Any], reason: str | None, more: dict[str, Any] | None = None) -> None:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "talker", "created": 1}
+        self.wfile.write(
+            b"data: " + json.dumps({**chunk, "choices": [choice], **(more or {})}).encode() + b"\n\n"
+        )
+        self.wfile.flush()
+
+    def _json(self, status: int, value: dict[str, Any]) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

@@ -1,0 +1,85 @@
+"""A store per engine. Another engine adds its name to `ENGINES` and a branch to `open_another`; the tests
+use nothing but the protocol's verbs.
+
+After each test that used `store`, its invariants are checked: whatever a test did, nothing may be broken.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.nodes import Node
+from holdfast.errors import StoreClosed
+from holdfast.store.base import Store
+from holdfast.store.sqlite.engine import open_store
+from tests.contract.steps import Clock, new_node
+
+ENGINES = ["sqlite"]
+
+Opener = Callable[[], Awaitable[Store]]
+CopyOpener = Callable[[Path], Awaitable[Store]]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The store's time, which stands still until it is moved."""
+    return Clock(datetime(2026, 3, 1, 12, tzinfo=UTC))
+
+
+@pytest.fixture(params=ENGINES)
+async def open_another(tmp_path: Path, clock: Clock) -> AsyncIterator[Opener]:
+    """Opens the test's database once more, as another process would."""
+    opened: list[Store] = []
+
+    async def open_it() -> Store:
+        opened.append(await open_store(tmp_path / "store.db", clock=clock))
+        return opened[-1]
+
+    yield open_it
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+async def open_copy(clock: Clock) -> AsyncIterator[CopyOpener]:
+    """Opens what a backup has written."""
+    opened: list[Store] = []
+
+    async def open_it(target: Path) -> Store:
+        opened.append(await open_store(target, clock=clock))
+        return opened[-1]
+
+    yield open_it
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+async def store(open_another: Opener) -> AsyncIterator[Store]:
+    store = await open_another()
+    yield store
+    try:
+        findings = await store.check()
+    except StoreClosed:
+        return
+    assert findings == []
+
+
+@pytest.fixture
+async def second_store(open_another: Opener, store: Store) -> Store:
+    """A second store object open on the same database, as another process would have."""
+    return await open_another()
+
+
+@pytest.fixture
+async def node(store: Store) -> Node:
+    """A node that has joined, on `store`."""
+    return await new_node(store)
+
+
+@pytest.fixture
+async def second_node(second_store: Store) -> Node:
+    """A node that has joined, on `second_store`."""
+    return await new_node(second_store)

@@ -1,0 +1,252 @@
+"""Backups, checks, repairs, closing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.conversations import Address
+from holdfast.domain.ids import new_id
+from holdfast.domain.nodes import Node, NodeKind
+from holdfast.domain.turns import Settlement, TurnBegun, TurnStatus
+from holdfast.errors import BadInput, HoldfastError, StoreClosed
+from holdfast.platforms import identity
+from holdfast.store.base import SessionFilter, Store
+from tests.contract.conftest import CopyOpener
+from tests.contract.steps import (
+    OTHER,
+    OWNER,
+    Clock,
+    begin,
+    calling,
+    draft,
+    ended,
+    everything,
+    new_node,
+    reap,
+    request,
+    result,
+    say,
+    sweep,
+    to_message,
+)
+
+
+async def a_little_of_everything(store: Store, node: Node) -> TurnBegun:
+    """A store in the middle of its life; returns a running turn."""
+    old = await ended(store, node, "new", key="cli:ada")
+    await say(store, node, "look", calling("a"), result("a"), "seen", key="cli:ada")
+    await store.exclude(OWNER, old.conversation_id, [1], "wrong")
+    await store.delete_message(OWNER, old.conversation_id, 2)
+    await store.set_title(OWNER, old.conversation_id, "Kelp")
+    await store.add_alias(OWNER, "outside name", old.conversation_id)
+    fork = await store.fork(OWNER, old.id, node.id)
+    await say(store, node, owner=OTHER)
+    begun = await begin(store, node, "what of the tide?", id=fork.id)
+    await store.append_draft(begun.lease, draft(0, "It is"))
+    return begun
+
+
+async def test_a_backup_opens_as_a_store_with_the_same_content(
+    store: Store, node: Node, tmp_path: Path, open_copy: CopyOpener
+) -> None:
+    begun = await a_little_of_everything(store, node)
+    target = tmp_path / "copy.db"
+    await store.backup(target)
+    before = await everything(store)
+    copy = await open_copy(target)
+    assert await everything(copy) == before
+    assert await copy.check() == []
+    assert [hit.message.seq for hit in await copy.search(OWNER, "tide")] == [1]
+    place = await copy.resolve(OWNER, Address(id="outside name"))
+    assert place.conversation.title == "Kelp"
+    assert (await copy.turn(OWNER, begun.turn.id)).status is TurnStatus.RUNNING
+
+
+async def test_a_backup_lives_a_life_of_its_own(
+    store: Store, node: Node, tmp_path: Path, open_copy: CopyOpener
+) -> None:
+    await a_little_of_everything(store, node)
+    await store.backup(tmp_path / "copy.db")
+    copy = await open_copy(tmp_path / "copy.db")
+    before, copied = await everything(store), await everything(copy)
+    await reap(copy, node)
+    await sweep(copy)
+    await say(copy, await new_node(copy), "only here", id="outside name")
+    assert await everything(store) == before
+    assert await store.search(OWNER, "only here") == []
+    assert await everything(copy) != copied
+
+
+async def test_a_backup_never_overwrites(store: Store, node: Node, tmp_path: Path) -> None:
+    target = tmp_path / "precious.db"
+    target.write_text("precious")
+    with pytest.raises(BadInput):
+        await store.backup(target)
+    assert target.read_text() == "precious"
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BadInput):
+        await store.backup(tmp_path / "folder")
+    await say(store, node)
+
+
+async def test_a_backup_that_cannot_be_written_leaves_nothing_and_harms_nothing(
+    store: Store, node: Node, tmp_path: Path
+) -> None:
+    (tmp_path / "a file").write_text("x")
+    for target in (tmp_path / "missing" / "copy.db", tmp_path / "a file" / "copy.db"):
+        before = sorted(path for path in tmp_path.rglob("*") if "copy" in path.name)
+        with pytest.raises(HoldfastError):
+            await store.backup(target)
+        assert sorted(path for path in tmp_path.rglob("*") if "copy" in path.name) == before
+    await say(store, node)
+
+
+async def test_a_backup_goes_on_while_everything_goes_on(
+    store: Store, node: Node, tmp_path: Path, open_copy: CopyOpener
+) -> None:
+    async def speak() -> None:
+        for _ in range(10):
+            await say(store, node)
+
+    await asyncio.gather(speak(), store.backup(tmp_path / "copy.db"), speak())
+    copy = await open_copy(tmp_path / "copy.db")
+    assert await copy.check() == []
+    assert (await copy.statistics(None)).messages <= 40
+    assert (await store.statistics(None)).messages == 40
+
+
+async def test_a_healthy_store_has_no_findings_and_says_what_it_looked_at(store: Store, node: Node) -> None:
+    await a_little_of_everything(store, node)
+    assert await store.check() == []
+    invariants = store.invariants()
+    assert len(invariants) > 5
+    assert all(invariants)
+
+
+async def test_a_clock_that_jumps_breaks_no_invariant(store: Store, node: Node, clock: Clock) -> None:
+    begun = await begin(store, node)
+    clock.move(hours=-24)
+    await store.commit_reply(begun.lease, [to_message("hi", "assistant")])
+    await store.end_session(OWNER, begun.session.id, "closed")
+    again = await begin(store, node, id=begun.session.id)
+    clock.move(hours=-24)
+    await store.settle_turn(again.lease, Settlement(TurnStatus.FAILED))
+    assert await store.check() == []
+
+
+async def test_a_repair_of_a_healthy_store_changes_nothing_that_is_said(store: Store, node: Node) -> None:
+    await a_little_of_everything(store, node)
+    before = await everything(store)
+    done = await store.repair()
+    assert all(isinstance(sentence, str) for sentence in done)
+    assert await everything(store) == before
+    assert [hit.message.seq for hit in await store.search(OWNER, "tide")] == [1]
+
+
+# --- closing ---------------------------------------------------------------------------------------
+
+
+async def test_what_was_accepted_is_finished_before_closing(
+    store: Store, node: Node, second_store: Store
+) -> None:
+    begun = await begin(store, node)
+    appends = [
+        asyncio.create_task(store.append(begun.lease, [to_message(str(n), "assistant")])) for n in range(50)
+    ]
+    await asyncio.sleep(0)
+    await store.close()
+    assert await asyncio.gather(*appends) == list(range(2, 52))
+    assert (await second_store.statistics(OWNER)).messages == 51
+
+
+async def test_closing_twice_is_closing_once(store: Store, node: Node) -> None:
+    await store.close()
+    await store.close()
+
+
+async def test_what_is_closed_can_be_opened_again_with_all_it_held(
+    store: Store, node: Node, second_store: Store
+) -> None:
+    await a_little_of_everything(store, node)
+    before = await everything(store)
+    await store.close()
+    assert await everything(second_store) == before
+
+
+Verb = Callable[[Store, TurnBegun, Path], Awaitable[object]]
+
+VERBS: dict[str, Verb] = {
+    "resolve": lambda s, b, _: s.resolve(OWNER, Address(id=b.session.id)),
+    "session": lambda s, b, _: s.session(OWNER, b.session.id),
+    "sessions": lambda s, b, _: s.sessions(SessionFilter(OWNER)),
+    "line": lambda s, b, _: s.line(OWNER, b.session.conversation_id),
+    "forks": lambda s, b, _: s.forks(OWNER, b.session.conversation_id),
+    "messages": lambda s, b, _: s.messages(OWNER, b.session.conversation_id),
+    "context": lambda s, b, _: s.context(OWNER, b.session.id),
+    "turn": lambda s, b, _: s.turn(OWNER, b.turn.id),
+    "turns": lambda s, b, _: s.turns(OWNER, b.session.conversation_id),
+    "turn_messages": lambda s, b, _: s.turn_messages(b.turn.id),
+    "drafts": lambda s, b, _: s.drafts(b.turn.id),
+    "events": lambda s, b, _: s.events(owner=None),
+    "search": lambda s, b, _: s.search(OWNER, "hello"),
+    "statistics": lambda s, b, _: s.statistics(None),
+    "open_session": lambda s, b, _: s.open_session(OWNER, Address(), b.lease.node_id),
+    "end_session": lambda s, b, _: s.end_session(OWNER, b.session.id, "closed"),
+    "resume_session": lambda s, b, _: s.resume_session(OWNER, b.session.id, b.lease.node_id),
+    "fork": lambda s, b, _: s.fork(OWNER, b.session.id, b.lease.node_id),
+    "set_title": lambda s, b, _: s.set_title(OWNER, b.session.conversation_id, "Kelp"),
+    "add_alias": lambda s, b, _: s.add_alias(OWNER, "kelp", b.session.conversation_id),
+    "exclude": lambda s, b, _: s.exclude(OWNER, b.session.conversation_id, [1], "wrong"),
+    "delete_message": lambda s, b, _: s.delete_message(OWNER, b.session.conversation_id, 1),
+    "delete_conversation": lambda s, b, _: s.delete_conversation(OWNER, b.session.conversation_id),
+    "append": lambda s, b, _: s.append(b.lease, [to_message("late", "assistant")]),
+    "append_draft": lambda s, b, _: s.append_draft(b.lease, draft(0, "late")),
+    "commit_reply": lambda s, b, _: s.commit_reply(b.lease),
+    "settle_turn": lambda s, b, _: s.settle_turn(b.lease, Settlement(TurnStatus.FAILED)),
+    "cancel_turn": lambda s, b, _: s.cancel_turn(OWNER, b.turn.id, TurnStatus.CANCELLED, "stop"),
+    "join": lambda s, b, _: s.join(Node(new_id("node"), NodeKind.CLI, identity())),
+    "beat": lambda s, b, _: s.beat(b.lease.node_id),
+    "leave": lambda s, b, _: s.leave(b.lease.node_id, "closed"),
+    "nodes": lambda s, b, _: s.nodes(),
+    "probe": lambda s, b, _: s.probe([]),
+    "reap": lambda s, b, _: s.reap(b.lease.node_id, 0, "late"),
+    "leftovers": lambda s, b, _: s.leftovers(),
+    "settle_conversation": lambda s, b, _: s.settle_conversation(b.session.conversation_id),
+    "reap_session": lambda s, b, _: s.reap_session(b.session.id),
+    "settle_node": lambda s, b, _: s.settle_node(b.lease.node_id),
+    "changed": lambda s, b, _: s.changed(0, 0),
+    "backup": lambda s, b, tmp_path: s.backup(tmp_path / "copy.db"),
+    "check": lambda s, b, _: s.check(),
+    "repair": lambda s, b, _: s.repair(),
+}
+
+
+async def test_a_closed_store_says_so_whatever_it_is_asked(
+    store: Store, node: Node, second_store: Store, tmp_path: Path
+) -> None:
+    begun = await begin(store, node)
+    await store.close()
+    before = await everything(second_store)
+    otherwise = {}
+    with pytest.raises(StoreClosed):
+        await store.begin_turn(request(node))
+    with pytest.raises(StoreClosed):
+        store.version()
+    for name, verb in VERBS.items():
+        try:
+            otherwise[name] = await verb(store, begun, tmp_path)
+        except StoreClosed:
+            continue
+        except Exception as error:
+            otherwise[name] = error
+    assert otherwise == {}
+    assert await everything(second_store) == before
+    assert not (tmp_path / "copy.db").exists()
+
+
+def test_every_verb_of_the_protocol_is_on_that_list() -> None:
+    others = {"location", "close", "begin_turn", "version", "start_indexing", "invariants", "now"}
+    verbs = {name for name in vars(Store) if not name.startswith("_")}
+    assert verbs == {*VERBS, *others}

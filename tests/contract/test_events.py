@@ -1,0 +1,176 @@
+"""Events: everything that happened, in order, and never what was said."""
+
+import asyncio
+
+import msgspec
+
+from holdfast.domain.conversations import Address
+from holdfast.domain.drafts import Draft
+from holdfast.domain.events import EVENT_MEANINGS, Event
+from holdfast.domain.nodes import Node
+from holdfast.domain.turns import RequestKey, Settlement, TurnStatus
+from holdfast.store.base import Store
+from tests.contract.steps import (
+    OTHER,
+    OWNER,
+    Clock,
+    all_events,
+    begin,
+    calling,
+    draft,
+    ended,
+    new_node,
+    reap,
+    result,
+    say,
+    sweep,
+    to_message,
+)
+
+CANARY = "heliotrope"
+
+
+def types(events: list[Event]) -> list[str]:
+    return [event.type for event in events]
+
+
+async def test_a_turn_leaves_its_events_in_the_order_they_happened(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    begun = await begin(store, node, key="telegram:dm:42")
+    at = clock.move(seconds=1)
+    await store.commit_reply(begun.lease, [to_message("hi", "assistant")])
+    session = begun.session
+    told = await store.events(owner=OWNER)
+    assert types(told) == ["conversation.opened", "session.opened", "turn.started", "turn.completed"]
+    opened, began, started, completed = told
+    assert opened.data == {"key": "telegram:dm:42", "source": "telegram"}
+    assert began.data == {"edge": None, "parent": None, "attached": False, "source": "telegram"}
+    assert started.data == {"seq": 1, "node": node.id}
+    assert completed.data == {"seq": 2}
+    assert completed.at == at
+    assert {event.conversation_id for event in told} == {session.conversation_id}
+    assert [event.session_id for event in told] == [None, session.id, session.id, session.id]
+    assert [event.turn_id for event in told] == [None, None, begun.turn.id, begun.turn.id]
+
+
+async def test_nodes_leave_events_that_are_nobodys(store: Store, node: Node) -> None:
+    second = await new_node(store)
+    await store.leave(second.id, "closed")
+    third = await new_node(store)
+    await reap(store, third)
+    told = await store.events(owner=None)
+    assert types(told) == ["node.joined", "node.joined", "node.left", "node.joined", "node.reaped"]
+    assert told[0].data == {
+        "node": node.id,
+        "kind": "library",
+        "host": node.identity.host,
+        "pid": node.identity.pid,
+    }
+    assert told[2].data == {"node": second.id}
+    assert told[4].data == {"node": third.id, "why": "its test said so"}
+    assert await store.events(owner=OWNER) == []
+
+
+async def test_events_are_read_from_a_cursor_without_gap_or_repetition(store: Store, node: Node) -> None:
+    for _ in range(5):
+        await say(store, node)
+    whole = await all_events(store)
+    assert [event.id for event in whole] == sorted({event.id for event in whole})
+    for limit in (1, 3, 7, 100):
+        told: list[Event] = []
+        while page := await store.events(owner=None, after=told[-1].id if told else 0, limit=limit):
+            assert len(page) <= limit
+            told += page
+        assert told == whole
+    assert await store.events(owner=None, after=whole[-1].id) == []
+
+
+async def test_events_are_their_owners(store: Store, node: Node) -> None:
+    mine = (await say(store, node)).session.conversation_id
+    theirs = (await say(store, node, owner=OTHER)).session.conversation_id
+    assert {event.conversation_id for event in await store.events(owner=OWNER)} == {mine}
+    assert {event.conversation_id for event in await store.events(owner=OTHER)} == {theirs}
+    assert await store.events(owner=OWNER, conversation_id=theirs) == []
+    assert len(await store.events(owner=OTHER, conversation_id=theirs)) == 4
+    assert len(await store.events(owner=None, conversation_id=theirs)) == 4
+
+
+async def test_a_conversations_events_have_a_cursor_too(store: Store, node: Node) -> None:
+    session = (await say(store, node)).session
+    await say(store, node)
+    whole = await store.events(owner=OWNER, conversation_id=session.conversation_id)
+    assert len(whole) == 4
+    rest = await store.events(
+        owner=OWNER, conversation_id=session.conversation_id, after=whole[1].id, limit=1
+    )
+    assert rest == whole[2:3]
+
+
+async def test_a_reader_that_follows_misses_nothing_of_many_writers(
+    store: Store, node: Node, second_store: Store, second_node: Node
+) -> None:
+    async def speak(by: Store, who: Node) -> None:
+        for _ in range(10):
+            await say(by, who)
+
+    async def follow() -> list[Event]:
+        told: list[Event] = []
+        while len(told) < 2 + 20 * 4:
+            since = store.version()
+            page = await store.events(owner=None, after=told[-1].id if told else 0, limit=9)
+            told += page
+            if not page:
+                await store.changed(since, 5)
+        return told
+
+    async with asyncio.timeout(20):
+        told, _, _ = await asyncio.gather(follow(), speak(store, node), speak(second_store, second_node))
+    assert told == await all_events(store)
+
+
+async def test_what_was_deleted_leaves_no_gap_in_the_order(store: Store, node: Node) -> None:
+    first = (await say(store, node)).session
+    last = (await all_events(store))[-1].id
+    await store.delete_conversation(OWNER, first.conversation_id)
+    told = await store.events(owner=None, after=last)
+    assert types(told) == ["conversation.deleted"]
+    assert told[0].id > last
+
+
+async def test_no_event_holds_what_was_said(
+    store: Store, node: Node, second_store: Store, second_node: Node
+) -> None:
+    """Everything that can happen does, with a canary in every message; no event may sing of it."""
+    key = RequestKey("/r", "k", b"h")
+    begun = await begin(store, node, CANARY, key="cli:ada", request_key=key, attached=True)
+    await store.append(begun.lease, [to_message(calling("a", content=CANARY))])
+    await store.append(begun.lease, [to_message(result("a", CANARY))])
+    await store.append_draft(begun.lease, Draft(0, 1, CANARY.encode(), {"content": CANARY}))
+    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED, error="it stopped"))
+    again = await begin(second_store, second_node, CANARY, key="cli:ada", request_key=key)
+    await second_store.commit_reply(again.lease, [to_message(CANARY, "assistant")])
+    conversation = again.session.conversation_id
+    for status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
+        more = await begin(store, node, CANARY, key="cli:ada")
+        await store.append_draft(more.lease, draft(0, CANARY))
+        assert await store.cancel_turn(OWNER, more.turn.id, status, "somebody said stop")
+    await store.exclude(OWNER, conversation, [1], "wrong")
+    await store.delete_message(OWNER, conversation, 2)
+    fork = await store.fork(OWNER, again.session.id, node.id)
+    await store.end_session(OWNER, again.session.id, "new")
+    await store.resume_session(OWNER, again.session.id, node.id)
+    dropped = await ended(store, node, "completed", key="dropped")
+    await store.delete_conversation(OWNER, dropped.conversation_id)
+    attached = await begin(second_store, second_node, CANARY, key="attached", attached=True)
+    await second_store.append_draft(attached.lease, draft(0, CANARY))
+    await reap(store, second_node)
+    await sweep(store)
+    await store.open_session(OWNER, Address(id=attached.session.id), node.id)
+    await store.leave(node.id, "closed")
+
+    told = await all_events(store)
+    assert CANARY.encode() not in msgspec.json.encode(told)
+    assert set(types(told)) == set(EVENT_MEANINGS)
+    assert len(await store.search(OWNER, CANARY)) > 5
+    assert fork.conversation_id in {event.conversation_id for event in told}

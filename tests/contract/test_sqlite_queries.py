@@ -1,0 +1,293 @@
+"""The SQLite engine's statements: what they cost, and how they are committed together."""
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.domain.conversations import Address
+from holdfast.domain.nodes import Node
+from holdfast.errors import HoldfastError, NotFound
+from holdfast.store.base import SessionFilter
+from holdfast.store.sqlite import connections, engine
+from holdfast.store.sqlite.engine import SQLiteStore, open_store
+from holdfast.store.sqlite.queries import load
+from tests.contract.steps import (
+    OWNER,
+    Clock,
+    begin,
+    contents,
+    ended,
+    new_node,
+    request,
+    say,
+    to_message,
+)
+
+
+@dataclass
+class Meter:
+    """Counts what all connections of a store run: statements, and the steps of SQLite's machine."""
+
+    statements: list[str] = field(default_factory=list)
+    steps: int = 0
+
+    def note(self, event: dict[str, Any]) -> None:
+        self.statements.append(event["sql"])
+        self.steps += event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+
+    def clear(self) -> None:
+        self.statements.clear()
+        self.steps = 0
+
+    def count(self, statement: str) -> int:
+        return len([sql for sql in self.statements if sql.startswith(statement)])
+
+
+@pytest.fixture
+async def metered(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[SQLiteStore, Meter]]:
+    meter = Meter()
+    connect = connections.connect
+
+    def connect_metered(*arguments: Any, **options: Any) -> apsw.Connection:
+        connection = connect(*arguments, **options)
+        connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, meter.note)
+        return connection
+
+    monkeypatch.setattr(engine, "connect", connect_metered)
+    store = await open_store(tmp_path / "store.db", clock=clock)
+    yield store, meter
+    assert await store.check() == []
+    await store.close()
+
+
+@pytest.fixture
+def store(metered: tuple[SQLiteStore, Meter]) -> SQLiteStore:
+    return metered[0]
+
+
+@pytest.fixture
+def meter(metered: tuple[SQLiteStore, Meter]) -> Meter:
+    return metered[1]
+
+
+@pytest.fixture
+async def node(store: SQLiteStore) -> Node:
+    return await new_node(store)
+
+
+# --- plans -----------------------------------------------------------------------------------------
+
+# Each walks a whole table on purpose: it counts, checks or lists everything, for an operator.
+MAY_SCAN = {
+    "all_nodes",
+    "conversation_total",
+    "message_total",
+    "session_end_reasons",
+    "session_sources",
+    "session_totals",
+    "conversations_by_alias_anywhere",
+    "conversations_by_key_anywhere",
+    "at_most_one_open_session",
+    "ended_sessions_say_why",
+    "gap_free_numbers",
+    "owners_agree",
+    "requests_have_turns",
+    "tips_are_newest",
+    "turns_hold_leases",
+    "turns_in_known_states",
+}
+# Indexes that hold only what is going on right now: walking one costs what there is to be done.
+SMALL_INDEXES = {
+    "conversations_held",
+    "nodes_unsettled",
+    "sessions_attached",
+    "sessions_due",
+    "turns_running",
+}
+
+
+def plan_of(connection: apsw.Connection, statement: str) -> list[str]:
+    names = set(re.findall(r":(\w+)", statement))
+    values: Any = dict.fromkeys(names) if names else (None,) * statement.count("?")
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+
+def walks_a_table(step: str) -> bool:
+    if not step.startswith("SCAN ") or step.startswith("SCAN ("):  # a subquery's own rows
+        return False
+    index = re.search(r"USING (?:COVERING )?INDEX (\w+)", step)
+    return index is None or index[1] not in SMALL_INDEXES
+
+
+@pytest.mark.parametrize("name", sorted(set(load().names()) - MAY_SCAN))
+async def test_no_statement_of_daily_life_walks_a_table(
+    tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "plans.db"
+    if not path.exists():
+        await (await open_store(path)).close()
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        steps = plan_of(connection, getattr(load(), name))
+    finally:
+        connection.close()
+    assert [step for step in steps if walks_a_table(step)] == []
+
+
+def test_the_list_of_exceptions_names_statements_that_exist() -> None:
+    assert set(load().names()) >= MAY_SCAN
+
+
+@pytest.mark.parametrize(
+    "name", ["sessions_of_owner", "sessions_of_all", "events_after", "events_of_conversation"]
+)
+async def test_a_page_is_read_in_its_order_without_sorting(tmp_path: Path, name: str) -> None:
+    await (await open_store(tmp_path / "store.db")).close()
+    connection = apsw.Connection(str(tmp_path / "store.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    assert not [step for step in plan_of(connection, getattr(load(), name)) if "TEMP B-TREE" in step]
+    connection.close()
+
+
+# --- costs -----------------------------------------------------------------------------------------
+
+
+async def test_resolving_a_stale_id_costs_the_same_for_a_line_of_2_and_of_200(
+    store: SQLiteStore, meter: Meter, node: Node
+) -> None:
+    first: dict[int, str] = {}
+    for length in (2, 200):
+        first[length] = (await ended(store, node, "new", key=f"line of {length}")).id
+        for _ in range(length - 2):
+            tip = await store.open_session(OWNER, Address(key=f"line of {length}"), node.id)
+            await store.end_session(OWNER, tip.id, "new")
+        await store.open_session(OWNER, Address(key=f"line of {length}"), node.id)
+    costs = {}
+    for length, stale in first.items():
+        place = await store.resolve(OWNER, Address(id=stale))
+        assert place.tip.ordinal == length
+        meter.clear()
+        await store.resolve(OWNER, Address(id=stale))
+        resolving = (len(meter.statements), meter.steps)
+        meter.clear()
+        await say(store, node, id=stale)
+        costs[length] = (resolving, len(meter.statements), meter.steps)
+    assert costs[2] == costs[200]
+
+
+async def test_a_page_of_sessions_and_a_sweep_cost_what_they_tell_not_what_is_stored(
+    store: SQLiteStore, meter: Meter, node: Node
+) -> None:
+    costs = []
+    for number in (30, 300):
+        await asyncio.gather(*(store.open_session(OWNER, Address(), node.id) for _ in range(number)))
+        meter.clear()
+        await store.sessions(SessionFilter(OWNER), limit=10)
+        await store.sessions(SessionFilter(None), limit=10)
+        await store.leftovers()
+        await store.nodes()
+        last = (await store.events(owner=OWNER, limit=3))[-1].id
+        await store.events(owner=OWNER, after=last, limit=3)
+        costs.append((len(meter.statements), meter.steps))
+    assert costs[0] == costs[1]
+
+
+# --- commits ---------------------------------------------------------------------------------------
+
+
+async def all_in_one_group(store: SQLiteStore, *writes: Any) -> list[Any]:
+    """Let these writes wait together behind one that takes its time, so that they share a transaction."""
+    gate = threading.Event()
+    slow = asyncio.create_task(store._writer.submit(lambda connection: gate.wait(10)))
+    await asyncio.sleep(0.02)
+    tasks = [asyncio.create_task(write) for write in writes]
+    await asyncio.sleep(0)
+    gate.set()
+    await slow
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_writes_that_wait_together_share_one_commit(
+    store: SQLiteStore, meter: Meter, node: Node
+) -> None:
+    begun = [await begin(store, node, str(number)) for number in range(20)]
+    meter.clear()
+    told = await all_in_one_group(
+        store, *(store.append(one.lease, [to_message("more", "assistant")]) for one in begun)
+    )
+    assert told == [2] * 20
+    assert meter.count("COMMIT") == 2  # the one they waited behind, and theirs
+
+
+async def test_one_that_is_refused_leaves_its_group_alone(
+    store: SQLiteStore, meter: Meter, node: Node
+) -> None:
+    running = await begin(store, node)
+    meter.clear()
+    told = await all_in_one_group(
+        store,
+        store.append(running.lease, [to_message("one", "assistant")]),
+        store.begin_turn(request(node, id="sess_unknown")),
+        store.append(running.lease, [to_message("two", "assistant")]),
+    )
+    assert (told[0], type(told[1]), told[2]) == (2, NotFound, 3)
+    assert meter.count("COMMIT") == 2
+    assert meter.count("ROLLBACK") == 0
+    assert await contents(store, running.session.conversation_id) == ["hello", "one", "two"]
+
+
+async def test_one_that_fails_after_it_has_written_harms_nobody(
+    store: SQLiteStore, meter: Meter, node: Node
+) -> None:
+    running = await begin(store, node)
+
+    def write_and_break(connection: apsw.Connection) -> None:
+        connection.execute("UPDATE conversations SET title = 'half-written'")
+        raise ZeroDivisionError
+
+    def write_and_refuse(connection: apsw.Connection) -> None:
+        connection.execute("UPDATE conversations SET title = 'half-written'")
+        raise HoldfastError("changed its mind too late")
+
+    def write_and_violate(connection: apsw.Connection) -> None:
+        connection.execute("UPDATE conversations SET title = 'half-written'")
+        connection.execute("INSERT INTO store (id, created_at) SELECT id, created_at FROM store")
+
+    def write_and_roll_back(connection: apsw.Connection) -> None:
+        connection.execute("UPDATE conversations SET title = 'half-written'")
+        connection.execute("INSERT OR ROLLBACK INTO store (id, created_at) SELECT id, created_at FROM store")
+
+    bad = [write_and_break, write_and_refuse, write_and_violate, write_and_roll_back]
+    writes: list[Awaitable[Any]] = []
+    for number, work in enumerate(bad):
+        writes.append(store.append(running.lease, [to_message(str(number), "assistant")]))
+        writes.append(store._writer.submit(work))
+    told = await all_in_one_group(store, *writes)
+    assert told[::2] == [2, 3, 4, 5]
+    assert all(isinstance(outcome, Exception) for outcome in told[1::2])
+    assert await contents(store, running.session.conversation_id) == ["hello", "0", "1", "2", "3"]
+    assert (await store.session(OWNER, running.session.id)).title is None
+    await store.commit_reply(running.lease)
+
+
+async def test_a_caller_that_goes_away_does_not_undo_its_write(store: SQLiteStore, node: Node) -> None:
+    running = await begin(store, node)
+    write = asyncio.create_task(store.append(running.lease, [to_message("said", "assistant")]))
+    await asyncio.sleep(0)
+    write.cancel()
+    assert await store.append(running.lease, [to_message("after", "assistant")]) == 3
+    assert await contents(store, running.session.conversation_id) == ["hello", "said", "after"]
+
+
+async def test_writes_are_on_disk_in_full_before_they_are_acknowledged(store: SQLiteStore) -> None:
+    synchronous = await store._writer.submit(lambda c: c.execute("PRAGMA synchronous").get)
+    foreign_keys = await store._writer.submit(lambda c: c.execute("PRAGMA foreign_keys").get)
+    assert (synchronous, foreign_keys) == (2, 1)

@@ -1,0 +1,122 @@
+"""Writing processes by the hundred: one warm process that forks them, so that none has to import anything.
+
+The nursery itself never opens a store. A child is a process of its own with its own pipe; when it is killed,
+`Child.wait` returns after the kernel has let go of everything it held.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+import holdfast
+
+from .records import Record, read_record
+from .scribe import Task, run_task
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment() -> dict[str, str]:
+    """What a process of ours needs to find the tests and the holdfast under test."""
+    source = str(Path(holdfast.__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join((source, str(ROOT)))}
+
+
+class Child:
+    """A writing process, seen from its parent."""
+
+    def __init__(self, pid: int, pipe: int, line: socket.socket) -> None:
+        self.pid = pid
+        self._pipe = pipe
+        self._line = line
+        self._rest = b""
+
+    def records(self, seconds: float | None = None) -> Iterator[Record]:
+        """What it tells, until it has ended or the time is up."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            if not select.select([self._pipe], [], [], left)[0]:
+                return
+            data = os.read(self._pipe, 65536)
+            if not data:
+                assert not self._rest, f"a torn line: {self._rest!r}"
+                return
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            yield from map(read_record, lines)
+            if left == 0.0:
+                return
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Its exit status, once it is completely gone (minus the signal's number if it was killed)."""
+        self._line.send(f"wait {self.pid}".encode())
+        status = int(self._line.recv(64))
+        os.close(self._pipe)
+        return status
+
+
+class Nursery:
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+
+    def start(self, task: Task) -> Child:
+        reading, writing = os.pipe()
+        socket.send_fds(self._line, [b"start " + msgspec.json.encode(task)], [writing])
+        os.close(writing)
+        return Child(int(self._line.recv(64)), reading, self._line)
+
+
+@contextmanager
+def nursery() -> Iterator[Nursery]:
+    """A warm process for as long as the block lasts. Breakages are read from the environment now."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", "tests.reliability.nursery", str(theirs.fileno())]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
+    theirs.close()
+    try:
+        yield Nursery(ours)
+    finally:
+        ours.close()
+        process.wait(10)
+
+
+def serve(line: socket.socket) -> None:
+    """The nursery's own side: fork and wait, as told, until the parent is gone."""
+    while True:
+        request, pipes, _, _ = socket.recv_fds(line, 1 << 20, 1)
+        if not request:
+            return
+        verb, _, rest = request.partition(b" ")
+        if verb == b"wait":
+            _, status = os.waitpid(int(rest), 0)
+            line.send(str(os.waitstatus_to_exitcode(status)).encode())
+            continue
+        pid = os.fork()
+        if pid == 0:
+            line.close()
+            status = 1
+            try:
+                run_task(msgspec.json.decode(rest, type=Task), pipes[0])
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(pipes[0])
+        line.send(str(pid).encode())
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

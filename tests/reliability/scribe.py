@@ -1,0 +1,258 @@
+"""The program of a writing process: several writers at once, on shared conversations, through the real store.
+
+It does what a starting holdfast does (open, join, reap), makes again the requests whose answers nobody has
+seen, and then takes one turn after another until it has done enough or is killed. Whatever the store has
+answered is told over the pipe at once, and so is whatever it refused: a full disk is tried again, and once
+the store has failed, everything else is tried too, to see that it stays failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.domain.conversations import Address
+from holdfast.domain.drafts import Draft
+from holdfast.domain.ids import new_id
+from holdfast.domain.leases import Lease
+from holdfast.domain.nodes import Node, NodeKind
+from holdfast.domain.turns import RequestKey, TurnBegun, TurnOutcome, TurnRepeated, TurnRequest, TurnWaits
+from holdfast.errors import HoldfastError, NodeReaped, StoreFailed, StoreFull, TurnSuperseded
+from holdfast.platforms import identity
+from holdfast.runtime.reaper import Reaper
+from holdfast.store.base import Store
+from holdfast.store.sqlite import writer
+from holdfast.store.sqlite.engine import open_store
+
+from .mutants import break_on_purpose, mutant
+from .power_vfs import install
+from .records import (
+    OWNER,
+    ROUTE,
+    Asked,
+    Begun,
+    Drafted,
+    Joined,
+    Known,
+    Note,
+    Refused,
+    Replied,
+    Said,
+    Tell,
+    asked_tag,
+    message_of,
+    said_tag,
+    teller,
+)
+
+T = TypeVar("T")
+
+EVENTS_PER_ATTEMPT = 1_000_000
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What a writing process is to do."""
+
+    database: str
+    life: str
+    """Unique: request keys and tags begin with it."""
+    seed: int
+    writers: int = 4
+    chats: int = 6
+    turns: int | None = None
+    """How many turns each writer takes; None: until it is killed."""
+    again: list[Asked] = []
+    """Requests to be made again first."""
+    checkpoint_pages: int | None = None
+    """Move the log into the file this often, so that a short run sees it happen."""
+    boot_id: str | None = None
+    """Pretend that the machine was started anew."""
+    closes: bool = True
+    """Close the store at the end, or just leave the process?"""
+    search: bool = False
+    """Keep the search index right behind."""
+    cuts: list[int] = []
+    """Cut the power before these operations on the disk, leaving behind what would be found …"""
+    survivors: str = ""
+    """… below this directory."""
+
+
+class Stopped(Exception):
+    """The store refused for good; it was told."""
+
+
+class Scribe:
+    def __init__(self, task: Task, tell: Tell) -> None:
+        self.task = task
+        self.tell = tell
+        self.early = mutant() == "acknowledge-before-commit"
+        who = identity() if task.boot_id is None else replace(identity(), boot_id=task.boot_id)
+        self.node = Node(new_id("node"), NodeKind.LIBRARY, who)
+        self.store: Store
+
+    async def run(self) -> None:
+        self.store = await self.ask("open", lambda: open_store(Path(self.task.database)))
+        await self.ask("join", lambda: self.store.join(self.node))
+        self.tell(Joined(self.node.id))
+        if self.task.search:
+            self.store.start_indexing()
+        for trouble in (await self.ask("reap", Reaper(self.store, lambda: self.node.id).reap_once)).troubles:
+            self.tell(Note("trouble", {"text": trouble}))
+        for asked in self.task.again:
+            await self.turn(asked.request, asked.chat)
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.task.writers):
+                group.create_task(self.write(number))
+        await self.ask("leave", lambda: self.store.leave(self.node.id, "completed"))
+        with suppress(NodeReaped):  # the right answer: it has left. A store that has failed meanwhile says so
+            await self.ask("beat", lambda: self.store.beat(self.node.id))
+        if self.task.closes:
+            await self.store.close()
+        self.tell(Note("finished"))
+
+    async def write(self, which: int) -> None:
+        chance = random.Random(f"{self.task.seed} {self.task.life} {which}")
+        number = 0
+        while self.task.turns is None or number < self.task.turns:
+            await self.turn(f"{self.task.life}.{which}.{number}", f"chat:{chance.randrange(self.task.chats)}")
+            number += 1
+
+    async def turn(self, request: str, chat: str) -> None:
+        """One turn, from the question to the reply."""
+        self.tell(Asked(request, chat))
+        outcome = await self.begin(request, chat)
+        if isinstance(outcome, TurnBegun):
+            turn = outcome.turn
+            self.tell(Begun(request, turn.id, turn.conversation_id, turn.first_seq, outcome.taken_up))
+            await self.answer(request, outcome)
+        elif isinstance(outcome, TurnRepeated):
+            self.tell(Known(request, outcome.turn.id, outcome.turn.status.value))
+        else:
+            self.tell(Known(request, "", "superseded"))
+
+    async def begin(self, request: str, chat: str) -> TurnOutcome | None:
+        """Wait until nobody else holds the conversation. None: a later turn was quicker."""
+        message = message_of(asked_tag(request))
+        wanted = TurnRequest(
+            turn_id=new_id("turn"),
+            owner=OWNER,
+            node_id=self.node.id,
+            address=Address(key=chat),
+            messages=(message,),
+            attached=chat[-1] in "02468",
+            request_key=RequestKey(ROUTE, request, hashlib.sha256(message.body).digest()),
+        )
+        while True:
+            try:
+                outcome = await self.ask("begin_turn", lambda: self.store.begin_turn(wanted))
+            except TurnSuperseded:
+                return None
+            if not isinstance(outcome, TurnWaits):
+                return outcome
+            await asyncio.sleep(0.002)
+
+    async def answer(self, request: str, begun: TurnBegun) -> None:
+        lease, attempt = begun.lease, begun.turn.attempt
+        chance = random.Random(f"{request} {attempt}")
+        last = begun.turn.first_seq  # of a turn that was taken up, not quite; only the early mutant cares
+        if chance.random() < 0.3:
+            for kind in "cr":
+                last = await self.say(lease, said_tag(kind, request, attempt), last + 1)
+        reply = said_tag("a", request, attempt)
+        for number in range(chance.choice((0, 0, 1, 3))):
+            await self.draft(lease, attempt * EVENTS_PER_ATTEMPT + number, f"{reply} piece {number}. ", reply)
+        replied = Replied(request, lease.turn_id, lease.conversation_id, last + 1, reply)
+        if self.early:
+            self.tell(replied)
+        last = await self.ask("commit_reply", lambda: self.store.commit_reply(lease, [message_of(reply)]))
+        if not self.early:
+            self.tell(msgspec.structs.replace(replied, last=last))
+
+    async def say(self, lease: Lease, tag: str, expected: int) -> int:
+        said = Said(lease.turn_id, lease.conversation_id, expected, [tag])
+        if self.early:
+            self.tell(said)
+        last = await self.ask("append", lambda: self.store.append(lease, [message_of(tag)]))
+        if not self.early:
+            self.tell(msgspec.structs.replace(said, last=last))
+        return last
+
+    async def draft(self, lease: Lease, event: int, text: str, reply: str) -> None:
+        draft = Draft(event, event, text.encode(), {"content": text})
+        await self.ask("append_draft", lambda: self.store.append_draft(lease, draft))
+        self.tell(Drafted(lease.turn_id, event, text, reply))
+
+    # --- refusals ----------------------------------------------------------------------------------
+
+    async def ask(self, verb: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """The store's answer. While the disk is full it is asked again: nothing may have been written, so
+        that must be harmless. Any other refusal is told and ends the process."""
+        for _ in range(1000):
+            try:
+                return await ask()
+            except (TurnSuperseded, NodeReaped):
+                raise
+            except HoldfastError as error:
+                self.tell(Refused(verb, type(error).__name__, str(error)[:1000]))
+                if isinstance(error, StoreFailed):
+                    await self.try_everything()
+                if not isinstance(error, StoreFull):
+                    raise Stopped from error
+                await asyncio.sleep(0.005)
+        raise Stopped
+
+    async def try_everything(self) -> None:
+        """The store has failed: whatever else is asked of it must fail in the same way."""
+        lease = Lease("conv_x", "sess_x", "turn_x", self.node.id, 1)
+        address = Address(key="late")
+        await self.attempt("open_session", lambda: self.store.open_session(OWNER, address, self.node.id))
+        await self.attempt("append", lambda: self.store.append(lease, [message_of("a-late")]))
+        await self.attempt("commit_reply", lambda: self.store.commit_reply(lease, [message_of("a-late")]))
+        await self.attempt("beat", lambda: self.store.beat(self.node.id))
+        await self.attempt("leave", lambda: self.store.leave(self.node.id, "completed"))
+
+    async def attempt(self, verb: str, ask: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await ask()
+        except StoreFailed:
+            return
+        except HoldfastError as error:
+            self.tell(Note("failed otherwise", {"verb": verb, "error": type(error).__name__}))
+            return
+        self.tell(Note("went on after failing", {"verb": verb}))
+
+
+def run_task(task: Task, pipe: int) -> None:
+    """Blocking: do the task, telling everything over `pipe`."""
+    tell = teller(pipe)
+    logging.disable()
+    break_on_purpose()
+    if task.checkpoint_pages is not None:
+        assert hasattr(writer, "CHECKPOINT_PAGES")
+        writer.CHECKPOINT_PAGES = task.checkpoint_pages
+    if task.cuts:
+        tell = install(task.database, task.cuts, task.survivors, task.seed, tell)
+    try:
+        asyncio.run(Scribe(task, tell).run())
+    except* Stopped:
+        tell(Note("stopped"))
+    except* Exception as errors:
+        tell(Note("broken", {"text": repr(errors)[:2000]}))
+        raise
+    if not task.closes:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    run_task(msgspec.json.decode(sys.argv[1], type=Task), int(sys.argv[2]))

