@@ -57,6 +57,8 @@ def connect(
         with private_umask():
             connection = apsw.Connection(str(database))
             connection.set_busy_handler(Patience(patience))
+            if connection.readonly("main"):  # SQLite opens a read-only file without a word
+                raise apsw.ReadOnlyError("the file is read-only")
             _check_owner(connection, database)
             connection.execute("PRAGMA journal_mode = WAL")
             # The first read makes -wal and -shm, while the umask is ours.

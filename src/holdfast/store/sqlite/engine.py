@@ -21,6 +21,7 @@ from ...domain.contexts import Context
 from ...domain.conversations import Address
 from ...domain.drafts import Draft
 from ...domain.events import Event
+from ...domain.ids import new_id
 from ...domain.leases import Lease
 from ...domain.messages import Message, NewMessage
 from ...domain.nodes import Identity, Liveness, Node, proof_of_death
@@ -144,12 +145,14 @@ class SQLiteStore:
     def _index(self) -> SearchIndex:
         with self._search_guard:
             if self._search is None:
-                self._search = SearchIndex(self._database, self._forget_upto)
+                self._search = SearchIndex(self._database, self._forgotten)
             return self._search
 
-    def _forget_upto(self, no: int) -> None:
+    def _forgotten(self, numbers: Sequence[int]) -> None:
         """The indexer has forgotten these messages; drop the rows that asked for it."""
-        self._writer.submit_later(lambda connection: connection.execute(Q.indexed_again, {"upto": no}))
+        self._writer.submit_later(
+            lambda connection: connection.executemany(Q.forgotten, ({"no": no} for no in numbers))
+        )
 
     def start_indexing(self) -> None:
         """Keep the search index right behind what is written, from now on."""
@@ -367,7 +370,7 @@ class SQLiteStore:
             raise BadInput(f"{target} exists already; a backup never overwrites a file")
         if not await asyncio.to_thread(target.parent.is_dir):
             raise BadInput(f"there is no directory {target.parent} for the backup")
-        partial = target.with_name(f"{target.name}.partial")
+        partial = target.with_name(f"{target.name}.{new_id('partial')}")
 
         def copy() -> None:
             try:

@@ -152,14 +152,18 @@ def search(
     if conversation_id is not None:
         conversation_of(tx, owner, conversation_id)
     scopes = [scope for scope in (conversation_id, owner) if scope is not None][:1]
+    asked = limit
+    while True:
+        numbers, more = index.search(words, scopes, asked)
+        rows = [row for no in numbers if (row := tx.one(Q.found_message, no=no, owner=owner))]
+        if len(rows) >= limit or not more:
+            break
+        asked *= 4  # deleted ones that the index still holds must not push living ones out
     found = []
-    for no in index.search(words, scopes, limit):
-        row = tx.one(Q.found_message, no=no, owner=owner)
-        if row is not None:
-            *columns, key, title = row
-            message = to_message(columns)
-            found.append(Found(message, snippet(message, words), key, title))
-    return found[:limit]
+    for *columns, key, title in rows[:limit]:
+        message = to_message(columns)
+        found.append(Found(message, snippet(message, words), key, title))
+    return found
 
 
 def snippet(message: Message, words: str, width: int = 160) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,10 @@ def to_match(words: str, scopes: list[str]) -> str:
 class SearchIndex:
     """Follows the database from a thread; answers searches from any other."""
 
-    def __init__(self, database: Path, forget_upto: Callable[[int], None]) -> None:
+    def __init__(self, database: Path, forgotten: Callable[[Sequence[int]], None]) -> None:
         self._database = database
         self.path = database.with_name(f"{database.name}.search")
-        self._forget_upto = forget_upto
+        self._forgotten = forgotten
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -142,7 +142,7 @@ class SearchIndex:
                 for (no,) in forgotten:
                     connection.execute("DELETE FROM words WHERE rowid = ?", (no,))
         if forgotten:
-            self._forget_upto(forgotten[-1][0])
+            self._forgotten([no for (no,) in forgotten])
         return True
 
     def rebuild(self) -> int:
@@ -175,8 +175,9 @@ class SearchIndex:
 
     # --- answering ---------------------------------------------------------------------------------
 
-    def search(self, words: str, scopes: list[str], limit: int) -> list[int]:
-        """Numbers of matching messages, best first, those behind the cursor included."""
+    def search(self, words: str, scopes: list[str], limit: int) -> tuple[list[int], bool]:
+        """Numbers of matching messages, what is behind the cursor first, then the best; and whether there
+        may be more. What was deleted a moment ago may be among them."""
         match = to_match(words, [scope_of(scope) for scope in scopes])
         while self.lag() > LONGEST_TAIL and self.follow_once():
             pass
@@ -189,13 +190,16 @@ class SearchIndex:
                         f"INSERT INTO temp.tail (rowid, text, scope) {_FILL}",
                         {"after": cursor, "upto": newest},
                     )
-                tail: list[Any] = connection.execute(
-                    "SELECT rowid FROM temp.tail(?) ORDER BY rank LIMIT ?", (match, limit)
-                ).fetchall()
-                known: list[Any] = connection.execute(
-                    "SELECT rowid FROM words(?) ORDER BY rank LIMIT ?", (match, limit)
-                ).fetchall()
-        return [no for (no,) in (*tail, *known)]
+                tail, known = (
+                    [
+                        int(str(row[0]))
+                        for row in connection.execute(
+                            f"SELECT rowid FROM {table}(?) ORDER BY rank LIMIT ?", (match, limit)
+                        )
+                    ]
+                    for table in ("temp.tail", "words")
+                )
+        return [*tail, *known], len(tail) == limit or len(known) == limit
 
     # --- the file ----------------------------------------------------------------------------------
 

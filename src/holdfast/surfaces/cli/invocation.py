@@ -106,23 +106,27 @@ class Invocation:
             yield opened
 
     @asynccontextmanager
-    async def node(self, owner: str) -> AsyncIterator[Holdfast]:
-        """This process as a node acting for `owner`; leaving the block ends what it holds.
+    async def node(self, *, existing: bool = False, quiet: bool = False) -> AsyncIterator[Holdfast]:
+        """This process as a node; leaving the block ends what it holds. `existing`: the store must be there.
 
-        Starting is not cut short by a signal: a half-open store would have nobody to close it.
+        Neither joining nor leaving is cut short by a signal: a half-open store would have nobody to close it.
         """
         from ...app import Holdfast
+        from ...domain.names import DEFAULT_OWNER
         from ...domain.nodes import NodeKind
         from ...runtime.turn_runner import finished
 
         self._start_logging()
+        if existing and not self.location.exists():
+            raise self.nothing_yet()
+        owner = self.owner or DEFAULT_OWNER
         node = Holdfast(self.settings, owner=owner, kind=NodeKind.CLI, sweep=False, catch_signals=False)
         try:
             await finished(node.start())
-            await sweep(node.reaper)
+            await sweep(node.reaper, quiet=quiet)
             yield node
         finally:
-            await node.stop()
+            await finished(node.stop())
 
     def wrong_usage(self, sentence: str) -> NoReturn:
         """Exit 2, with how the command is used."""
@@ -209,11 +213,10 @@ def command(group: typer.Typer, name: str) -> Callable[[Body], Body]:
 def carry_out(work: Coroutine[Any, Any, int | None]) -> int:
     """Run a command to its exit code; expected errors are told in a sentence or two."""
     import asyncio
-    import os
     import sys
 
     from ...errors import HoldfastError
-    from .output import complain
+    from .output import complain, mute
 
     try:
         code = asyncio.run(work) or 0
@@ -223,8 +226,7 @@ def carry_out(work: Coroutine[Any, Any, int | None]) -> int:
         complain(error)
         return 1
     except BrokenPipeError:
-        # Whoever read us has left. Nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        mute()
         return 141
     except KeyboardInterrupt:
         return 130

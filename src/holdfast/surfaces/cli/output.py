@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -92,19 +93,28 @@ def say(*parts: Cell) -> None:
 
 def note(sentence: str) -> None:
     """Something aside, on stderr."""
-    if sys.stderr.isatty():
-        console(stderr=True).print(_text([Styled(f"({sentence})", "dim")]), soft_wrap=True)
-    else:
-        print(f"({harmless(sentence)})", file=sys.stderr)
+    _to_stderr(Styled(f"({sentence})", "dim"))
 
 
 def complain(error: Exception | str, next_step: str = "") -> None:
     """What went wrong and what to do next, on stderr."""
     sentence = sentences(str(error), next_step or next_step_after(error))
-    if sys.stderr.isatty():
-        console(stderr=True).print(_text([Styled("Error: ", "bold red"), sentence]), soft_wrap=True)
-    else:
-        print(f"Error: {harmless(sentence)}", file=sys.stderr)
+    _to_stderr(Styled("Error: ", "bold red"), sentence)
+
+
+def _to_stderr(*parts: Cell) -> None:
+    with suppress(OSError):  # a terminal that was closed: there is nobody to tell
+        if sys.stderr.isatty():
+            console(stderr=True).print(_text(parts), soft_wrap=True)
+        else:
+            print(harmless("".join(_plain(part) for part in parts)), file=sys.stderr)
+
+
+def mute() -> None:
+    """Whoever read stdout has left: nothing more goes there, not even what is flushed at exit."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def next_step_after(error: Exception | str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -96,118 +96,121 @@ class _Run:
     def __init__(self, invocation: Invocation, interrupts: Interrupts) -> None:
         self._invocation = invocation
         self._interrupts = interrupts
+        self._voice = Voice(nobody_listens=interrupts.stop)
         self._session: LiveSession | None = None
-        self._turn_id: str | None = None
-        self._voice = Voice(interrupts.stop)
+        self._begun = False
+        self._answered = False
 
     async def turn(self, words: str, key: str | None, resume: str | None, source: str) -> int:
         import asyncio
 
-        from ...errors import HoldfastError, LeaseLost, ModelError
+        from ...errors import LeaseLost, ModelError
         from .output import complain
 
         try:
             model = await chosen_model(self._invocation)
             try:
-                owner = self._invocation.owner
-                assert owner is not None
-                async with self._invocation.node(owner) as node:
+                async with self._invocation.node() as node:
                     self._session = await node.session(key, id=resume, source=source)
-                    return await self._answer(node, model, words)
+                    await self._answer(node, model, words)
             finally:
+                self._voice.end()
                 await model.close()
         except asyncio.CancelledError:
-            self._voice.end()
-            if self._voice.unheard:
-                raise BrokenPipeError from None
-            if self._interrupts.number is None:
-                raise
-            complain("interrupted" + (f"; what was said is kept. {self._go_on()}" if self._turn_id else ""))
-            return self._interrupts.exit_code
+            return self._stopped()
         except LeaseLost:
-            self._voice.end()
-            complain(f"the turn was ended by someone else; what was said is kept. {self._go_on()}")
+            complain("the turn was ended by someone else; what was said is kept", self._go_on())
+            return 1
         except ModelError as error:
-            self._voice.end()
-            complain(error, f"Your message is kept. {self._go_on()}" if self._turn_id else "")
-        except HoldfastError:
-            self._voice.end()
-            raise
-        return 1
+            complain(error, f"Your message is kept. {self._go_on()}" if self._begun else "")
+            return 1
+        return 0
 
-    async def _answer(self, node: Holdfast, model: Model, words: str) -> int:
+    async def _answer(self, node: Holdfast, model: Model, words: str) -> None:
+        import asyncio
+
         from ...domain.sessions import EndReason
-        from ...runtime.turn_runner import TurnRunner
+        from ...runtime.turn_runner import TurnRunner, finished
+        from .output import note
 
         assert self._session is not None
         settings = self._invocation.settings
-        waiting = self._say_if_waiting(settings.server.busy_wait_seconds)
+        name = settings.model.name or None
+        busy = f"the conversation is busy with another turn; waiting up to {settings.server.busy_wait_seconds:g} s"
+        waiting = asyncio.get_running_loop().call_later(SAY_WAITING_SECONDS, note, busy)
         try:
-            live = self._session.turn(words, model=settings.model.name or None)
-            async with live as turn:
+            async with self._session.turn(words, model=name) as turn:
                 waiting.cancel()
-                self._turn_id = turn.id
+                self._begun = True
+                prompt = settings.agent.system_prompt
                 await TurnRunner(node.store).answer(
-                    turn,
-                    model,
-                    instructions=settings.agent.system_prompt,
-                    name=settings.model.name or None,
-                    listen=self._voice.say,
+                    turn, model, instructions=prompt, name=name, listen=self._voice.say
                 )
         finally:
             waiting.cancel()
-        self._voice.end()
+        self._answered = True
         # Only a session that was opened for this run ends with it; one that was open before goes on.
-        await node.stop(EndReason.COMPLETED)
-        return 0
+        await finished(node.stop(EndReason.COMPLETED))
 
-    def _say_if_waiting(self, seconds: float) -> Any:
-        import asyncio
+    def _stopped(self) -> int:
+        """After a signal, or when nobody listens any more."""
+        from .output import complain
 
-        from .output import note
-
-        sentence = f"the conversation is busy with another turn; waiting up to {seconds:g} s"
-        return asyncio.get_running_loop().call_later(SAY_WAITING_SECONDS, note, sentence)
+        if self._answered:
+            return 0
+        if self._interrupts.number is None:
+            return 141
+        kept = f"; what was said is kept. {self._go_on()}" if self._begun else ""
+        complain(f"interrupted{kept}")
+        return self._interrupts.exit_code
 
     def _go_on(self) -> str:
         from .words import shell
 
         session = self._session
         assert session is not None
-        name = f"--key {shell(session.key)}" if session.key else f"--resume {session.id}"
         owner = self._invocation.owner_name
-        return f'Go on with: holdfast run {f"--owner {shell(owner)} " if owner else ""}{name} "…"'
+        words = [
+            "holdfast run",
+            *([f"--owner {shell(owner)}"] if owner else []),
+            f"--key {shell(session.key)}" if session.key else f"--resume {session.id}",
+        ]
+        return f'Go on with: {" ".join(words)} "…"'
 
 
 class Voice:
-    """The answer on stdout, piece by piece; harmless to a terminal. `stop`: what to do when nobody listens."""
+    """The answer on stdout, piece by piece; harmless to a terminal."""
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
-        self.unheard = False
-        """Has whoever read us left?"""
+    def __init__(self, nobody_listens: Callable[[], None]) -> None:
+        self._nobody_listens = nobody_listens
+        self._muted = False
         self._last = "\n"
 
     def say(self, chunk: Chunk) -> None:
         from .output import harmless, on_terminal
 
         text = chunk.adds.get("content", "")
-        if not text or self.unheard:
-            return
-        try:
-            sys.stdout.write(harmless(text) if on_terminal() else text)
-            sys.stdout.flush()
-            self._last = text
-        except BrokenPipeError:
-            self.unheard = True
-            self._stop()
+        if text:
+            self._write(harmless(text) if on_terminal() else text)
 
     def end(self) -> None:
         """Begin a new line, unless the answer did."""
-        if not self._last.endswith("\n") and not self.unheard:
-            self._last = "\n"
-            sys.stdout.write("\n")
+        if not self._last.endswith("\n"):
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        from .output import mute
+
+        if self._muted:
+            return
+        try:
+            sys.stdout.write(text)
             sys.stdout.flush()
+            self._last = text
+        except OSError:  # the pipe's reader has left, or the terminal was closed
+            self._muted = True
+            mute()
+            self._nobody_listens()
 
 
 async def chosen_model(invocation: Invocation) -> Model:

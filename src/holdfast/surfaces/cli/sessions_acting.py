@@ -100,9 +100,8 @@ async def resume(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = F
     from .output import say
     from .words import shell
 
-    session = await _named(invocation, id_or_key, as_json)
-    async with invocation.node(session.owner) as node:
-        session = await session_named(node.store, session.owner, session.id)
+    async with invocation.node(existing=True, quiet=as_json) as node:
+        session = await session_named(node.store, invocation.owner, id_or_key)
         resumed = await node.keeper.as_living(
             lambda: node.store.resume_session(session.owner, session.id, node.node_id)
         )
@@ -136,11 +135,12 @@ async def fork(
       holdfast sessions fork cli:ada --key cli:ada:experiment
       holdfast sessions fork sess_3f2a… --up-to 4
     """
+    from ..readings import session_named
     from .output import say
     from .words import shell
 
-    session = await _named(invocation, id_or_key, as_json)
-    async with invocation.node(session.owner) as node:
+    async with invocation.node(existing=True, quiet=as_json) as node:
+        session = await session_named(node.store, invocation.owner, id_or_key)
         forked = await node.keeper.as_living(
             lambda: node.store.fork(session.owner, session.id, node.node_id, up_to=up_to, key=key)
         )
@@ -187,14 +187,6 @@ async def delete(
         await opened.store.delete_conversation(opened.owner, conversation.id)
         say(f"{name} is deleted: {holds}.")
         return 0
-
-
-async def _named(invocation: Invocation, id_or_key: str, quiet: bool) -> Session:
-    """The session to act on, found before a node is made for it."""
-    from ..readings import session_named
-
-    async with invocation.existing(quiet=quiet) as opened:
-        return await session_named(opened.store, opened.owner, id_or_key)
 
 
 async def _print_session(store: Store, session: Session) -> None:

@@ -86,9 +86,9 @@ INSERT INTO unindexed (no) VALUES (:no) ON CONFLICT DO NOTHING;
 -- name: unindex_conversation
 INSERT INTO unindexed (no) SELECT no FROM messages WHERE conversation = :conversation ON CONFLICT DO NOTHING;
 
--- name: indexed_again
--- The indexer has forgotten these.
-DELETE FROM unindexed WHERE no <= :upto;
+-- name: forgotten
+-- The indexer has forgotten this one.
+DELETE FROM unindexed WHERE no = :no;
 
 -- name: message_total
 SELECT count(*) FROM messages m WHERE :owner IS NULL OR EXISTS (

@@ -39,7 +39,7 @@ VALUES (:owner, :route, :key, :body_hash, :turn, :now);
 INSERT INTO drafts (turn, first_event, last_event, reserved_to, after_seq, created_at, restarts, adds, events)
 SELECT :turn, :first_event, :last_event, :reserved_to, last_seq, :now, :restarts, :adds, :events
 FROM conversations WHERE id = :conversation AND token = :token AND holder = :node
-  AND NOT EXISTS (SELECT 1 FROM drafts WHERE turn = :turn AND first_event >= :first_event);
+  AND NOT EXISTS (SELECT 1 FROM drafts WHERE turn = :turn AND last_event >= :first_event);
 
 -- name: holds_lease
 SELECT 1 FROM conversations WHERE id = :conversation AND token = :token AND holder = :node;
