@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Generator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,15 +27,26 @@ from .errors import BadInput, StoreError
 from .handles import LiveSession, Workshop
 from .runtime.lease_keeper import LeaseKeeper
 from .runtime.node_keeper import NodeKeeper
+from .runtime.pruner import Pruner
 from .runtime.reaper import Reaper
 from .runtime.signals import ExitSignals
 from .runtime.sweeper import Sweeper
 from .settings import Settings, database_path, load
-from .store.base import Store
+from .store.base import Retention, Store
 
 log = logging.getLogger(__name__)
 
 SERVER_SWEEP_SECONDS = 1.0
+DRAFTS_KEPT = timedelta(hours=24)
+
+
+def retention_of(settings: Settings) -> Retention:
+    kept = settings.retention
+    return Retention(
+        drafts=DRAFTS_KEPT,
+        events=timedelta(days=kept.events_days),
+        requests=timedelta(days=kept.requests_days),
+    )
 
 
 async def open_store(url: str) -> Store:
@@ -77,7 +89,7 @@ class Holdfast:
             watch=BeatWatch(lease.stale_seconds, longest_gap=2 * sweep_seconds) if self._sweep else None,
             beating=lambda: self.keeper.beating,
         )
-        self.sweeper = Sweeper(self.reaper, sweep_seconds)
+        self.sweeper = Sweeper(self.reaper, sweep_seconds, Pruner(store, retention_of(self.settings)))
         self.leases = LeaseKeeper(store, self.keeper, self.reaper)
         self._workshop = Workshop(
             store, self.keeper, self.leases, self.owner, self.settings.server.busy_wait_seconds

@@ -63,6 +63,12 @@ class LeaseSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    events_days: float = _setting(30.0, "how long events are kept", above=0)
+    requests_days: float = _setting(30.0, "how long a retried request is recognised", above=0)
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     level: str = _setting("info", "how much is told", choices=("debug", "info", "warning", "error"))
     format: str = _setting("text", "how it is told", choices=("text", "json"))
@@ -75,6 +81,7 @@ class Settings:
     model: ModelSettings = field(default_factory=ModelSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each value that is not a default came from, by `section.name`."""

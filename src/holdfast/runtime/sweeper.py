@@ -11,6 +11,8 @@ import logging
 from dataclasses import dataclass, field
 
 from ..errors import StoreClosed, StoreError
+from ..store.base import Pruned
+from .pruner import Pruner
 from .reaper import Reaped, Reaper
 
 log = logging.getLogger(__name__)
@@ -21,21 +23,24 @@ class Swept:
     """What one sweep has done."""
 
     reaped: Reaped = field(default_factory=Reaped)
+    pruned: Pruned = field(default_factory=Pruned)
 
     @property
     def anything(self) -> bool:
-        return self.reaped.anything
+        return self.reaped.anything or self.pruned.anything
 
 
 class Sweeper:
-    def __init__(self, reaper: Reaper, sweep_seconds: float) -> None:
+    def __init__(self, reaper: Reaper, sweep_seconds: float, pruner: Pruner | None = None) -> None:
         self._reaper = reaper
+        self._pruner = pruner
         self._sweep_seconds = sweep_seconds
         self._task: asyncio.Task[None] | None = None
 
     async def sweep_once(self) -> Swept:
-        """One pass over what is due: dead nodes and what they left."""
-        return Swept(reaped=await self._reaper.reap_once())
+        """One pass over what is due: dead nodes and what they left, then what was kept long enough."""
+        reaped = await self._reaper.reap_once()
+        return Swept(reaped, await self._pruner.prune_once() if self._pruner else Pruned())
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._sweep_for_ever())

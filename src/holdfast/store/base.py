@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -70,6 +70,28 @@ class Leftovers:
     nodes: Sequence[str]
     conversations: Sequence[str]
     sessions: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long what is only kept for a while is kept."""
+
+    drafts: timedelta
+    events: timedelta
+    requests: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many of each were dropped."""
+
+    drafts: int = 0
+    events: int = 0
+    requests: int = 0
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.drafts or self.events or self.requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +346,10 @@ class Store(Protocol):
     async def settle_node(self, node_id: str) -> bool:
         """Note that nothing names this node any more, so that no sweep looks for it again. False if
         something still does."""
+        ...
+
+    async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:
+        """Drop what has been kept long enough, at most `limit` of each kind, the oldest first."""
         ...
 
     # --- waiting -----------------------------------------------------------------------------------

@@ -21,22 +21,22 @@ from ...domain.contexts import Context
 from ...domain.conversations import Address
 from ...domain.drafts import Draft
 from ...domain.events import Event
-from ...domain.ids import new_id
 from ...domain.leases import Lease
 from ...domain.messages import Message, NewMessage
 from ...domain.nodes import Identity, Liveness, Node, proof_of_death
 from ...domain.sessions import Session
 from ...domain.turns import Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
-from ...errors import BadInput, StoreClosed, StoreFailed, StoreUnusable
+from ...errors import StoreClosed, StoreUnusable
 from ...platforms import identity, start_of
-from ..base import Finding, Found, Held, Leftovers, Page, Place, SessionFilter, Statistics
+from ..base import Finding, Found, Held, Leftovers, Page, Place, Pruned, Retention, SessionFilter, Statistics
 from . import checks, node_writes, places, reads, session_writes, turn_writes
 from .connections import PATIENCE_SECONDS, check_library, connect
 from .contexts import ContextCache, read_context
+from .copies import back_up
 from .faults import cannot_open
-from .files import Inodes, prepare_directory, private_umask
+from .files import Inodes, prepare_directory
 from .locks import NodeLocks
-from .migrations import copy_database, migrate, newest
+from .migrations import migrate, newest
 from .readers import Readers
 from .rows import to_stamp
 from .search import SearchIndex
@@ -354,6 +354,9 @@ class SQLiteStore:
     async def settle_node(self, node_id: str) -> bool:
         return await self._write(lambda tx: node_writes.settle_node(tx, node_id))
 
+    async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:
+        return await self._write(lambda tx: node_writes.prune(tx, keep, limit))
+
     # --- waiting and care --------------------------------------------------------------------------
 
     def version(self) -> int:
@@ -366,25 +369,7 @@ class SQLiteStore:
 
     async def backup(self, target: Path) -> None:
         self._check_open()
-        if await asyncio.to_thread(target.exists):
-            raise BadInput(f"{target} exists already; a backup never overwrites a file")
-        if not await asyncio.to_thread(target.parent.is_dir):
-            raise BadInput(f"there is no directory {target.parent} for the backup")
-        partial = target.with_name(f"{target.name}.{new_id('partial')}")
-
-        def copy() -> None:
-            try:
-                with private_umask():
-                    copy_database(self._database, partial)
-                _publish(partial, target)
-            except (apsw.Error, OSError) as error:
-                raise StoreFailed(
-                    f"the backup to {target} failed ({error}); nothing was left behind"
-                ) from error
-            finally:
-                partial.unlink(missing_ok=True)
-
-        await asyncio.to_thread(copy)
+        await asyncio.to_thread(back_up, self._database, target)
 
     def invariants(self) -> Sequence[str]:
         return [checks.INTEGRITY, *checks.INVARIANTS.values(), SEARCH_INVARIANT]
@@ -400,18 +385,6 @@ class SQLiteStore:
         self._check_open()
         number = await asyncio.to_thread(self._index().rebuild)
         return [f"made the search index anew, over {number} messages"]
-
-
-def _publish(partial: Path, target: Path) -> None:
-    """Give a finished file its name, never over another one."""
-    try:
-        os.link(partial, target)
-    except FileExistsError:
-        raise
-    except OSError:  # a filesystem without hard links
-        if target.exists():
-            raise
-        partial.rename(target)
 
 
 _open_stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()

@@ -18,6 +18,7 @@ import apsw
 from ...domain.ids import new_id
 from ...errors import StoreUnusable
 from .connections import APPLICATION_ID
+from .copies import copy_database
 from .files import private_umask
 
 log = logging.getLogger(__name__)
@@ -76,17 +77,3 @@ def migrate(connection: apsw.Connection, database: Path, now: int) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def copy_database(source: Path, target: Path) -> None:
-    """A consistent copy of the committed state, by SQLite's online backup."""
-    reader = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
-    writer = apsw.Connection(str(target))
-    try:
-        with writer.backup("main", reader, "main") as backup:
-            while not backup.done:
-                backup.step(1000)
-        writer.execute("PRAGMA journal_mode = DELETE")
-    finally:
-        writer.close()
-        reader.close()

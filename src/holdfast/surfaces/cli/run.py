@@ -135,8 +135,8 @@ class _Run:
 
         assert self._session is not None
         settings = self._invocation.settings
-        name = settings.model.name or None
-        busy = f"the conversation is busy with another turn; waiting up to {settings.server.busy_wait_seconds:g} s"
+        name, wait = settings.model.name or None, settings.server.busy_wait_seconds
+        busy = f"the conversation is busy with another turn; waiting up to {wait:g} s"
         waiting = asyncio.get_running_loop().call_later(SAY_WAITING_SECONDS, note, busy)
         try:
             async with self._session.turn(words, model=name) as turn:

@@ -162,6 +162,7 @@ CREATE TABLE requests (
     PRIMARY KEY (owner, route, key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX requests_turn ON requests (turn);
+CREATE INDEX requests_by_age ON requests (created_at);
 
 -- Checkpoints of running replies, append-only. `after_seq` is the number of the message the reply follows.
 CREATE TABLE drafts (

@@ -1,0 +1,38 @@
+"""Drops what has been kept long enough: checkpoints of ended turns, old events, old request keys.
+
+Bounded per pass, the oldest first, and only now and then: a sweep with nothing to drop costs nothing.
+Messages, sessions and turns are never dropped by age here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from ..store.base import Pruned, Retention, Store
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 600.0
+
+
+class Pruner:
+    def __init__(
+        self, store: Store, keep: Retention, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._keep = keep
+        self._monotonic = monotonic
+        self._next = 0.0
+
+    async def prune_once(self) -> Pruned:
+        """One bounded pass; goes on at the next call while there is more, then pauses."""
+        if self._monotonic() < self._next:
+            return Pruned()
+        done = await self._store.prune(self._keep)
+        if done.anything:
+            log.info("dropped %d drafts, %d events, %d request keys", done.drafts, done.events, done.requests)
+        else:
+            self._next = self._monotonic() + PAUSE_SECONDS
+        return done
