@@ -293,6 +293,7 @@ class LiveTurn:
         settlement = Settlement(
             TurnStatus.INTERRUPTED if stopped else TurnStatus.FAILED,
             error="the program was stopped" if stopped else f"{type(error).__name__}: {error}",
+            code=type(error).__name__,
             usage=self.usage,
         )
         try:

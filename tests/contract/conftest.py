@@ -4,7 +4,9 @@ use nothing but the protocol's verbs.
 After each test that used `store`, its invariants are checked: whatever a test did, nothing may be broken.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,13 +30,25 @@ def clock() -> Clock:
     return Clock(datetime(2026, 3, 1, 12, tzinfo=UTC))
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A directory for the test's database, in memory where the system offers that: what a store promises does
+    not hang on the disk's speed. Whether it survives a crash is asked by tests/reliability, on real disks."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=memory) as directory:
+        yield Path(directory)
+
+
 @pytest.fixture(params=ENGINES)
-async def open_another(tmp_path: Path, clock: Clock) -> AsyncIterator[Opener]:
+async def open_another(home: Path, clock: Clock) -> AsyncIterator[Opener]:
     """Opens the test's database once more, as another process would."""
     opened: list[Store] = []
 
     async def open_it() -> Store:
-        opened.append(await open_store(tmp_path / "store.db", clock=clock))
+        opened.append(await open_store(home / "store.db", clock=clock))
         return opened[-1]
 
     yield open_it

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import Settlement, TurnBegun, TurnStatus
 from holdfast.errors import BadInput, HoldfastError, StoreClosed
 from holdfast.platforms import identity
-from holdfast.store.base import SessionFilter, Store
+from holdfast.store.base import Retention, SessionFilter, Store
 from tests.contract.conftest import CopyOpener
 from tests.contract.steps import (
     OTHER,
@@ -216,6 +217,7 @@ VERBS: dict[str, Verb] = {
     "settle_conversation": lambda s, b, _: s.settle_conversation(b.session.conversation_id),
     "reap_session": lambda s, b, _: s.reap_session(b.session.id),
     "settle_node": lambda s, b, _: s.settle_node(b.lease.node_id),
+    "prune": lambda s, b, _: s.prune(Retention(timedelta(1), timedelta(1), timedelta(1))),
     "changed": lambda s, b, _: s.changed(0, 0),
     "backup": lambda s, b, tmp_path: s.backup(tmp_path / "copy.db"),
     "check": lambda s, b, _: s.check(),

@@ -1,7 +1,7 @@
 """The search index of the SQLite engine: a file of its own, derived, never truth."""
 
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,14 +158,14 @@ async def test_a_message_deleted_while_others_are_being_forgotten_is_forgotten_t
     later = (await say(store, node, "kelp", "noted")).session
     await store.repair()
     monkeypatch.setattr(SearchIndex, "notice", lambda self: None)  # only our own hand indexes from here on
-    upto: list[int] = []
-    index = SearchIndex(database, upto.append)
+    forgotten: list[Sequence[int]] = []
+    index = SearchIndex(database, forgotten.append)
     try:
         await store.delete_message(OWNER, later.conversation_id, 1)
         assert index.follow_once()
         await store.delete_message(OWNER, first.conversation_id, 1)
-        for number in upto:
-            store._forget_upto(number)
+        for numbers in forgotten:
+            store._forgotten(numbers)
         await store.beat(node.id)  # behind it in the queue: it has been done
         for _ in range(5):
             index.follow_once()
@@ -173,6 +173,40 @@ async def test_a_message_deleted_while_others_are_being_forgotten_is_forgotten_t
     finally:
         monkeypatch.undo()
         index.stop()
+
+
+async def test_what_is_deleted_after_another_process_made_the_index_anew_leaves_the_new_one(
+    database: Path, opening: Opening
+) -> None:
+    store, other = await opening(), await opening()
+    node = await new_node(store)
+    session = (await say(store, node, "heliotrope", "noted")).session
+    for by in (store, other):
+        assert len(await by.search(OWNER, "heliotrope")) == 1
+    await other.repair()
+    assert indexed(database, "heliotrope") == 1
+    await store.delete_message(OWNER, session.conversation_id, 1)
+    for by in (store, other):
+        for _ in range(20):
+            await by.beat(node.id)
+            if not by._index().follow_once():
+                break
+    assert indexed(database, "heliotrope") == 0
+
+
+async def test_an_indexer_whose_bookkeeping_is_not_done_yet_does_not_run_in_circles(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the list of what to forget cannot be shortened; that is no reason to go on at once."""
+    store = await opening()
+    node = await new_node(store)
+    session = (await say(store, node, "heliotrope", "noted")).session
+    await store.repair()
+    monkeypatch.setattr(store._writer, "submit_later", lambda work: None)
+    monkeypatch.setattr(SearchIndex, "notice", lambda self: None)
+    await store.delete_message(OWNER, session.conversation_id, 1)
+    went_on = [store._index().follow_once() for _ in range(5)]
+    assert went_on[-1] is False
 
 
 async def test_deleted_messages_the_index_still_holds_do_not_push_living_ones_out(

@@ -46,7 +46,7 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.TURN_TAKEN_UP: "an unfinished turn was taken up again by a retry; data: attempt, node",
     EventType.TURN_COMPLETED: "the answer is on disk; data: seq",
     EventType.TURN_INTERRUPTED: "a turn was cut short; what it had said is kept; data: seq, why",
-    EventType.TURN_FAILED: "a turn failed; the user's message stays; data: error",
+    EventType.TURN_FAILED: "a turn failed; the user's message stays; data: code",
     EventType.TURN_CANCELLED: "a person stopped a turn; what it had said is kept; data: seq",
     EventType.NODE_JOINED: "a holdfast process began; data: node, kind, host, pid",
     EventType.NODE_LEFT: "a holdfast process ended in good order; data: node",

@@ -145,6 +145,9 @@ class Settlement:
     status: TurnStatus
     messages: tuple[NewMessage, ...] = ()
     error: str | None = None
+    """What happened, for people; may quote anything, so it stays with the turn."""
+    code: str | None = None
+    """The same in one word, such as the name of an exception; this goes into events."""
     usage: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

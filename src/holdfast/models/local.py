@@ -93,8 +93,7 @@ class LocalModel:
             return False
 
         def generate() -> None:
-            if not left.is_set():
-                self._loaded().handle_chat_completions(body, deliver)
+            self._loaded().handle_chat_completions(body, deliver)
 
         generation = loop.run_in_executor(self._thread, generate)
         generation.add_done_callback(lambda _: arrived.put_nowait(None))
@@ -113,7 +112,7 @@ class LocalModel:
                 raise ModelError("the local model stopped before it had finished")
         finally:
             left.set()
-            generation.cancel()
+            generation.cancel()  # if it had not begun
 
     async def close(self) -> None:
         """Stop a running generation and give the memory back."""

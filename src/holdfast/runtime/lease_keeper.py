@@ -6,14 +6,16 @@ is provably dead is reaped at once instead of being waited for. History is read 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TypeVar
 
 from ..domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus, TurnWaits
-from ..errors import ConversationBusy, NestedTurn, NodeReaped
+from ..errors import ConversationBusy, NestedTurn, NodeReaped, NotFound, StoreError
 from ..store.base import Store
 from .node_keeper import NodeKeeper
 from .reaper import Reaper
@@ -31,6 +33,7 @@ class LeaseKeeper:
         self._store = store
         self._keeper = keeper
         self._reaper = reaper
+        self._abandoned: set[asyncio.Task[None]] = set()
 
     async def begin(self, request: TurnRequest, wait_seconds: float) -> TurnBegun | TurnRepeated:
         """Begin the turn, or find the one this request already was; ConversationBusy when time is up."""
@@ -51,6 +54,10 @@ class LeaseKeeper:
         outcome: TurnBegun | TurnRepeated
         try:
             outcome = await self._wait(attempt, wait_seconds)
+        except asyncio.CancelledError:
+            self._keeper.ran(request.turn_id)
+            self._abandon(request.turn_id)
+            raise
         except BaseException:
             self._keeper.ran(request.turn_id)
             raise
@@ -59,6 +66,17 @@ class LeaseKeeper:
         if isinstance(outcome, TurnBegun):
             self._keeper.runs(outcome.turn.id)
         return outcome
+
+    def _abandon(self, turn_id: str) -> None:
+        """Its caller went away while it was being begun: if it did begin, nobody will ever run it."""
+
+        async def interrupt() -> None:
+            with suppress(NotFound, StoreError):  # it never began; or the next beat finds the stray lease
+                await self._store.cancel_turn(None, turn_id, TurnStatus.INTERRUPTED, "its caller went away")
+
+        task = asyncio.get_running_loop().create_task(interrupt())
+        self._abandoned.add(task)
+        task.add_done_callback(self._abandoned.discard)
 
     async def when_free(self, act: Callable[[], Awaitable[T]], wait_seconds: float) -> T:
         """Do something that needs the conversation to be free, waiting for it if need be."""

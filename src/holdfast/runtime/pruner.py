@@ -1,4 +1,4 @@
-"""Drops what has been kept long enough: checkpoints of ended turns, old events, old request keys.
+"""Drops what has been kept long enough: checkpoints of ended turns, events, request keys, nodes long gone.
 
 Bounded per pass, the oldest first, and only now and then: a sweep with nothing to drop costs nothing.
 Messages, sessions and turns are never dropped by age here.
@@ -32,7 +32,10 @@ class Pruner:
             return Pruned()
         done = await self._store.prune(self._keep)
         if done.anything:
-            log.info("dropped %d drafts, %d events, %d request keys", done.drafts, done.events, done.requests)
+            log.info(
+                "dropped %d drafts, %d events, %d request keys, %d nodes that are gone",
+                done.drafts, done.events, done.requests, done.nodes,
+            )  # fmt: skip
         else:
             self._next = self._monotonic() + PAUSE_SECONDS
         return done

@@ -74,7 +74,7 @@ class Leftovers:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long what is only kept for a while is kept."""
+    """How long what is only kept for a while is kept. Nodes that are gone go with their events."""
 
     drafts: timedelta
     events: timedelta
@@ -88,10 +88,11 @@ class Pruned:
     drafts: int = 0
     events: int = 0
     requests: int = 0
+    nodes: int = 0
 
     @property
     def anything(self) -> bool:
-        return bool(self.drafts or self.events or self.requests)
+        return bool(self.drafts or self.events or self.requests or self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.drafts import RESERVED_EVENTS, Draft, interrupted_reply, said
-from holdfast.domain.messages import MessageStatus
+from holdfast.domain.messages import MAX_BODY_BYTES, MessageStatus
 from holdfast.errors import BadInput
 
 
@@ -84,13 +84,13 @@ def test_events_numbered_otherwise_are_refused(first: int, last: int) -> None:
     [
         {"content": "a\x00b"},
         {"content": "\ud800"},
+        {"reasoning": "\x00"},
         {"tool_calls": "not a list"},
-        {"role": "user", "content": "x"},
+        {"content": "x" * MAX_BODY_BYTES},
     ],
+    ids=["NUL", "surrogate", "NUL in reasoning", "tool_calls", "too long"],
 )
-def test_a_checkpoint_that_was_taken_can_always_be_kept(
-    adds: dict[str, str],
-) -> None:
+def test_a_checkpoint_that_was_taken_can_always_be_kept(adds: dict[str, str]) -> None:
     """A turn that cannot be settled would hold its conversation for ever."""
     try:
         draft = Draft(0, 0, b"", adds)

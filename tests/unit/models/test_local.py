@@ -1,10 +1,9 @@
 """The real small model, for real; skipped, with the reason shown, only where it is not installed."""
 
 import asyncio
-import contextlib
 import importlib.util
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,25 +76,48 @@ async def test_one_answer_at_a_time(small: LocalModel) -> None:
     assert set(order) == {"a", "b"}
 
 
+class Counting:
+    """The engine, counting for each generation how often it calls back."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.calls: list[int] = []
+
+    def handle_chat_completions(self, body: bytes, deliver: Callable[[bytes], bool]) -> None:
+        self.calls.append(0)
+
+        def counted(data: bytes) -> bool:
+            self.calls[-1] += 1
+            return deliver(data)
+
+        self._engine.handle_chat_completions(body, counted)
+
+
 @real
-async def test_leaving_stops_the_generation(small: LocalModel) -> None:
-    stream = small.stream(asking("Tell me a very long story."))
+async def test_leaving_stops_the_generation(small: LocalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    await answer(small, asking("Hi", max_tokens=1))
+    engine = Counting(small._engine)
+    monkeypatch.setattr(small, "_engine", engine)
+
+    telling = small.stream(asking("Tell me a very long story."))
     for _ in range(3):
-        await anext(stream)
-    await stream.aclose()
+        await anext(telling)
+    await telling.aclose()
 
     reading_a_long_prompt = asyncio.create_task(answer(small, asking("word " * 3000)))
-    await asyncio.sleep(0.2)
+    while len(engine.calls) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     reading_a_long_prompt.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await reading_a_long_prompt
 
     waiting = asyncio.create_task(answer(small, asking("Hi")))
     await asyncio.sleep(0)
     waiting.cancel()
 
-    async with asyncio.timeout(15):  # to the end they would take far longer
-        assert fold(await answer(small, asking("Hi", max_tokens=2))).finish_reason
+    assert fold(await answer(small, asking("Hi", max_tokens=2))).finish_reason
+    story, prompt, hi = engine.calls  # the one that was left while it waited has not begun
+    assert story < 100, "to the end it would be a thousand tokens"
+    assert prompt < 20, "to the end it would be 47 steps and the answer"
+    assert hi
 
 
 @real

@@ -286,10 +286,12 @@ async def test_the_environment_cannot_send_the_key_elsewhere(
         assert proxy.seen == []
 
 
-async def test_cookies_are_not_kept(server: MockUpstream, upstream: Upstream) -> None:
+async def test_cookies_are_not_kept(server: MockUpstream) -> None:
     server.answers = [refuses(400, b"no", {"Set-Cookie": "a=b"}), says()]
-    await refusal(upstream)
-    await answer(upstream)
+    model = Upstream(server.url.replace("127.0.0.1", "localhost"), KEY)
+    await refusal(model)
+    await answer(model)
+    await model.close()
     assert "cookie" not in server.chats[1].headers
 
 

@@ -95,3 +95,16 @@ async def test_a_node_that_was_reaped_begins_its_turn_as_a_new_incarnation(store
     await store.reap(first, 0, "taken for dead")
     outcome = await leases.begin(request(first), 1)
     assert isinstance(outcome, TurnBegun) and outcome.lease.node_id == nodes.node_id != first
+
+
+async def test_a_turn_whose_caller_went_away_while_it_began_does_not_hold_the_conversation(
+    store: SQLiteStore,
+) -> None:
+    leases, nodes = await keeper_for(store)
+    beginning = asyncio.create_task(leases.begin(request(nodes.node_id), wait_seconds=5))
+    await asyncio.sleep(0)  # it has been handed to the writer, and nobody waits for it any more
+    beginning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await beginning
+    async with asyncio.timeout(2):
+        assert isinstance(await leases.begin(request(nodes.node_id), wait_seconds=2), TurnBegun)

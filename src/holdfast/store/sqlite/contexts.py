@@ -46,6 +46,12 @@ class ContextCache:
             self._kept.move_to_end(session_id)
             return kept.context
 
+    def clear(self) -> None:
+        """Something was deleted: it must not linger here."""
+        with self._lock:
+            self._kept.clear()
+            self._size = 0
+
     def put(self, session_id: str, revision: int, context: Context) -> None:
         size = sum(map(len, context.chunks))
         with self._lock:

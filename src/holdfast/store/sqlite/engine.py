@@ -266,10 +266,12 @@ class SQLiteStore:
 
     async def delete_message(self, owner: str | None, conversation_id: str, seq: int) -> None:
         await self._write(lambda tx: session_writes.delete_message(tx, owner, conversation_id, seq))
+        self._cache.clear()
         self.start_indexing()
 
     async def delete_conversation(self, owner: str | None, conversation_id: str) -> int:
         number = await self._write(lambda tx: session_writes.delete_conversation(tx, owner, conversation_id))
+        self._cache.clear()
         self.start_indexing()
         return number
 

@@ -82,6 +82,7 @@ def prune(tx: Transaction, keep: Retention, limit: int) -> Pruned:
         drafts=drop(Q.prune_drafts, keep.drafts),
         events=drop(Q.prune_events, keep.events),
         requests=drop(Q.prune_requests, keep.requests),
+        nodes=drop(Q.prune_nodes, keep.events),
     )
 
 

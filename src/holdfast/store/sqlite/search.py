@@ -13,6 +13,7 @@ content of messages is searched, tool calls' arguments are not.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -74,6 +75,14 @@ def to_match(words: str, scopes: list[str]) -> str:
     return " AND ".join([*(f"scope : {scope}" for scope in scopes), f"({wanted})"])
 
 
+def _start_over(connection: apsw.Connection) -> None:
+    connection.execute("DROP TABLE IF EXISTS words")
+    connection.execute(f"CREATE VIRTUAL TABLE words {_TABLE}")
+    connection.execute("INSERT INTO words (words, rank) VALUES ('secure-delete', 1)")
+    connection.execute("DELETE FROM cursor")
+    connection.execute("INSERT INTO cursor (store, no) SELECT id, 0 FROM store.store")
+
+
 class SearchIndex:
     """Follows the database from a thread; answers searches from any other."""
 
@@ -85,6 +94,9 @@ class SearchIndex:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._connection: apsw.Connection | None = None
+        self._inode = 0
+        self._told: set[int] = set()
+        """Deleted messages that are forgotten here, while the rows that asked for it are being dropped."""
         self._thread = threading.Thread(target=self._run, name="holdfast-search", daemon=True)
         self._thread.start()
 
@@ -99,9 +111,7 @@ class SearchIndex:
         self._wake.set()
         self._thread.join()
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._close()
 
     def _run(self) -> None:
         quiet = False
@@ -120,13 +130,16 @@ class SearchIndex:
                 quiet = True
 
     def follow_once(self) -> bool:
-        """Index one batch behind the cursor. False: there is nothing left to do."""
+        """Index one batch behind the cursor, forget what was deleted. False: there is nothing left to do."""
         with self._opened() as connection:
             cursor, newest = self._where(connection)
-            forgotten: list[Any] = connection.execute(
+            rows: list[Any] = connection.execute(
                 "SELECT no FROM store.unindexed ORDER BY no LIMIT ?", (BATCH,)
             ).fetchall()
-            if newest <= cursor and not forgotten:
+            deleted = {no for (no,) in rows}
+            self._told &= deleted
+            forgetting = sorted(deleted - self._told)
+            if newest <= cursor and not forgetting:
                 return False
             with connection:
                 # The first statement takes this file's write lock, and only this file's: an immediate
@@ -139,20 +152,23 @@ class SearchIndex:
                         f"INSERT INTO words (rowid, text, scope) {_FILL}", {"after": cursor, "upto": upto}
                     )
                     connection.execute("UPDATE cursor SET no = ?", (upto,))
-                for (no,) in forgotten:
+                for no in forgetting:
                     connection.execute("DELETE FROM words WHERE rowid = ?", (no,))
-        if forgotten:
-            self._forgotten([no for (no,) in forgotten])
+        if forgetting:
+            self._told.update(forgetting)
+            self._forgotten(forgetting)
         return True
 
     def rebuild(self) -> int:
-        """Throw the index away and make it anew; returns how many messages it follows."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+        """Make the index anew; returns how many messages it follows."""
+        try:
+            with self._opened() as connection, connection:
+                _start_over(connection)
+        except SearchFailed:  # the file itself is damaged: it is derived, so it may go
+            with self._lock:
+                self._close()
+                for suffix in ("", "-wal", "-shm"):
+                    Path(f"{self.path}{suffix}").unlink(missing_ok=True)
         while self.follow_once():
             pass
         with self._opened() as connection:
@@ -216,8 +232,11 @@ class SearchIndex:
         """The index's connection, for one thread at a time. Its troubles never become the store's."""
         with self._lock:
             try:
+                if self._connection is not None and self._inode_now() != self._inode:
+                    self._close()  # another process has made the file anew
                 if self._connection is None:
                     self._connection = self._open_file()
+                    self._inode = self._inode_now()
                 yield self._connection
             except apsw.FullError as error:
                 raise SearchFailed(f"the disk is full: the search index {self.path} cannot grow") from error
@@ -229,6 +248,17 @@ class SearchIndex:
                     "`holdfast doctor --repair` makes it anew"
                 ) from error
 
+    def _inode_now(self) -> int:
+        try:
+            return os.stat(self.path).st_ino
+        except FileNotFoundError:
+            return 0
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def _open_file(self) -> apsw.Connection:
         with private_umask():
             connection = apsw.Connection(str(self.path))
@@ -239,19 +269,13 @@ class SearchIndex:
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("ATTACH ? AS store", (str(self._database),))
-        store_id = connection.execute("SELECT id FROM store.store").get
         with connection:
             connection.execute("CREATE TABLE IF NOT EXISTS cursor (store TEXT NOT NULL, no INTEGER NOT NULL)")
-            row = connection.execute("SELECT store, no FROM main.cursor").fetchone()
-            newest = connection.execute(
-                "SELECT coalesce((SELECT seq FROM store.sqlite_sequence WHERE name = 'messages'), 0)"
-            ).get
-            if row is None or row[0] != store_id or row[1] > newest:
-                # New, another store's, or of a database that was since restored from an older copy.
-                connection.execute("DROP TABLE IF EXISTS words")
-                connection.execute(f"CREATE VIRTUAL TABLE words {_TABLE}")
-                connection.execute("INSERT INTO words (words, rank) VALUES ('secure-delete', 1)")
-                connection.execute("DELETE FROM cursor")
-                connection.execute("INSERT INTO cursor (store, no) VALUES (?, 0)", (store_id,))
+            (known,) = connection.execute(
+                "SELECT count(*) FROM main.cursor WHERE store = (SELECT id FROM store.store) AND no <= "
+                "coalesce((SELECT seq FROM store.sqlite_sequence WHERE name = 'messages'), 0)"
+            ).fetchall()[0]
+            if not known:  # new, another store's, or of a database that was since restored from an older copy
+                _start_over(connection)
         connection.execute(f"CREATE VIRTUAL TABLE temp.tail {_TABLE}")
         return connection

@@ -32,6 +32,7 @@ def settle(
     status: TurnStatus,
     *,
     why: str | None,
+    code: str | None = None,
     usage: Mapping[str, int] | None = None,
 ) -> bool:
     """End a running turn as interrupted, failed or cancelled. False if it does not hold its conversation.
@@ -59,7 +60,7 @@ def settle(
         usage=to_json(usage) if usage else None,
         now=tx.now,
     )
-    data = {"error": why} if status is TurnStatus.FAILED else {"seq": fenced[0], "why": why}
+    data = {"code": code} if status is TurnStatus.FAILED else {"seq": fenced[0], "why": why}
     tx.event(_EVENTS[status], turn.owner, turn.conversation_id, turn.session_id, turn.id, **data)
     return True
 

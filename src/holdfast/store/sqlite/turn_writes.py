@@ -289,7 +289,14 @@ def settle_turn(tx: Transaction, lease: Lease, settlement: Settlement) -> None:
         raise LeaseLost(lease.conversation_id, lease.token)
     if settlement.messages:
         append(tx, lease, settlement.messages)
-    settle(tx, lease.turn_id, settlement.status, why=settlement.error, usage=settlement.usage)
+    settle(
+        tx,
+        lease.turn_id,
+        settlement.status,
+        why=settlement.error,
+        code=settlement.code,
+        usage=settlement.usage,
+    )
     _touch(tx, lease.session_id, settlement.usage)
 
 

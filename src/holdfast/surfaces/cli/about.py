@@ -34,7 +34,7 @@ async def config(invocation: Invocation, as_json: AsJson = False) -> None:
       HOLDFAST_LEASE__STALE_SECONDS=60 holdfast config --json
     """
     from .. import objects
-    from .output import Column, Styled, print_json, table
+    from .output import Column, Styled, print_json, table, wide
 
     settings = list(effective(invocation.settings))
     if as_json:
@@ -51,11 +51,11 @@ async def config(invocation: Invocation, as_json: AsJson = False) -> None:
                 each["name"],
                 Styled("—" if value in ("", []) else _shown(value), "" if default else "bold"),
                 Styled(each["origin"], "dim" if default else ""),
-                Styled(each["meaning"], "dim"),
+                *([Styled(each["meaning"], "dim")] if wide() else []),
             ]
         )
-    titles = ("setting", "value", "from", "meaning")
-    table([Column(title, whole=title in ("setting", "value")) for title in titles], rows)
+    titles = ("setting", "value", "from", *(("meaning",) if wide() else ()))
+    table([Column(title, whole=title == "setting") for title in titles], rows)
 
 
 def effective(settings: Settings) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`holdfast sweep|nodes|doctor|backup`: looking after a store."""
+"""`holdfast doctor|backup`: looking after a store."""
 
 from __future__ import annotations
 
@@ -7,134 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .invocation import AsJson, Invocation, Opened, command
+from .invocation import AsJson, Invocation, command
 from .tree import app
 
 if TYPE_CHECKING:
-    from ...domain.nodes import Liveness, Node
     from ...runtime.doctor import Diagnosis
-    from .output import Cell
-
-A_FEW = 5
-
-
-@command(app, "sweep")
-async def sweep(invocation: Invocation, as_json: AsJson = False) -> int:
-    """Settle what is due, and say what was done.
-
-    That is what dead processes left behind: their turns are interrupted, their sessions ended. Every command
-    and every running server does this by itself.
-
-    \b
-    Example:
-      holdfast sweep
-    """
-    from .output import print_json, say
-    from .words import count
-
-    async with invocation.reading(quiet=True) as opened:
-        if as_json:
-            print_json(_swept(opened))
-            return 1 if opened and opened.swept.troubles else 0
-        if opened is None or not opened.swept.anything:
-            say("Nothing was due.")
-            return 0
-        done = opened.swept
-        known = {node.id: node for node in await opened.store.nodes(gone=True)}
-        for node_id, why in done.nodes.items():
-            who = known[node_id]
-            process = f"{who.kind.value}, process {who.identity.pid} on {who.identity.host}"
-            say(f"{node_id} ({process}) is dead: {why}.")
-        if done.conversations:
-            turns = count(len(done.conversations), "turn")
-            say(f"Interrupted {turns}, keeping what was said: {_few(done.conversations)}.")
-        if done.sessions:
-            say(f"Ended {count(len(done.sessions), 'session')} as reaped: {_few(done.sessions)}.")
-        for trouble in done.troubles:
-            say(f"Could not settle {trouble}. It will be tried again.")
-        return 1 if done.troubles else 0
-
-
-def _few(ids: list[str]) -> str:
-    rest = f" and {len(ids) - A_FEW:,} more" if len(ids) > A_FEW else ""
-    return ", ".join(ids[:A_FEW]) + rest
-
-
-def _swept(opened: Opened | None) -> dict[str, object]:
-    from ...runtime.reaper import Reaped
-
-    done = opened.swept if opened else Reaped()
-    return {
-        "object": "sweep",
-        "anything": done.anything,
-        "nodes": [{"id": node_id, "why": why} for node_id, why in done.nodes.items()],
-        "conversations": done.conversations,
-        "sessions": done.sessions,
-        "troubles": done.troubles,
-    }
-
-
-@command(app, "nodes")
-async def nodes(
-    invocation: Invocation,
-    gone: Annotated[bool, typer.Option("--all", help="Also those that have left or were reaped.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List who is alive: the holdfast processes of this store.
-
-    \b
-    Examples:
-      holdfast nodes
-      holdfast nodes --all --json
-    """
-    from .. import objects
-    from .output import Column, note, print_json, state, table
-    from .words import ago
-
-    async with invocation.reading(quiet=True) as opened:
-        found = await _judged(opened, gone) if opened else []
-        if as_json:
-            print_json(objects.listed([objects.node(*each) for each in found]))
-            return
-        if not found:
-            note("nobody is there" if opened else f"there is nothing yet: no store at {invocation.location}")
-            return
-        assert opened is not None
-        now = opened.store.now()
-        titles = ("node", "state", "why", "kind", "host", "pid", "started", "last beat")
-        whole = {"node", "state", "pid", "kind"}
-        rows: list[list[Cell]] = [
-            [
-                node.id,
-                state(liveness.value),
-                why,
-                node.kind.value,
-                node.identity.host,
-                str(node.identity.pid),
-                ago(node.started_at, now),
-                ago(node.heartbeat_at, now),
-            ]
-            for node, liveness, why in found
-        ]
-        table([Column(title, right=title == "pid", whole=title in whole) for title in titles], rows)
-
-
-async def _judged(opened: Opened, gone: bool) -> list[tuple[Node, Liveness, str]]:
-    """Nodes, the living first, each with whether it lives and why; also those that were reaped just now."""
-    from ...domain.nodes import Liveness
-
-    reaped = opened.swept.nodes
-    everyone = await opened.store.nodes(gone=gone or bool(reaped))
-    present = [node for node in everyone if not node.gone]
-    proofs = await opened.store.probe(present)
-    judged = [(node, *proofs[node.id]) for node in present]
-    for node in everyone:
-        if node.id in reaped:
-            judged.append((node, Liveness.DEAD, f"{reaped[node.id]}; reaped just now"))
-        elif gone and node.gone:
-            why = "it left in good order" if node.left_at else "it was found dead or hung, and reaped"
-            judged.append((node, Liveness.DEAD, why))
-    return judged
 
 
 @command(app, "doctor")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
@@ -127,6 +127,21 @@ class Invocation:
             yield node
         finally:
             await finished(node.stop())
+
+    # --- words -------------------------------------------------------------------------------------
+
+    def command(self, *words: str) -> str:
+        """A command to be copied, for the same owner and store as this one: `holdfast sessions …`."""
+        import shlex
+
+        shared = (("--owner", self.owner_name), ("--config", self.config), ("--store", self.store_url))
+        options = [word for option, value in shared if value is not None for word in (option, str(value))]
+        return f"holdfast {shlex.join([*words, *options])}"
+
+    def speaking(self, session_id: str, key: str | None, owner: str | None = None) -> str:
+        """The command that speaks to this session's conversation."""
+        mine = replace(self, owner_name=owner) if self.of_everybody else self
+        return f'{mine.command("run", *(("--key", key) if key else ("--resume", session_id)))} "…"'
 
     def wrong_usage(self, sentence: str) -> NoReturn:
         """Exit 2, with how the command is used."""

@@ -57,7 +57,7 @@ def _session(session: Session, before: str | None, seen: SessionState, now: date
         yield Styled("  nothing said", "dim")
     yield "  "
     if session.edge is not None and session.edge is not Edge.FORK:
-        of = "" if session.parent_id == before else f" of {session.parent_id}"
+        of = "" if session.parent_id == before else f" of {str(session.parent_id)[:9]}…"
         yield Styled(f"{session.edge.value}{of} ▸ ", "cyan")
     if session.ended_at is not None:
         yield Styled(str(session.end_reason), "red" if session.end_reason == "reaped" else "")

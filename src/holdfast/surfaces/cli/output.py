@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+WIDE = 120
+
 STATE_STYLES = {
     "active": "green",
     "idle": "",
@@ -57,6 +59,11 @@ def state(name: str) -> Styled:
 
 def on_terminal() -> bool:
     return sys.stdout.isatty()
+
+
+def wide() -> bool:
+    """Is there room for columns that can be missed?"""
+    return not on_terminal() or console().width >= WIDE
 
 
 def harmless(text: str) -> str:
@@ -110,6 +117,11 @@ def _to_stderr(*parts: Cell) -> None:
             print(harmless("".join(_plain(part) for part in parts)), file=sys.stderr)
 
 
+def remark(*pieces: str) -> None:
+    """What became of the command, on stderr."""
+    _to_stderr(sentences(*pieces))
+
+
 def mute() -> None:
     """Whoever read stdout has left: nothing more goes there, not even what is flushed at exit."""
     import os
@@ -136,7 +148,7 @@ def next_step_after(error: Exception | str) -> str:
 
 def sentences(*pieces: str) -> str:
     """Pieces of prose, each ending as a sentence does, joined."""
-    ended = [piece if piece[-1] in ".!?`" else f"{piece}." for piece in (p.strip() for p in pieces) if piece]
+    ended = [piece if piece[-1] in '.!?`"' else f"{piece}." for piece in (p.strip() for p in pieces) if piece]
     return " ".join(ended)
 
 

@@ -154,28 +154,21 @@ class _Run:
 
     def _stopped(self) -> int:
         """After a signal, or when nobody listens any more."""
-        from .output import complain
+        from .output import remark
 
         if self._answered:
             return 0
         if self._interrupts.number is None:
             return 141
-        kept = f"; what was said is kept. {self._go_on()}" if self._begun else ""
-        complain(f"interrupted{kept}")
+        if self._begun:
+            remark("Interrupted; what was said is kept", self._go_on())
+        else:
+            remark("Interrupted before anything was said")
         return self._interrupts.exit_code
 
     def _go_on(self) -> str:
-        from .words import shell
-
-        session = self._session
-        assert session is not None
-        owner = self._invocation.owner_name
-        words = [
-            "holdfast run",
-            *([f"--owner {shell(owner)}"] if owner else []),
-            f"--key {shell(session.key)}" if session.key else f"--resume {session.id}",
-        ]
-        return f'Go on with: {" ".join(words)} "…"'
+        assert self._session is not None
+        return f"Go on with: {self._invocation.speaking(self._session.id, self._session.key)}"
 
 
 class Voice:

@@ -9,30 +9,28 @@ from ...domain.sessions import Session, SessionState
 from ...domain.turns import Turn
 from ...store.base import Statistics
 from ..objects import usage
-from .output import Cell, Column, Styled, console, facts, on_terminal, say, state, table
-from .words import ago, count, moment, percent, shell, span
-
-NARROW = 110
+from .output import Cell, Column, Styled, facts, say, state, table, wide
+from .words import ago, count, moment, percent, took
 
 
 def show_list(
     sessions: Sequence[Session], states: Mapping[str, SessionState], now: datetime, *, with_owner: bool
 ) -> None:
-    narrow = on_terminal() and console().width < NARROW
+    narrow = not wide()
     columns = [
         Column("session", whole=True),
         Column("state", whole=True),
         *([Column("owner")] if with_owner else []),
-        Column("key or title"),
+        Column("key" if narrow else "key or title"),
         *([] if narrow else [Column("source"), Column("messages", right=True)]),
-        Column("last activity", whole=True),
+        Column("last" if narrow else "last activity", whole=True),
     ]
     table(
         columns,
         [
             [
                 session.id,
-                _state(session, states[session.id]),
+                _state(session, states[session.id], narrow),
                 *([session.owner] if with_owner else []),
                 session.key or session.title or Styled("—", "dim"),
                 *([] if narrow else [session.source, str(session.message_count)]),
@@ -43,10 +41,10 @@ def show_list(
     )
 
 
-def _state(session: Session, seen: SessionState) -> Styled:
+def _state(session: Session, seen: SessionState, narrow: bool) -> Styled:
     if session.ended:
         style = "red" if session.end_reason == "reaped" else "dim"
-        return Styled(f"{session.end_reason}", style)
+        return Styled(str(session.end_reason) if narrow else f"ended: {session.end_reason}", style)
     return state(seen.value)
 
 
@@ -78,9 +76,6 @@ def show_one(session: Session, seen: SessionState, now: datetime) -> None:
     if session.tip_id != session.id:
         pairs.append(("went on in", session.tip_id))
     facts(pairs)
-    if not session.running_turn:
-        name = f"--key {shell(session.key)}" if session.key else f"--resume {session.id}"
-        say(Styled(f'\nGo on with: holdfast run {name} "…"', "dim"))
 
 
 def _messages(session: Session) -> str:
@@ -105,7 +100,7 @@ def show_turns(turns: Sequence[Turn], now: datetime) -> None:
                 turn.id,
                 state(turn.status.value),
                 ago(turn.started_at, now),
-                span((turn.ended_at or now) - turn.started_at),
+                took((turn.ended_at or now) - turn.started_at),
                 f"{tokens['input_tokens']:,}+{tokens['output_tokens']:,}" if tokens else "—",
                 turn.error or "",
             ]

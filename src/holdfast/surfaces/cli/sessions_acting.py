@@ -98,7 +98,6 @@ async def resume(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = F
     """
     from ..readings import session_named
     from .output import say
-    from .words import shell
 
     async with invocation.node(existing=True, quiet=as_json) as node:
         session = await session_named(node.store, invocation.owner, id_or_key)
@@ -112,8 +111,7 @@ async def resume(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = F
         else:
             say(f"{resumed.id} goes on where {session.id} stood.")
         if not as_json:
-            name = f"--key {shell(resumed.key)}" if resumed.key else f"--resume {resumed.id}"
-            say(f'Speak to it with: holdfast run {name} "…"')
+            say(f"Speak to it with: {invocation.speaking(resumed.id, resumed.key, resumed.owner)}")
 
 
 @command(sessions, "fork")
@@ -137,7 +135,6 @@ async def fork(
     """
     from ..readings import session_named
     from .output import say
-    from .words import shell
 
     async with invocation.node(existing=True, quiet=as_json) as node:
         session = await session_named(node.store, invocation.owner, id_or_key)
@@ -148,8 +145,7 @@ async def fork(
             await _print_session(node.store, forked)
         else:
             say(f"{forked.id} in {forked.conversation_id} begins as a copy of {session.id}.")
-            name = f"--key {shell(forked.key)}" if forked.key else f"--resume {forked.id}"
-            say(f'Speak to it with: holdfast run {name} "…"')
+            say(f"Speak to it with: {invocation.speaking(forked.id, forked.key, forked.owner)}")
 
 
 @command(sessions, "delete")

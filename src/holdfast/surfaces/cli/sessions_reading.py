@@ -90,7 +90,7 @@ async def show(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = Fal
     from .. import objects
     from ..readings import session_named
     from . import session_views
-    from .output import print_json
+    from .output import Styled, print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
         session = await session_named(opened.store, opened.owner, id_or_key)
@@ -100,6 +100,7 @@ async def show(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = Fal
             print_json(objects.session(session, states[session.id], with_owner=everybody))
         else:
             session_views.show_one(session, states[session.id], opened.store.now())
+            say(Styled(f"\n{_next_step(invocation, session)}", "dim"))
 
 
 @command(sessions, "messages")
@@ -264,6 +265,14 @@ async def search(
             message_views.show_found(found, opened.store.now())
         else:
             note("nothing was found")
+
+
+def _next_step(invocation: Invocation, session: Session) -> str:
+    if session.running_turn:
+        return f"Stop what is running: {invocation.command('sessions', 'cancel', session.id)}"
+    if session.tip_id != session.id:
+        return f"Go back to it: {invocation.command('sessions', 'resume', session.id)}"
+    return f"Go on with: {invocation.speaking(session.id, session.key, session.owner)}"
 
 
 def _nothing(invocation: Invocation, as_json: bool) -> None:

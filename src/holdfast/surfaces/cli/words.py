@@ -21,6 +21,11 @@ def span(time: timedelta) -> str:
     return f"{seconds} s"
 
 
+def took(time: timedelta) -> str:
+    seconds = time.total_seconds()
+    return f"{seconds:.1f} s" if 0 <= seconds < 60 else span(time)
+
+
 def moment(then: datetime | None, now: datetime) -> str:
     """A time on this machine's clock, and how long ago that was."""
     if then is None:
@@ -52,10 +57,3 @@ def size(number: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
         amount /= 1024
     raise AssertionError
-
-
-def shell(text: str) -> str:
-    """As one word of a shell command that a person may copy."""
-    import shlex
-
-    return shlex.quote(text)

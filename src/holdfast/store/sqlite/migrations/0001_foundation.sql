@@ -24,6 +24,7 @@ CREATE TABLE nodes (
     settled_at    INTEGER      -- nothing that names it is left to be brought to rest
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX nodes_unsettled ON nodes (id) WHERE settled_at IS NULL;
+CREATE INDEX nodes_settled ON nodes (settled_at) WHERE settled_at IS NOT NULL;
 
 -- What a person calls "the chat". `tip` is its newest session; `holder`, `token` and `turn` are its
 -- lease; `revision` moves when a context changes in any other way than by an appended message.
@@ -178,6 +179,7 @@ CREATE TABLE drafts (
     events       BLOB    NOT NULL,
     UNIQUE (turn, first_event)
 ) STRICT;
+CREATE INDEX drafts_by_age ON drafts (created_at);
 
 -- What happened. Ids and numbers, never message text.
 CREATE TABLE events (

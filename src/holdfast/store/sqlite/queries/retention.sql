@@ -3,12 +3,18 @@
 -- name: prune_drafts
 -- Checkpoints of turns that have ended; a stream is rendered from the final message afterwards.
 DELETE FROM drafts WHERE no IN (
-    SELECT no FROM (SELECT no, turn, created_at FROM drafts ORDER BY no LIMIT :limit) oldest
-    WHERE created_at < :before AND turn NOT IN (SELECT id FROM turns WHERE status = 'running'));
+    SELECT no FROM drafts
+    WHERE created_at < :before AND turn NOT IN (SELECT id FROM turns WHERE status = 'running')
+    ORDER BY created_at LIMIT :limit);
 
 -- name: prune_events
 DELETE FROM events WHERE id IN (
     SELECT id FROM (SELECT id, at FROM events ORDER BY id LIMIT :limit) oldest WHERE at < :before);
+
+-- name: prune_nodes
+-- Processes that are gone and have left nothing behind.
+DELETE FROM nodes WHERE id IN (
+    SELECT id FROM nodes WHERE settled_at IS NOT NULL AND settled_at < :before ORDER BY settled_at LIMIT :limit);
 
 -- name: prune_requests
 -- A retry that comes later than this is a new request.

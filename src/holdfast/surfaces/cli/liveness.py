@@ -1,0 +1,171 @@
+"""`holdfast sweep|nodes`: who is alive, and what the dead left behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .invocation import AsJson, Invocation, Opened, command
+from .tree import app
+
+if TYPE_CHECKING:
+    from ...domain.nodes import Liveness, Node
+    from ...runtime.reaper import Reaped
+    from ...store.base import Pruned, Store
+    from .output import Cell
+
+A_FEW = 5
+
+
+@command(app, "sweep")
+async def sweep(invocation: Invocation, as_json: AsJson = False) -> int:
+    """Settle what is due, and say what was done.
+
+    What dead processes left behind: their turns are interrupted, their sessions ended. Every command does
+    that first, and every running program by itself. Also drops what was kept long enough ([retention]).
+
+    \b
+    Example:
+      holdfast sweep
+    """
+    from ...runtime.reaper import Reaped
+    from ...store.base import Pruned
+    from .output import print_json, say
+
+    async with invocation.reading(quiet=True) as opened:
+        if opened is None:
+            done, pruned = Reaped(), Pruned()
+        else:
+            done, pruned = opened.swept, await _prune(opened.store, invocation)
+        if as_json:
+            print_json(_swept(done, pruned))
+        elif not (done.anything or pruned.anything):
+            say("Nothing was due.")
+        else:
+            assert opened is not None
+            await _tell(opened, pruned)
+        return 1 if done.troubles else 0
+
+
+async def _prune(store: Store, invocation: Invocation) -> Pruned:
+    """Drop, pass by pass, all that was kept long enough."""
+    from ...app import retention_of
+    from ...runtime.pruner import Pruner
+    from ...store.base import Pruned
+    from .progress import busy
+
+    pruner, total = Pruner(store, retention_of(invocation.settings)), Pruned()
+    with busy("dropping what was kept long enough"):
+        while (done := await pruner.prune_once()).anything:
+            total = Pruned(
+                total.drafts + done.drafts, total.events + done.events, total.requests + done.requests
+            )
+    return total
+
+
+async def _tell(opened: Opened, pruned: Pruned) -> None:
+    from .output import say
+    from .words import count
+
+    done = opened.swept
+    known = {node.id: node for node in await opened.store.nodes(gone=True)}
+    for node_id, why in done.nodes.items():
+        who = known[node_id]
+        process = f"{who.kind.value}, process {who.identity.pid} on {who.identity.host}"
+        say(f"{node_id} ({process}) is dead ({why}).")
+    if done.conversations:
+        turns = count(len(done.conversations), "turn")
+        say(f"Interrupted {turns}, keeping what was said: {_few(done.conversations)}.")
+    if done.sessions:
+        say(f"Ended {count(len(done.sessions), 'session')} as reaped: {_few(done.sessions)}.")
+    if pruned.anything:
+        dropped = (count(pruned.drafts, "draft"), count(pruned.events, "event"))
+        say(f"Dropped {', '.join(dropped)} and {count(pruned.requests, 'request key')}, kept long enough.")
+    for trouble in done.troubles:
+        say(f"Could not settle {trouble}. It will be tried again.")
+
+
+def _few(ids: list[str]) -> str:
+    rest = f" and {len(ids) - A_FEW:,} more" if len(ids) > A_FEW else ""
+    return ", ".join(ids[:A_FEW]) + rest
+
+
+def _swept(done: Reaped, pruned: Pruned) -> dict[str, object]:
+    return {
+        "object": "sweep",
+        "anything": done.anything or pruned.anything,
+        "nodes": [{"id": node_id, "why": why} for node_id, why in done.nodes.items()],
+        "conversations": done.conversations,
+        "sessions": done.sessions,
+        "pruned": {"drafts": pruned.drafts, "events": pruned.events, "requests": pruned.requests},
+        "troubles": done.troubles,
+    }
+
+
+@command(app, "nodes")
+async def nodes(
+    invocation: Invocation,
+    gone: Annotated[bool, typer.Option("--all", help="Also those that have left or were reaped.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List who is alive: the holdfast processes of this store.
+
+    \b
+    Examples:
+      holdfast nodes
+      holdfast nodes --all --json
+    """
+    from .. import objects
+    from .output import Column, note, print_json, state, table, wide
+    from .words import ago
+
+    async with invocation.reading(quiet=True) as opened:
+        found = await _judged(opened, gone) if opened else []
+        if as_json:
+            print_json(objects.listed([objects.node(*each) for each in found]))
+            return
+        if not found:
+            note("nobody is there" if opened else f"there is nothing yet: no store at {invocation.location}")
+            return
+        assert opened is not None
+        now = opened.store.now()
+        roomy = wide()
+        rows: list[list[Cell]] = [
+            [
+                node.id,
+                state(liveness.value),
+                node.kind.value,
+                str(node.identity.pid),
+                *([node.identity.host, ago(node.started_at, now)] if roomy else []),
+                ago(node.heartbeat_at, now),
+                why,
+            ]
+            for node, liveness, why in found
+        ]
+        titles = ("node", "state", "kind", "pid", *(("host", "started") if roomy else ()), "last beat", "why")
+        table(
+            [
+                Column(title, right=title == "pid", whole=title in ("node", "pid", "last beat"))
+                for title in titles
+            ],
+            rows,
+        )
+
+
+async def _judged(opened: Opened, gone: bool) -> list[tuple[Node, Liveness, str]]:
+    """Nodes, the living first, each with whether it lives and why; also those that were reaped just now."""
+    from ...domain.nodes import Liveness
+
+    reaped = opened.swept.nodes
+    everyone = await opened.store.nodes(gone=gone or bool(reaped))
+    present = [node for node in everyone if not node.gone]
+    proofs = await opened.store.probe(present)
+    judged = [(node, *proofs[node.id]) for node in present]
+    for node in everyone:
+        if node.id in reaped:
+            judged.append((node, Liveness.DEAD, f"{reaped[node.id]}; reaped just now"))
+        elif gone and node.gone:
+            why = "left in good order" if node.left_at else "found dead or hung, and reaped"
+            judged.append((node, Liveness.DEAD, why))
+    return judged

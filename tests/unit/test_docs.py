@@ -1,0 +1,403 @@
+"""The documentation against the code: what there is, is documented; what is documented, is there and runs.
+
+The pages are read as text. What exists and has no row or heading fails, and so does a row or heading for what
+no longer exists.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import enum
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import typer.main
+
+import holdfast
+from holdfast import app, blocking, errors, handles, settings
+from holdfast.domain.events import EVENT_MEANINGS, Event, EventType
+from holdfast.domain.messages import Message
+from holdfast.domain.sessions import Session, SessionState
+from holdfast.domain.turns import TRANSITIONS
+from holdfast.store.base import Store
+from holdfast.store.sqlite.migrations import migrations
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+# --- reading pages -------------------------------------------------------------------------------------
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text("utf-8")
+
+
+def snippets(text: str, *languages: str) -> Iterator[tuple[str, str]]:
+    """The fenced blocks in these languages, in order: language and text."""
+    for _, language, body in FENCE.findall(text):
+        if language in languages:
+            yield language, body
+
+
+def prose(text: str) -> str:
+    """The page without its fenced blocks."""
+    return FENCE.sub("", text)
+
+
+def sections(text: str) -> dict[str, str]:
+    """What stands below each heading, up to the next heading of the same or a higher level."""
+    text = prose(text)
+    found = list(HEADING.finditer(text))
+    result = {}
+    for number, heading in enumerate(found):
+        ends = (later.start() for later in found[number + 1 :] if len(later[1]) <= len(heading[1]))
+        result[heading[2]] = text[heading.end() : next(ends, len(text))]
+    return result
+
+
+def rows(text: str) -> dict[str, str]:
+    """Table rows by the code in their first cell; a cell may name several."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            for name in re.findall(r"`([^`]+)`", line.split(" |")[0]):
+                found[name] = line
+    return found
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def missing(wanted: set[str], found: set[str]) -> dict[str, set[str]]:
+    """What is only on one side; empty if they agree."""
+    sides = {"undocumented": wanted - found, "documented, but not there": found - wanted}
+    return {side: names for side, names in sides.items() if names}
+
+
+# --- links ---------------------------------------------------------------------------------------------
+
+
+def dead_links(path: Path) -> list[str]:
+    dead = []
+    for target in LINK.findall(prose(path.read_text("utf-8"))):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if not file.exists() or (anchor and anchor not in map(slug, sections(file.read_text("utf-8")))):
+            dead.append(target)
+    return dead
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_link_is_dead(path: Path) -> None:
+    assert dead_links(path) == []
+
+
+def test_a_dead_link_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# Some `code`, here\n```\n# no heading\n[x](in-a-fence.md)\n```\n")
+    text = "[a](there.md#some-code-here) [b](https://example.com/x) [c](gone.md) [d](there.md#no-heading)"
+    (tmp_path / "page.md").write_text(text)
+    assert dead_links(tmp_path / "page.md") == ["gone.md", "there.md#no-heading"]
+    assert dead_links(tmp_path / "there.md") == []
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    linked = {(DOCS / target).resolve() for target in LINK.findall(page("index.md"))}
+    assert {path for path in PAGES if path.name != "index.md"} - linked == set()
+
+
+# --- reference -----------------------------------------------------------------------------------------
+
+
+def shown(value: object) -> str:
+    """A setting's default as the page writes it."""
+    return f"{value:g}" if isinstance(value, float) else str(value) or '""'
+
+
+def test_every_setting_is_documented_with_its_default_and_its_variable() -> None:
+    found = {name: row for name, row in rows(page("reference/settings.md")).items() if "." in name}
+    known = {f"{s}.{f.name}": f for s, kind in settings.SECTIONS.items() for f in fields(kind)}
+    assert missing(set(known), set(found)) == {}
+    for name, setting in known.items():
+        assert setting.default is not MISSING
+        assert f"| `{shown(setting.default)}` |" in found[name], name
+        assert f"| `HOLDFAST_{name.upper().replace('.', '__')}` |" in found[name], name
+        for choice in setting.metadata.get("choices", ()):
+            assert f"`{choice}`" in found[name], f"{name} = {choice}"
+
+
+def test_every_event_is_documented_with_its_data() -> None:
+    found = {name: row for name, row in rows(page("reference/events.md")).items() if "." in name}
+    assert missing(set(EventType), set(found)) == {}
+    for type_, meaning in EVENT_MEANINGS.items():
+        _, _, data = meaning.partition("data: ")
+        for name in filter(None, data.split(", ")):
+            assert f"`{name}`" in found[type_], f"{type_}: {name}"
+
+
+def error_classes() -> dict[str, str]:
+    """Every error by name, with the name of the one it is a kind of."""
+    found = {errors.HoldfastError.__name__: ""}
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, errors.HoldfastError) and value.__bases__:
+            found[name] = found.get(name, value.__bases__[0].__name__)
+    return found
+
+
+def drawn_tree(text: str) -> dict[str, str]:
+    """The tree of a drawing: each name with the one it hangs on."""
+    above: list[str] = []
+    found = {}
+    for line in text.splitlines():
+        if drawn := re.match(r"([│├└─ ]*)(\w+)", line):
+            depth = len(drawn[1]) // 4
+            above[depth:] = [drawn[2]]
+            found[drawn[2]] = above[depth - 1] if depth else ""
+    return found
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is_and_each_is_explained() -> None:
+    text = page("reference/errors.md")
+    ((_, tree),) = snippets(text, "")
+    assert drawn_tree(tree) == error_classes()
+    assert missing(set(error_classes()) - {"HoldfastError"}, set(rows(text))) == {}
+
+
+def transitions_in(text: str) -> set[tuple[str, str]]:
+    return set(re.findall(r"^\| (\w+) \| (\w+) \|", text, re.MULTILINE)) - {("from", "to")}
+
+
+def test_the_state_machines_are_the_ones_that_are_enforced() -> None:
+    parts = sections(page("explanation/state-machines.md"))
+    enforced = {(old.value, new.value) for old, following in TRANSITIONS.items() for new in following}
+    assert transitions_in(parts["A turn"]) == enforced
+    assert missing(set(SessionState), set(rows(parts["What a reader is told"]))) == {}
+
+
+def test_every_table_column_index_and_trigger_is_documented() -> None:
+    database = apsw.Connection(":memory:")
+    for _, text in migrations():
+        database.execute(text)
+    objects: list[Any] = database.execute(
+        "SELECT type, name, tbl_name FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"
+    ).fetchall()
+    headed = sections(page("reference/schema.md")).items()
+    parts = {name.strip("`"): text for name, text in headed if name.startswith("`")}
+    assert missing({name for kind, name, _ in objects if kind == "table"}, set(parts)) == {}
+    for kind, name, table in objects:
+        columns: list[Any] = database.execute("SELECT name FROM pragma_table_info(?)", (name,)).fetchall()
+        for wanted in [column for (column,) in columns] if kind == "table" else [name]:
+            assert f"`{wanted}`" in parts[table], f"{table}: {wanted}"
+
+
+# --- library -------------------------------------------------------------------------------------------
+
+
+def signature(function: Callable[..., Any], name: str) -> str:
+    """`name(a, *, b='x')`, without types."""
+    parts: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parts:
+            parts.append("*")
+        default = parameter.default
+        if default is parameter.empty:
+            parts.append(parameter.name)
+        else:
+            written = repr(str(default) if isinstance(default, enum.Enum) else default)
+            parts.append(f"{parameter.name}={written}")
+    return f"{name}({', '.join(part for part in parts if part != 'self')})"
+
+
+def members(kind: type) -> Iterator[str]:
+    """Public names of a class: signatures of its methods, names of everything else."""
+    for name, value in vars(kind).items():
+        if not name.startswith("_"):
+            yield signature(value, name) if inspect.isfunction(value) else name
+    for name in getattr(kind, "__dataclass_fields__", ()):
+        yield name
+
+
+def test_every_public_name_is_documented() -> None:
+    source = (ROOT / "src/holdfast/__init__.py").read_text("utf-8")
+    names = {*re.findall(r"from \.\w+ import (\w+) as", source), "__version__"}
+    assert "open" in names
+    assert [name for name in names if not hasattr(holdfast, name)] == []
+    assert [name for name in names if f"`holdfast.{name}`" not in page("reference/library.md")] == []
+
+
+@pytest.mark.parametrize(
+    ("section", "kinds"),
+    [
+        ("`Holdfast`", (app.Holdfast,)),
+        ("`LiveSession`", (handles.LiveSession,)),
+        ("`LiveTurn`", (handles.LiveTurn,)),
+        ("Blocking", (blocking.BlockingHoldfast, blocking.BlockingSession, blocking.BlockingTurn)),
+        ("`Message`", (Message,)),
+        ("`Session`", (Session,)),
+        ("`Event`", (Event,)),
+    ],
+)
+def test_every_member_is_documented_with_its_signature(section: str, kinds: tuple[type, ...]) -> None:
+    text = sections(page("reference/library.md"))[section]
+    assert [member for kind in kinds for member in members(kind) if f"`{member}`" not in text] == []
+
+
+def test_the_front_door_is_documented_with_its_signatures() -> None:
+    text = sections(page("reference/library.md"))["Opening"]
+    for name in ("open", "open_sync"):
+        assert f"`{signature(getattr(holdfast, name), name)}`" in text
+
+
+def test_every_verb_of_the_store_is_documented_and_where_it_has_a_signature_it_is_right() -> None:
+    text = sections(page("reference/library.md"))["Store"]
+    for member in members(Store):
+        name = member.partition("(")[0]
+        written = re.findall(rf"`({name}(?:\(.*?\))?)`", text)
+        assert written, name
+        assert set(written) <= {name, member}
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+def commands(command: Any, path: str = "holdfast") -> Iterator[tuple[str, Any]]:
+    """Every command below this one, by what one types."""
+    for name, below in getattr(command, "commands", {}).items():
+        yield f"{path} {name}", below
+        yield from commands(below, f"{path} {name}")
+
+
+def test_every_command_and_option_is_documented() -> None:
+    from holdfast.surfaces.cli.commands import app as cli
+
+    text = page("reference/commands.md")
+    parts = {
+        " ".join(word for word in name.strip("`").split() if word.islower()): body
+        for name, body in sections(text).items()
+        if name.startswith("`")
+    }
+    root = typer.main.get_command(cli)
+    known = dict(commands(root))
+    assert missing(set(known), set(parts)) == {}
+    for_all = text[: text.index("## ")]
+    shared = {name for name in ("--owner", "--config", "--store", "--version", "--help") if name in for_all}
+    for path, command in [("holdfast", root), *known.items()]:
+        for option in (name for each in command.params for name in each.opts if name.startswith("-")):
+            assert option in shared or re.search(rf"`{option}\b", parts[path]), f"{path} {option}"
+
+
+# --- what is printed must run --------------------------------------------------------------------------
+
+
+def agrees(expected: str, actual: str) -> bool:
+    """Is this the output that was printed? `…` stands for anything; space at a line's end does not count."""
+    wanted, given = ("\n".join(map(str.rstrip, text.strip().splitlines())) for text in (expected, actual))
+    pattern = ".*?".join(re.escape(part.strip(" ")) for part in wanted.split("…"))
+    return re.fullmatch(pattern, given, re.DOTALL) is not None
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "same"),
+    [
+        ("a\nb", "a  \nb\n", True),
+        ("SESSION … AGE\n…", "SESSION   X  AGE\n1\n2", True),
+        ("#4 … interrupted", "#4 x", False),
+        ("a", "a\nb", False),
+    ],
+)
+def test_outputs_are_compared(expected: str, actual: str, same: bool) -> None:
+    assert agrees(expected, actual) is same
+
+
+def test_the_tutorial_runs_as_printed(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+    environment |= {"PATH": path, "HOLDFAST_HOME": str(tmp_path / "home"), "PYTHONUTF8": "1"}
+    exports: list[str] = []
+    ran = 0
+    for language, body in snippets(page("tutorial.md"), "python", "console"):
+        if language == "python":
+            name = body.splitlines()[0].removeprefix("# ")
+            (tmp_path / name).write_text(body, "utf-8")
+            continue
+        for step in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+            command, _, expected = step.partition("\n")
+            if command.startswith("export "):
+                exports.append(command)
+            script = "\n".join([*exports, command])
+            done = subprocess.run(
+                ["sh", "-c", script],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+            assert agrees(expected, done.stdout), f"{command}\n{done.stdout}{done.stderr}"
+            ran += 1
+    assert ran > 5
+
+
+async def model(messages: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Calls a tool when it is asked for the time, and else just answers."""
+    last = messages[-1]
+    if last["role"] == "user" and "what time" in str(last["content"]):
+        call = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+    return {"role": "assistant", "content": "Noted."}
+
+
+async def stream(messages: list[Mapping[str, Any]]) -> AsyncIterator[str]:
+    for piece in ("Once ", "upon ", "a ", "time"):
+        yield piece
+
+
+async def run_tool(call: Mapping[str, Any]) -> str:
+    return "noon"
+
+
+FRAGMENTS = [
+    pytest.param(body, id=f"{path.stem}-{number}")
+    for path in PAGES
+    if path.name != "tutorial.md"
+    for number, (_, body) in enumerate(snippets(path.read_text("utf-8"), "python"), 1)
+]
+
+
+@pytest.mark.parametrize("fragment", FRAGMENTS)
+async def test_a_fragment_runs_as_printed(
+    fragment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an open store, a session of three messages, and stand-ins for a model and a tool."""
+    monkeypatch.chdir(tmp_path)
+    code = compile(fragment, "fragment", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    async with holdfast.open("sqlite:///fragment.db", settings={"server": {"busy_wait_seconds": 1}}) as hf:
+        session = await hf.session(key="cli:ada")
+        async with session.turn("hello") as turn:
+            await turn.append("Hello")
+            await turn.append("Yes?")
+        names = {"holdfast": holdfast, "hf": hf, "session": session}
+        running = eval(code, {**names, "model": model, "stream": stream, "run_tool": run_tool})
+        if inspect.iscoroutine(running):
+            async with asyncio.timeout(20):
+                await running
