@@ -23,11 +23,25 @@ if TYPE_CHECKING:
     from .errors import BadInput as BadInput
     from .errors import BadMessage as BadMessage
     from .errors import BadSetting as BadSetting
+    from .errors import Conflict as Conflict
     from .errors import ConversationBusy as ConversationBusy
     from .errors import HoldfastError as HoldfastError
+    from .errors import IllegalTransition as IllegalTransition
     from .errors import LeaseLost as LeaseLost
+    from .errors import ModelError as ModelError
+    from .errors import NestedTurn as NestedTurn
+    from .errors import NodeReaped as NodeReaped
     from .errors import NotFound as NotFound
+    from .errors import RequestMismatch as RequestMismatch
+    from .errors import SearchFailed as SearchFailed
+    from .errors import StoreBusy as StoreBusy
+    from .errors import StoreClosed as StoreClosed
     from .errors import StoreError as StoreError
+    from .errors import StoreFailed as StoreFailed
+    from .errors import StoreFull as StoreFull
+    from .errors import StoreUnusable as StoreUnusable
+    from .errors import StoreUpgraded as StoreUpgraded
+    from .errors import TurnSuperseded as TurnSuperseded
     from .handles import LiveSession as LiveSession
     from .handles import LiveTurn as LiveTurn
 

@@ -164,6 +164,10 @@ class BlockingTurn:
         return self._live.id
 
     @property
+    def conversation_id(self) -> str:
+        return self._live.conversation_id
+
+    @property
     def repeated(self) -> bool:
         return self._live.repeated
 

@@ -23,7 +23,7 @@ from .domain.conversations import Address
 from .domain.drafts import Draft
 from .domain.ids import new_id
 from .domain.leases import Lease
-from .domain.messages import Message, NewMessage, new_messages
+from .domain.messages import Message, MessageStatus, NewMessage, new_messages
 from .domain.names import check_name
 from .domain.sessions import EndReason, Session
 from .domain.turns import RequestKey, Settlement, Turn, TurnBegun, TurnRequest, TurnStatus
@@ -53,8 +53,8 @@ class LiveSession:
         self._workshop = workshop
         self._session = session
         self._attached = attached
-        self._turn: LiveTurn | None = None
-        self._end_reason: str | None = None
+        self._ending: dict[str, str] = {}
+        """Turns behind which the session is to end, with the reason."""
 
     def __repr__(self) -> str:
         return f"<LiveSession {self.id} of {self.conversation_id}>"
@@ -116,9 +116,10 @@ class LiveSession:
 
     async def end(self, reason: str = EndReason.CLOSED) -> None:
         """End the session; within a turn of it, as soon as that turn has ended. Ended already: nothing."""
-        if self._turn is not None:
-            self._end_reason = reason
-            return
+        for conversation_id, turn_id in own_turns.get():
+            if conversation_id == self.conversation_id:
+                self._ending[turn_id] = reason
+                return
         workshop = self._workshop
         await workshop.leases.when_free(
             lambda: workshop.store.end_session(workshop.owner, self.id, reason), workshop.busy_wait_seconds
@@ -136,18 +137,6 @@ class LiveSession:
             return LiveSession(workshop, forked, attached)
 
         return await workshop.keeper.as_living(fork)
-
-    # --- for its turns -----------------------------------------------------------------------------
-
-    def _entered(self, turn: LiveTurn, session: Session) -> None:
-        self._turn = turn
-        self._session = session
-
-    async def _left(self) -> None:
-        self._turn = None
-        reason, self._end_reason = self._end_reason, None
-        if reason is not None:
-            await self.end(reason)
 
 
 class LiveTurn:
@@ -199,9 +188,13 @@ class LiveTurn:
         return self._begun.attempt > 1
 
     async def reply(self) -> dict[str, Any] | None:
-        """The last thing the assistant said in this turn so far."""
+        """The last thing the assistant said in this turn; of an unfinished earlier attempt, nothing."""
         messages = await self._workshop.store.turn_messages(self.id)
-        said = [message for message in messages if message.role == "assistant"]
+        said = [
+            message
+            for message in messages
+            if message.role == "assistant" and (self.repeated or message.status is MessageStatus.COMPLETED)
+        ]
         return said[-1].content() if said else None
 
     async def context(self) -> list[dict[str, Any]]:
@@ -267,8 +260,8 @@ class LiveTurn:
         if isinstance(outcome, TurnBegun):
             self._lease = outcome.lease
             self._next_event = outcome.next_event
+            session._session = outcome.session
             own_turns.set((*own_turns.get(), (outcome.lease.conversation_id, outcome.turn.id)))
-        session._entered(self, outcome.session)
         return self
 
     async def __aexit__(
@@ -281,8 +274,9 @@ class LiveTurn:
         finally:
             self._workshop.keeper.ran(self._begun.id)
             own_turns.set(tuple(own for own in own_turns.get() if own[1] != self._begun.id))
-            self._session._turn = None
-        await self._session._left()
+            reason = self._session._ending.pop(self._begun.id, None)
+        if reason is not None:
+            await self._session.end(reason)
 
     async def _settle(self, lease: Lease, error: BaseException | None) -> None:
         store = self._workshop.store

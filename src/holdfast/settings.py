@@ -35,7 +35,7 @@ class ServerSettings:
         60.0, "how long a second request to a busy conversation waits", at_least=0
     )
     drain_seconds: float = _setting(
-        5.0, "SIGTERM: running turns get this long, then are checkpointed and interrupted", at_least=0
+        5.0, "how long leaving in good order may take; what is left then is settled by a sweep", at_least=0
     )
 
 

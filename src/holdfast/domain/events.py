@@ -47,7 +47,7 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.TURN_COMPLETED: "the answer is on disk; data: seq",
     EventType.TURN_INTERRUPTED: "a turn was cut short; what it had said is kept; data: seq, why",
     EventType.TURN_FAILED: "a turn failed; the user's message stays; data: code",
-    EventType.TURN_CANCELLED: "a person stopped a turn; what it had said is kept; data: seq",
+    EventType.TURN_CANCELLED: "a person stopped a turn; what it had said is kept; data: seq, why",
     EventType.NODE_JOINED: "a holdfast process began; data: node, kind, host, pid",
     EventType.NODE_LEFT: "a holdfast process ended in good order; data: node",
     EventType.NODE_REAPED: "a holdfast process was found dead or hung; data: node, why",

@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 
 from ...domain.ids import new_id
-from ...errors import BadInput, StoreFailed
+from ...errors import BadInput, StoreError
 from .files import private_umask
 
 
@@ -24,20 +24,25 @@ def back_up(database: Path, target: Path) -> None:
             copy_database(database, partial)
         _publish(partial, target)
     except (apsw.Error, OSError) as error:
-        raise StoreFailed(f"the backup to {target} failed ({error}); nothing was left behind") from error
+        raise StoreError(f"the backup to {target} failed ({error}); nothing was left behind") from error
     finally:
         partial.unlink(missing_ok=True)
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """The committed state of one file in another."""
+    """The state of one file at one moment, in another. The copy is a store of its own: derived files of the
+    original (its search index) are not taken for the copy's."""
     reader = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
     writer = apsw.Connection(str(target))
     try:
+        # One snapshot for the whole copy: otherwise every commit meanwhile would start it over.
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()
         with writer.backup("main", reader, "main") as backup:
             while not backup.done:
                 backup.step(1000)
         writer.execute("PRAGMA journal_mode = DELETE")
+        writer.execute("UPDATE store SET id = ?", (new_id("store"),))
     finally:
         writer.close()
         reader.close()

@@ -307,6 +307,7 @@ def delete_message(tx: Transaction, owner: str | None, conversation_id: str, seq
     row = tx.one(Q.empty_message, conversation=conversation_id, seq=seq, now=tx.now)
     if row is None:
         raise NotFound("message", f"{conversation_id} number {seq}")
+    tx.run(Q.empty_drafts, conversation=conversation_id, seq=seq)
     tx.run(Q.unindex_message, no=row[0])
     tx.run(Q.touch_revision, id=conversation_id)
     tx.event(EventType.MESSAGE_DELETED, conversation.owner, conversation_id, seq=seq)

@@ -95,7 +95,7 @@ def say(*parts: Cell) -> None:
     if on_terminal():
         console().print(_text(parts), soft_wrap=True)
     else:
-        _write("".join(_plain(part) for part in parts) + "\n")
+        write("".join(_plain(part) for part in parts) + "\n")
 
 
 def note(sentence: str) -> None:
@@ -180,7 +180,7 @@ def _plain_table(titles: Sequence[str], right: Sequence[bool], rows: Sequence[Se
             else cell + " " * (widths[n] - width_of(cell))
             for n, cell in enumerate(line)
         ]
-        _write("  ".join(padded).rstrip() + "\n")
+        write("  ".join(padded).rstrip() + "\n")
 
 
 def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
@@ -238,9 +238,10 @@ def _plain(cell: Cell) -> str:
     return cell.text if isinstance(cell, Styled) else cell
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
+    """On stdout; what its encoding does not have is escaped."""
     try:
         sys.stdout.write(text)
-    except UnicodeEncodeError:  # a terminal or pipe that does not speak UTF-8
+    except UnicodeEncodeError:
         encoding = sys.stdout.encoding
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))

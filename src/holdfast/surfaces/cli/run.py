@@ -192,12 +192,12 @@ class Voice:
             self._write("\n")
 
     def _write(self, text: str) -> None:
-        from .output import mute
+        from .output import mute, write
 
         if self._muted:
             return
         try:
-            sys.stdout.write(text)
+            write(text)
             sys.stdout.flush()
             self._last = text
         except OSError:  # the pipe's reader has left, or the terminal was closed

@@ -80,6 +80,11 @@ ORDER BY m.seq;
 UPDATE messages SET body = x'', calls = NULL, answers = NULL, deleted_at = :now
 WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
 
+-- name: empty_drafts
+-- The checkpoints that led up to a deleted message say what it said.
+DELETE FROM drafts WHERE after_seq < :seq
+  AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
+
 -- name: unindex_message
 INSERT INTO unindexed (no) VALUES (:no) ON CONFLICT DO NOTHING;
 

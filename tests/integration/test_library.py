@@ -1,0 +1,328 @@
+"""The library's front door, as a program uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.domain.conversations import Address
+from holdfast.domain.nodes import Liveness
+from holdfast.domain.turns import TurnStatus
+from holdfast.store.base import SessionFilter
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'agent.db'}"
+
+
+def texts(messages: list[dict[str, Any]]) -> list[str]:
+    return [message["content"] for message in messages]
+
+
+async def test_the_contracts_own_example(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session(key="cli:ada")
+        async with session.turn("my name is Ada", request_id="m1") as turn:
+            assert await turn.context() == [{"role": "user", "content": "my name is Ada"}]
+            await turn.draft("Hello A")
+            await turn.append({"role": "assistant", "content": "Hello Ada"})
+        stored = await hf.store.session(None, session.id)
+        assert stored.attached and stored.node_id == hf.node_id
+    async with holdfast.open(url) as hf:
+        again = await hf.session(key="cli:ada")
+        assert again.id != session.id and again.conversation_id == session.conversation_id
+        assert texts(await again.context()) == ["my name is Ada", "Hello Ada"]
+        assert (await hf.store.session(None, session.id)).end_reason == "closed"
+
+
+async def test_an_exception_marks_the_turn_failed_and_keeps_what_was_said(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        with pytest.raises(ZeroDivisionError):
+            async with session.turn("divide") as turn:
+                await turn.draft("The result is")
+                _ = 1 / 0
+        (stored,) = await hf.store.turns(None, session.conversation_id)
+        assert stored.status is TurnStatus.FAILED and "division" in (stored.error or "")
+        assert [m.status for m in await session.messages()] == ["completed", "interrupted"]
+        failed = [event for event in await hf.events() if event.type == "turn.failed"]
+        assert failed[0].data == {"code": "ZeroDivisionError"}, "no text of an error goes into events"
+
+
+async def test_a_cancelled_task_interrupts_its_turn(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+
+        async def answer() -> None:
+            async with session.turn("hello") as turn:
+                await turn.draft("I was")
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(answer())
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        (stored,) = await hf.store.turns(None, session.conversation_id)
+        assert stored.status is TurnStatus.INTERRUPTED
+        async with session.turn("go on", wait_seconds=0) as turn:
+            assert texts(await turn.context())[1].startswith("I was\n\n[This reply was interrupted")
+
+
+async def test_a_repeated_request_is_one_turn_and_leaves_the_handle_where_it_is(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with session.turn("hi", request_id="m1") as turn:
+            await turn.append("hello")
+        await session.end()
+        async with session.turn("more") as turn:
+            await turn.append("sure")
+        newest = session.id
+        async with session.turn("hi", request_id="m1") as turn:
+            assert turn.repeated and await turn.reply() == {"role": "assistant", "content": "hello"}
+            await turn.draft("not stored")
+            await turn.append("not stored either")
+        assert session.id == newest
+        assert [m.content()["content"] for m in await session.messages("conversation")] == [
+            "hi",
+            "hello",
+            "more",
+            "sure",
+        ]
+        with pytest.raises(holdfast.RequestMismatch):
+            async with session.turn("something else", request_id="m1"):
+                pass
+
+
+async def test_a_failed_request_is_taken_up_again_by_its_retry(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        with pytest.raises(RuntimeError):
+            async with session.turn("hi", request_id="m1") as turn:
+                await turn.draft("half an ans")
+                raise RuntimeError("the model fell over")
+        async with session.turn("hi", request_id="m1") as turn:
+            assert turn.taken_up and not turn.repeated
+            assert await turn.reply() is None
+            assert texts(await turn.context()) == ["hi"], "the partial reply has left the context"
+            await turn.draft("a whole")
+            await turn.append("a whole answer")
+        assert texts(await session.context()) == ["hi", "a whole answer"]
+        assert len(await session.messages()) == 3, "the partial reply stays readable"
+
+
+async def test_drafts_take_the_whole_text_and_may_start_over(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        with pytest.raises(RuntimeError):
+            async with session.turn("hi") as turn:
+                for text in ("On", "Once", "No: twice", "No: twice upon"):
+                    await turn.draft(text)
+                raise RuntimeError
+        assert (await session.messages())[-1].content()["content"] == "No: twice upon"
+
+
+async def test_ending_inside_a_turn_waits_for_its_end(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with session.turn("bye") as turn:
+            await session.end("completed")
+            await turn.append("bye bye")
+        stored = await hf.store.session(None, session.id)
+        assert (stored.end_reason, stored.message_count) == ("completed", 2)
+
+
+async def test_two_tasks_with_one_session_take_turns(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+
+        async def say(number: int) -> None:
+            async with session.turn(f"question {number}") as turn:
+                await asyncio.sleep(0.01)
+                await turn.append(f"answer {number}")
+
+        await asyncio.gather(*(say(number) for number in range(8)))
+        said = texts(await session.context())
+        assert [text.split()[1] for text in said[::2]] == [text.split()[1] for text in said[1::2]]
+        await session.end()
+        assert (await hf.store.session(None, session.id)).end_reason == "closed"
+
+
+async def test_a_nested_turn_is_refused_at_once(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with session.turn("outer"):
+            with pytest.raises(holdfast.NestedTurn):
+                async with session.turn("inner", wait_seconds=60):
+                    pass
+
+
+async def test_another_nodes_turn_detaches_a_session_which_then_outlives_its_program(url: str) -> None:
+    async with holdfast.open(url) as other:
+        async with holdfast.open(url) as hf:
+            session = await hf.session("k")
+            theirs = await other.session("k")
+            assert theirs.id == session.id
+            async with theirs.turn("from elsewhere") as turn:
+                await turn.append("noted")
+        stored = await other.store.session(None, session.id)
+        assert not stored.ended and not stored.attached
+    # and the node that spoke last does not end it either: it was never attached to it
+    async with holdfast.open(url) as hf:
+        assert not (await hf.store.session(None, session.id)).ended
+
+
+async def test_a_detached_session_stays_open(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("api:1", attached=False)
+    async with holdfast.open(url) as hf:
+        assert (await hf.session("api:1", attached=False)).id == session.id
+
+
+async def test_events_can_be_listed_iterated_and_followed(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        listed = await hf.events()
+        assert [event.type for event in listed] == ["conversation.opened", "session.opened"]
+        assert [event async for event in hf.events(after=listed[0].id)] == listed[1:]
+
+        async def first_new() -> str:
+            async for event in hf.events(after=listed[-1].id, follow=True):
+                return event.type
+            raise AssertionError("a followed feed never ends")
+
+        waiting = asyncio.create_task(first_new())
+        async with session.turn("hi"):
+            pass
+        assert await asyncio.wait_for(waiting, 5) == "turn.started"
+
+
+def test_the_blocking_door_is_the_same_door(url: str) -> None:
+    with holdfast.open_sync(url) as hf:
+        session = hf.session("k")
+        with session.turn("hello", request_id="m1") as turn:
+            assert turn.context() == [{"role": "user", "content": "hello"}]
+            turn.draft("hi th")
+            with pytest.raises(holdfast.NestedTurn), session.turn("inner"):
+                pass
+            turn.append("hi there")
+        forked = session.fork(key="other")
+        assert forked.context() == session.context()
+        with session.turn("bye") as turn:
+            session.end("completed")
+            turn.append("bye bye")
+        types = [event.type for event in hf.events()]
+        assert types.count("turn.completed") == 2 and "conversation.forked" in types
+    hf.close()
+    with pytest.raises(holdfast.StoreClosed):
+        hf.session("k")
+
+
+def _child_uses_the_parents(hf: holdfast.BlockingHoldfast, answers: Any) -> None:
+    try:
+        hf._inner.store  # noqa: B018 - it exists, but must not be used
+        asyncio.run(hf._inner.store.statistics(None))
+    except holdfast.StoreClosed as error:
+        answers.put(str(error))
+    hf.close()
+
+
+def test_a_forked_child_cannot_use_its_parents_store_and_does_not_end_its_sessions(url: str) -> None:
+    context = multiprocessing.get_context("fork")
+    with holdfast.open_sync(url) as hf:
+        session = hf.session("k")
+        answers = context.Queue()
+        child = context.Process(target=_child_uses_the_parents, args=(hf, answers))
+        child.start()
+        assert "forked" in answers.get(timeout=10)
+        child.join(10)
+        assert child.exitcode == 0
+        with session.turn("still here") as turn:
+            turn.append("of course")
+
+
+async def test_settings_of_a_program_are_checked_like_those_of_a_file(url: str) -> None:
+    with pytest.raises(
+        holdfast.BadSetting, match=r"there is no setting lease.stale_second; did you mean lease.stale_seconds"
+    ):
+        holdfast.open(url, settings={"lease": {"stale_second": 3}})
+    with pytest.raises(holdfast.BadSetting, match="must be above 0"):
+        holdfast.open(url, settings={"lease": {"heartbeat_seconds": -1}})
+    with pytest.raises(holdfast.BadSetting, match="no store engine"):
+        async with holdfast.open("mysql://x/y"):
+            pass
+
+
+async def test_a_dead_programs_session_is_continued_not_taken_over(url: str, tmp_path: Path) -> None:
+    """Also without a sweep: opening the key notices that its owner is dead."""
+    pid = os.fork()
+    if pid == 0:
+        hf = holdfast.open_sync(url)
+        hf.session("k")
+        os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+    async with holdfast.open(url, sweep=False) as hf:
+        (dead,) = (await hf.store.sessions(SessionFilter(None))).items
+        (node,) = [node for node in await hf.store.nodes() if node.id != hf.node_id]
+        assert (await hf.store.probe([node]))[node.id][0] is Liveness.DEAD
+        session = await hf.session("k")
+        assert session.id != dead.id
+        assert (await hf.store.session(None, dead.id)).end_reason == "reaped"
+
+
+async def test_a_backup_is_finished_while_somebody_writes_without_pause(url: str, tmp_path: Path) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with session.turn("hi") as turn:
+            for _ in range(40):
+                await turn.append([{"role": "assistant", "content": "x" * 100_000}] * 3)
+        done = asyncio.Event()
+
+        async def write() -> int:
+            number = 0
+            while not done.is_set():
+                async with session.turn("more") as turn:
+                    await turn.append("and more")
+                number += 1
+            return number
+
+        writing = asyncio.create_task(write())
+        await asyncio.wait_for(hf.store.backup(tmp_path / "copy.db"), 20)
+        done.set()
+        assert await writing > 0
+    async with holdfast.open(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
+        assert await copy.store.check() == []
+
+
+async def test_after_a_restore_a_search_finds_what_is_there_again(url: str, tmp_path: Path) -> None:
+    database, copy = tmp_path / "agent.db", tmp_path / "copy.db"
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with session.turn("the heliotrope"):
+            pass
+        await hf.store.backup(copy)
+        assert len(await hf.store.search("default", "heliotrope")) == 1
+        await hf.store.delete_message(None, session.conversation_id, 1)
+        assert await hf.store.search("default", "heliotrope") == []
+    copy.replace(database)  # nothing runs: a restore
+    async with holdfast.open(url) as hf:
+        assert len(await hf.store.search("default", "heliotrope")) == 1
+
+
+async def test_deleting_a_reply_deletes_the_checkpoints_that_led_up_to_it(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with session.turn("hi") as turn:
+            await turn.draft("a secr")
+            await turn.append("a secret")
+        await hf.store.delete_message(None, session.conversation_id, 2)
+        assert await hf.store.drafts(turn.id) == []
+        place = await hf.store.resolve(None, Address(key="k"))
+        assert place.conversation.last_seq == 2
