@@ -224,6 +224,9 @@ async def test_what_a_dead_node_left_is_found_and_settled_once(
 
     for begun in (running, detached):
         assert (await store.turn(OWNER, begun.turn.id)).status is TurnStatus.INTERRUPTED
+        conversation = (await store.resolve(OWNER, Address(id=begun.session.id))).conversation
+        assert conversation.holder is None
+        assert conversation.token > begun.lease.token
     for session_id in (idle.id, running.session.id):
         assert (await store.session(OWNER, session_id)).end_reason == "reaped"
     for session_id in (detached.session.id, free.id, mine.session.id):

@@ -207,9 +207,14 @@ async def test_a_page_of_sessions_and_a_sweep_cost_what_they_tell_not_what_is_st
 
 async def all_in_one_group(store: SQLiteStore, *writes: Any) -> list[Any]:
     """Let these writes wait together behind one that takes its time, so that they share a transaction."""
-    gate = threading.Event()
-    slow = asyncio.create_task(store._writer.submit(lambda connection: gate.wait(10)))
-    await asyncio.sleep(0.02)
+    begun, gate = threading.Event(), threading.Event()
+
+    def take_time(connection: apsw.Connection) -> None:
+        begun.set()
+        gate.wait(10)
+
+    slow = asyncio.create_task(store._writer.submit(take_time))
+    await asyncio.to_thread(begun.wait, 10)
     tasks = [asyncio.create_task(write) for write in writes]
     await asyncio.sleep(0)
     gate.set()

@@ -222,6 +222,21 @@ async def test_deleted_messages_the_index_still_holds_do_not_push_living_ones_ou
     assert len(await store.search(OWNER, "kelp", limit=5)) == 1
 
 
+async def test_an_index_is_never_believed_about_whose_a_message_is_or_whether_it_is_still_there(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+    mine = (await say(store, node, "kelp of mine", "kelp noted")).session
+    await say(store, node, "kelp of another", "kelp noted", owner="another")
+    await store.delete_message(OWNER, mine.conversation_id, 2)
+    everything = list(range(1, 20))
+    monkeypatch.setattr(SearchIndex, "search", lambda self, words, scopes, limit: (everything, False))
+    (hit,) = await store.search(OWNER, "kelp")
+    assert hit.message.content()["content"] == "kelp of mine"
+    assert len(await store.search(None, "kelp")) == 3
+
+
 async def test_an_indexer_that_cannot_follow_delays_nobody_and_hides_nothing(
     opening: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -264,8 +264,7 @@ async def test_a_dead_programs_session_is_continued_not_taken_over(url: str, tmp
     """Also without a sweep: opening the key notices that its owner is dead."""
     pid = os.fork()
     if pid == 0:
-        hf = holdfast.open_sync(url)
-        hf.session("k")
+        holdfast.open_sync(url).session("k")
         os.kill(os.getpid(), 9)
     os.waitpid(pid, 0)
     async with holdfast.open(url, sweep=False) as hf:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,12 +42,17 @@ class Child:
         self._pipe = pipe
         self._line = line
         self._rest = b""
+        self._lines: deque[bytes] = deque()
 
     def records(self, seconds: float | None = None) -> Iterator[Record]:
-        """What it tells, until it has ended or the time is up."""
+        """What it tells, until it has ended or the time is up. May be left and taken up again."""
         until = None if seconds is None else time.monotonic() + seconds
         while True:
-            left = None if until is None else max(0.0, until - time.monotonic())
+            while self._lines:
+                yield read_record(self._lines.popleft())
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left < 0:
+                return
             if not select.select([self._pipe], [], [], left)[0]:
                 return
             data = os.read(self._pipe, 65536)
@@ -54,9 +60,7 @@ class Child:
                 assert not self._rest, f"a torn line: {self._rest!r}"
                 return
             *lines, self._rest = (self._rest + data).split(b"\n")
-            yield from map(read_record, lines)
-            if left == 0.0:
-                return
+            self._lines.extend(lines)
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)

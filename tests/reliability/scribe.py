@@ -82,6 +82,10 @@ class Task(msgspec.Struct, frozen=True):
     """Close the store at the end, or just leave the process?"""
     search: bool = False
     """Keep the search index right behind."""
+    mistake: str = ""
+    """A file that some code in this process opens and closes, after a while …"""
+    pause_for: str = ""
+    """… and a file it then waits for before it writes on."""
     cuts: list[int] = []
     """Cut the power before these operations on the disk, leaving behind what would be found …"""
     survivors: str = ""
@@ -90,6 +94,10 @@ class Task(msgspec.Struct, frozen=True):
 
 class Stopped(Exception):
     """The store refused for good; it was told."""
+
+
+class Unsettled(Exception):
+    """Something a dead node left could not be brought to rest."""
 
 
 class Scribe:
@@ -107,13 +115,14 @@ class Scribe:
         self.tell(Joined(self.node.id))
         if self.task.search:
             self.store.start_indexing()
-        for trouble in (await self.ask("reap", Reaper(self.store, lambda: self.node.id).reap_once)).troubles:
-            self.tell(Note("trouble", {"text": trouble}))
+        await self.ask("reap", self.reap)
         for asked in self.task.again:
             await self.turn(asked.request, asked.chat)
         async with asyncio.TaskGroup() as group:
             for number in range(self.task.writers):
                 group.create_task(self.write(number))
+            if self.task.mistake and not self.task.pause_for:
+                group.create_task(self.make_the_mistake())
         await self.ask("leave", lambda: self.store.leave(self.node.id, "completed"))
         with suppress(NodeReaped):  # the right answer: it has left. A store that has failed meanwhile says so
             await self.ask("beat", lambda: self.store.beat(self.node.id))
@@ -121,12 +130,30 @@ class Scribe:
             await self.store.close()
         self.tell(Note("finished"))
 
+    async def reap(self) -> None:
+        """Settle what the dead left. What a full disk prevents is done in the next round."""
+        troubles = (await Reaper(self.store, lambda: self.node.id).reap_once()).troubles
+        if troubles:
+            raise StoreFull(troubles[0]) if "the disk is full" in troubles[0] else Unsettled(troubles[0])
+
     async def write(self, which: int) -> None:
         chance = random.Random(f"{self.task.seed} {self.task.life} {which}")
         number = 0
         while self.task.turns is None or number < self.task.turns:
             await self.turn(f"{self.task.life}.{which}.{number}", f"chat:{chance.randrange(self.task.chats)}")
             number += 1
+            if self.task.pause_for and number == 3:
+                await self.make_the_mistake()
+
+    async def make_the_mistake(self) -> None:
+        """What nobody may do: close a handle of a file that SQLite has open in this process."""
+        if not self.task.pause_for:
+            await asyncio.sleep(0.05)
+        with open(self.task.mistake, "rb"):
+            pass
+        self.tell(Note("mistake"))
+        while self.task.pause_for and not os.path.exists(self.task.pause_for):
+            await asyncio.sleep(0.001)
 
     async def turn(self, request: str, chat: str) -> None:
         """One turn, from the question to the reply."""
@@ -205,7 +232,7 @@ class Scribe:
                 raise
             except HoldfastError as error:
                 self.tell(Refused(verb, type(error).__name__, str(error)[:1000]))
-                if isinstance(error, StoreFailed):
+                if isinstance(error, StoreFailed) and verb != "open":
                     await self.try_everything()
                 if not isinstance(error, StoreFull):
                     raise Stopped from error

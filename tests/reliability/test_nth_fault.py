@@ -41,7 +41,7 @@ FULL = [Fault("pwrite64", "error=ENOSPC"), Fault("ftruncate", "error=ENOSPC")]
 # What ends it, or what SQLite may get over by itself.
 OTHER = [
     *(Fault(call, "signal=KILL") for call in ("pwrite64", "fdatasync", "ftruncate", "unlink")),
-    *(Fault(call, "error=EIO") for call in ("fcntl", "openat", "unlink", "fstat", "newfstatat")),
+    *(Fault(call, "error=EIO") for call in ("openat", "unlink", "fstat", "newfstatat")),
     Fault("mmap", "error=ENOMEM"),
 ]
 CALLS = sorted({fault.call for fault in (*FATAL, *FULL, *OTHER)})
@@ -200,7 +200,7 @@ async def test_no_fault_makes_the_store_acknowledge_what_it_does_not_hold(
     places = list(scenes(tmp_path / "scenes"))
     strikes = some(places, size, random.Random(seed)) if size.least else every(places)
     struck, acknowledged = await strike_all(strikes, tmp_path)
-    assert struck > size.least * 0.8, "hardly any fault struck"
+    assert struck > size.least // 2, "hardly any fault struck"
     figures(f"Nth fault: {struck:,} faults, {acknowledged:,} acknowledged, 0 falsely")
 
 
@@ -210,8 +210,8 @@ async def test_acknowledging_before_the_commit_is_noticed(
     require_strace()
     used = list(scenes(tmp_path / "scenes"))[-1]
     monkeypatch.setenv(NAME, "acknowledge-before-commit")
-    for number in range(12, 40):
-        _, verdict = await strike(used, Fault("fdatasync", "error=EIO"), number, tmp_path / str(number))
+    for number in range(60, 320, 13):
+        _, verdict = await strike(used, Fault("pwrite64", "error=EIO"), number, tmp_path / str(number))
         if any("it is nowhere" in sentence for sentence in verdict.lost):
             return
     pytest.fail("a failed commit was acknowledged, and nobody noticed")

@@ -129,7 +129,9 @@ class Context:
 
     def json(self) -> bytes:
         """One JSON array of OpenAI messages."""
-        return b"[" + b",".join(self.chunks) + b"]"
+        return (
+            b"".join((b"[", b",".join(self.chunks), b"]")) if len(self.chunks) != 1 else b"[%b]" % self.chunks
+        )
 
     def messages(self) -> list[dict[str, Any]]:
         """The same as Python objects."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import os
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -111,7 +112,9 @@ class Connection:
         """Say what this exception means for whoever runs holdfast. `begun`: the answer had begun."""
         if isinstance(problem, aiohttp.ConnectionTimeoutError):
             why = f"no connection within {self._timeout.sock_connect:g} s"
-            raise ModelError(f"cannot connect to the model at {self.where}: {why}; {self._check()}", 504)
+            raise ModelError(
+                f"cannot connect to the model at {self.where}: {why}; {self._check()}", 504
+            ) from None
         if isinstance(problem, TimeoutError):
             raise ModelError(
                 f"the model at {self.where} sent nothing for {self._timeout_seconds:g} s; "
@@ -128,7 +131,8 @@ class Connection:
                 f"the model at {self.where} closed the connection without an answer; its log may say why"
             ) from None
         if isinstance(problem, OSError):
-            why = self.shown(problem.strerror or str(problem))
+            number = problem.errno or 0  # asyncio's own words for it hide the plain ones
+            why = os.strerror(number) if number > 0 else self.shown(problem.strerror or str(problem))
             raise ModelError(f"cannot connect to the model at {self.where}: {why}; {self._check()}") from None
         raise ModelError(
             f"the model at {self.where} does not speak HTTP as expected ({type(problem).__name__}); "

@@ -30,6 +30,7 @@ from .files import private_umask
 log = logging.getLogger(__name__)
 
 BATCH = 500
+PAUSE_SECONDS = 0.2
 LONGEST_TAIL = 2_000
 
 # The text of a message: its content, or the text parts of it.
@@ -117,9 +118,10 @@ class SearchIndex:
         quiet = False
         while True:
             self._wake.wait()
-            self._wake.clear()
-            if self._stopping.is_set():
+            # Whoever searches meanwhile looks behind the cursor too; batches spare the writer.
+            if self._stopping.wait(PAUSE_SECONDS):
                 return
+            self._wake.clear()
             try:
                 while self.follow_once() and not self._stopping.is_set():
                     pass

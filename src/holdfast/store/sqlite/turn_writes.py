@@ -30,11 +30,10 @@ from ...domain.turns import (
 )
 from ...errors import BadInput, LeaseLost, NodeReaped, NotFound, RequestMismatch, TurnSuperseded
 from .places import conversation_of, find, session_of
-from .rows import to_json, to_turn
+from .rows import to_json, to_time, to_turn
 from .session_writes import (
     continue_conversation,
     open_conversation,
-    require_node,
     settle_left_behind,
 )
 from .settling import settle
@@ -53,7 +52,6 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         known = _known_request(tx, request)
     if known is not None and known.status in (TurnStatus.RUNNING, TurnStatus.COMPLETED, TurnStatus.CANCELLED):
         return TurnRepeated(known, session_of(tx, request.owner, known.session_id))
-    require_node(tx, request.node_id)
     if known is not None:
         return _take_up(tx, request, known)
     place = find(tx, request.owner, request.address)
@@ -158,7 +156,31 @@ def _start(tx: Transaction, request: TurnRequest, session: Session, addressed: s
         seq=last_seq,
         node=request.node_id,
     )
-    return _begun(tx, lease, session.id, addressed)
+    turn = Turn(
+        id=request.turn_id,
+        conversation_id=session.conversation_id,
+        session_id=session.id,
+        owner=request.owner,
+        status=TurnStatus.RUNNING,
+        node_id=request.node_id,
+        attempt=1,
+        first_seq=first_seq,
+        started_at=to_time(tx.now),
+        model=request.model,
+    )
+    return TurnBegun(turn, lease, _spoken_in(tx, session, lease, last_seq, request.model), addressed)
+
+
+def _spoken_in(tx: Transaction, session: Session, lease: Lease, last_seq: int, model: str | None) -> Session:
+    """The session as it stands now that the turn has begun."""
+    return replace(
+        session,
+        last_activity_at=to_time(tx.now),
+        last_seq=last_seq,
+        running_turn=lease.turn_id,
+        running_node=lease.node_id,
+        model=model or session.model,
+    )
 
 
 def _take_lease(
@@ -168,16 +190,6 @@ def _take_lease(
     if row is None:  # the caller has seen it free, and the node present, in this very transaction
         raise NodeReaped(node_id)
     return Lease(session.conversation_id, session.id, turn_id, node_id, row[0]), row[1]
-
-
-def _begun(
-    tx: Transaction, lease: Lease, session_id: str, addressed: str | None, *, taken_up: bool = False
-) -> TurnBegun:
-    turn = tx.one(Q.turn_by_id, id=lease.turn_id, owner=None)
-    assert turn is not None
-    (next_event,) = (tx.one(Q.next_event, turn=lease.turn_id) if taken_up else None) or (0,)
-    session = session_of(tx, None, session_id)
-    return TurnBegun(to_turn(turn), lease, session, addressed, taken_up, next_event)
 
 
 def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
@@ -200,7 +212,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     ):
         tx.run(Q.insert_exclusion, conversation=conversation.id, seq=seq, reason="retried", now=tx.now)
     tx.run(Q.touch_revision, id=conversation.id)
-    lease, _ = _take_lease(tx, known.id, request.node_id, session, 0)
+    lease, last_seq = _take_lease(tx, known.id, request.node_id, session, 0)
     tx.run(Q.take_up_turn, id=known.id, node=request.node_id, session=session.id)
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
     tx.event(
@@ -212,7 +224,18 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
         attempt=known.attempt + 1,
         node=request.node_id,
     )
-    return _begun(tx, lease, session.id, None, taken_up=True)
+    turn = replace(
+        known,
+        session_id=session.id,
+        status=TurnStatus.RUNNING,
+        node_id=request.node_id,
+        attempt=known.attempt + 1,
+        ended_at=None,
+        error=None,
+    )
+    (next_event,) = tx.one(Q.next_event, turn=known.id) or (0,)
+    session = _spoken_in(tx, session, lease, last_seq, request.model)
+    return TurnBegun(turn, lease, session, None, taken_up=True, next_event=next_event)
 
 
 def append(tx: Transaction, lease: Lease, messages: Sequence[NewMessage]) -> int:

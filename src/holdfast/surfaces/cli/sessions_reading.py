@@ -46,7 +46,7 @@ async def list_(
     \b
     Examples:
       holdfast sessions
-      holdfast sessions --state ended --source telegram --limit 50
+      holdfast sessions list --state ended --source telegram --limit 50
       holdfast sessions --key cli:ada --json
     """
     from ...domain.sessions import SessionState

@@ -114,7 +114,6 @@ CREATE TABLE turns (
     CHECK ((status = 'running') = (ended_at IS NULL))
 ) STRICT;
 CREATE INDEX turns_of_conversation ON turns (conversation);
-CREATE INDEX turns_running ON turns (node) WHERE status = 'running';
 
 -- The append-only list of a conversation. `calls` and `answers` are lifted out of the body, so that
 -- a context can be rendered without decoding it. Numbers (`no`) are never reused: the search index counts on it.

@@ -4,7 +4,7 @@
 -- Checkpoints of turns that have ended; a stream is rendered from the final message afterwards.
 DELETE FROM drafts WHERE no IN (
     SELECT no FROM drafts
-    WHERE created_at < :before AND turn NOT IN (SELECT id FROM turns WHERE status = 'running')
+    WHERE created_at < :before AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.id = turn AND t.status = 'running')
     ORDER BY created_at LIMIT :limit);
 
 -- name: prune_events

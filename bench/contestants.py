@@ -1,0 +1,74 @@
+"""Who is measured at what: one line per row of each table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from environments import Package
+
+HERMES = Package("hermes-agent", "0.19.0", alone=True)
+OPENAI_AGENTS = Package("openai-agents", "0.24.0")
+LANGGRAPH = Package("langgraph-checkpoint-sqlite", "3.1.2")
+
+WRITERS = (1, 16, 64)
+HISTORY_MESSAGES = 10_000
+HERE = None
+"""No package: the project's own environment."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: its label, and the script, environment and case that fill it."""
+
+    key: str
+    label: str
+    script: str
+    package: Package | None
+    case: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+APPEND = (
+    Row("hermes", "hermes-agent 0.19 SessionDB, as shipped", "hermes_session_db", HERMES, "append"),
+    Row(
+        "hermes_bare",
+        "the same, its full-text triggers dropped",
+        "hermes_session_db",
+        HERMES,
+        "append",
+        {"triggers": False},
+    ),
+    Row("openai", "openai-agents 0.24 SQLiteSession", "openai_agents_session", OPENAI_AGENTS, "append"),
+    Row("langgraph", "langgraph SQLite saver 3.1, 50 messages", "langgraph_saver", LANGGRAPH, "append"),
+    Row("bare", "bare SQLite, one commit a message", "bare_sqlite", HERE, "append"),
+    Row("group", "bare SQLite, group commit", "bare_sqlite", HERE, "group"),
+    Row("append", "holdfast, append under a lease", "holdfast_store", HERE, "append"),
+    Row("begin", "holdfast, begin turn", "holdfast_store", HERE, "begin"),
+    Row("turn", "holdfast, begin turn + commit reply (turns/s)", "holdfast_store", HERE, "turn"),
+)
+
+# Not a row of the table: one append of a single writer beside one bare commit, in one process.
+SINGLE = Row("single", "holdfast, one append beside one bare commit", "holdfast_store", HERE, "single")
+
+HISTORY = (
+    Row("hermes", "hermes get_messages_as_conversation", "hermes_session_db", HERMES, "history"),
+    Row("openai", "openai-agents get_items", "openai_agents_session", OPENAI_AGENTS, "history"),
+    Row("rows", "bare SQLite, rows + fast JSON (msgspec)", "bare_sqlite", HERE, "history"),
+    Row(
+        "joined", "bare SQLite, bytes joined, never decoded", "bare_sqlite", HERE, "history", {"joined": True}
+    ),
+    Row(
+        "langgraph",
+        "langgraph, one blob (rewritten whole on every append)",
+        "langgraph_saver",
+        LANGGRAPH,
+        "history",
+    ),
+    Row("cold", "holdfast, context as joined bytes, cold", "holdfast_reading", HERE, "history"),
+    Row("hot", "holdfast, context as joined bytes, hot", "holdfast_reading", HERE, "history", {"hot": True}),
+)
+
+# These compare holdfast with itself; both sides are asked alternately in one process.
+RESOLVE = (Row("resolve", "resolve a stale id", "holdfast_reading", HERE, "resolve", {"lines": [2, 2000]}),)
+OPEN = (Row("open", "open a store", "holdfast_reading", HERE, "open"),)

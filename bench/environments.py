@@ -1,0 +1,57 @@
+"""A throw-away environment for each peer: its pinned release from PyPI in a venv outside the tree.
+
+Made on first use, reused afterwards; `rm -r` of the cache directory is always safe. A venv counts only once
+its last step, a `ready` file, has been written, so one that was interrupted is made anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class CannotInstall(Exception):
+    """Why a peer's environment could not be made, in one line for its row."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """What a peer needs from PyPI. `alone`: without its dependencies, because what we call needs none."""
+
+    name: str
+    version: str
+    alone: bool = False
+
+
+def cache_directory() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "holdfast-bench"
+
+
+def interpreter(package: Package) -> Path:
+    """The Python that can import this package. Raises CannotInstall."""
+    python = f"py{sys.version_info.major}.{sys.version_info.minor}"
+    home = cache_directory() / f"{package.name}-{package.version}-{python}"
+    if not (home / "ready").exists():
+        print(f"setting up {package.name} {package.version} in {home} …", file=sys.stderr, flush=True)
+        shutil.rmtree(home, ignore_errors=True)
+        _step([sys.executable, "-m", "venv", str(home)])
+        install = [str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
+        _step([*install, *(["--no-deps"] if package.alone else []), f"{package.name}=={package.version}"])
+        (home / "ready").touch()
+    return home / "bin" / "python"
+
+
+def _step(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = (done.stderr + done.stdout).splitlines()
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        reason = errors[-1] if errors else f"{Path(command[0]).name} exited with {done.returncode}"
+        # The address of a mirror is nobody's business.
+        raise CannotInstall(re.sub(r"\w+://\S+", "(an index)", reason)[:160])

@@ -1,0 +1,88 @@
+"""The targets holdfast is held to, and whether a run met them.
+
+A target that was missed is printed as missed; one that could not be measured says so. Neither is hidden by
+an exit status: on a shared machine a single run proves little either way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from figures import Figures, Ratio
+
+SAME = 1.25
+"""Two costs that do not differ, as far as a shared machine can tell."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound on a measured ratio (`unit` ×) or value; `aim` is what we would like beyond it."""
+
+    sentence: str
+    measured: Ratio | None
+    at_least: float | None = None
+    at_most: float | None = None
+    aim: float | None = None
+    unit: str = "×"
+
+    def verdict(self) -> str:
+        bound = f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
+        aim = f", aim {self.aim:g}" if self.aim is not None else ""
+        opening = f"{self.sentence} ({bound} {self.unit}{aim})"
+        if self.measured is None:
+            return f"? {opening}: not measured"
+        value, rounds = self.measured.value, sorted(self.measured.rounds)
+        met = value >= self.at_least if self.at_least is not None else value <= (self.at_most or 0)
+        reached = ", aim reached" if self.aim is not None and value >= self.aim else ""
+        spread = f" (rounds {rounds[0]:.2f} to {rounds[-1]:.2f})" if len(rounds) > 1 else ""
+        return f"{'✓' if met else '✗'} {opening}: {value:.2f} {self.unit}{spread}{reached}"
+
+
+def append_targets(figures: Figures) -> list[Target]:
+    def rate(above: str, below: str) -> Ratio | None:
+        return figures.ratio("per_second", above, below, 64)
+
+    return [
+        Target("append under a lease / Hermes as shipped, 64 writers", rate("append", "hermes"), 10, aim=20),
+        Target("append under a lease / Hermes without triggers", rate("append", "hermes_bare"), 4, aim=8),
+        Target("append under a lease / bare group commit", rate("append", "group"), 0.35, aim=0.5),
+        Target("begin turn / Hermes as shipped", rate("begin", "hermes"), 5),
+        Target(
+            "p50 of one append / one bare FULL commit, 1 writer, taking turns",
+            figures.within("single", "p50_ms", "bare_p50_ms"),
+            at_most=1.5,
+        ),
+    ]
+
+
+def history_targets(figures: Figures) -> list[Target]:
+    return [
+        Target("cold context / joined, never decoded", figures.ratio("ms", "cold", "joined"), at_most=1.3),
+        Target(
+            "hot context, on the node that served the last turn",
+            figures.within("hot", "ms"),
+            at_most=1,
+            unit="ms",
+        ),
+    ]
+
+
+def resolve_targets(figures: Figures) -> list[Target]:
+    ratio = figures.within("resolve", "long_ms", "short_ms")
+    return [Target("resolving in a line of 2,000 / in a line of 2: the same", ratio, at_most=SAME)]
+
+
+def open_targets(figures: Figures) -> list[Target]:
+    return [
+        Target(
+            "opening the full store / the empty one: the same",
+            figures.within("open", "full_ms", "empty_ms"),
+            at_most=SAME,
+        ),
+        Target(
+            "a page of sessions of the full store",
+            figures.within("open", "full_page_ms"),
+            at_most=1,
+            unit="ms",
+        ),
+    ]

@@ -1,0 +1,77 @@
+"""Wrong usage exits 2 and says how it is right; every command explains itself with an example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from holdfast.domain.sessions import SessionState
+from holdfast.surfaces.cli.commands import app
+from holdfast.surfaces.cli.sessions_reading import State
+from tests.unit.surfaces.conftest import Home
+
+
+def commands(group: Any, *path: str) -> Iterator[list[str]]:
+    for name, below in group.commands.items():
+        yield [*path, name]
+        if hasattr(below, "commands"):
+            yield from commands(below, *path, name)
+
+
+COMMANDS = list(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_help_of_every_command_has_an_example(home: Home, command: list[str]) -> None:
+    said = home.ok(*command, "--help")
+    assert f"  holdfast {' '.join(command)}" in said.replace("it lists: ", "  ")
+    assert said == home.ok(*command, "-h")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_takes_the_shared_options(home: Home, command: list[str]) -> None:
+    if command == ["sessions"]:
+        return  # it takes those of the command it stands for
+    said = home.ok(*command, "--help")
+    assert all(option in said for option in ("--owner NAME", "--config FILE", "--store URL"))
+
+
+def test_every_state_can_be_asked_for() -> None:
+    assert {state.value for state in State} == {state.value for state in SessionState}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["no-such-command"],
+        ["sessions", "no-such-command"],
+        ["sessions", "sess_123"],
+        ["sessions", "--state", "sleeping"],
+        ["sessions", "--limit", "0"],
+        ["sessions", "--limit", "many"],
+        ["sessions", "show"],
+        ["sessions", "messages", "k", "--scope", "all"],
+        ["sessions", "end", "k", "--reason", "reaped"],
+        ["sessions", "search"],
+        ["sessions", "--no-such-option"],
+        ["backup"],
+        ["run"],
+        ["run", "  "],
+        ["run", "--owner", "*", "hello"],
+        ["run", "--key", "k", "--resume", "sess_1", "hello"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_2_and_shows_how_it_is_used(home: Home, arguments: list[str]) -> None:
+    done = home.run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Usage: holdfast" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not home.path.exists()
+
+
+def test_an_id_without_a_verb_is_answered_with_the_verb(home: Home) -> None:
+    assert "holdfast sessions show sess_123" in home.run("sessions", "sess_123").stderr

@@ -1,0 +1,105 @@
+"""Times, numbers, names and what is shown of others' words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.surfaces.cli.about import without_secret
+from holdfast.surfaces.cli.output import harmless, one_line, sentences, width_of
+from holdfast.surfaces.cli.run import model_setting
+from holdfast.surfaces.cli.words import ago, count, percent, size, took
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (-5, "just now"),
+        (0.2, "just now"),
+        (12, "12 s ago"),
+        (59.9, "59 s ago"),
+        (60, "1 min ago"),
+        (3599, "59 min ago"),
+        (3600, "1 h ago"),
+        (86_400, "1 day ago"),
+        (200 * 86_400, "200 days ago"),
+    ],
+)
+def test_how_long_ago(seconds: float, said: str) -> None:
+    assert ago(NOW - timedelta(seconds=seconds), NOW) == said
+
+
+def test_never() -> None:
+    assert ago(None, NOW) == "never"
+
+
+def test_numbers_as_people_say_them() -> None:
+    assert (count(0, "session"), count(1, "session"), count(1200, "session")) == (
+        "0 sessions",
+        "1 session",
+        "1,200 sessions",
+    )
+    assert count(2, "process") == "2 processes"
+    assert (percent(1, 3), percent(0, 0)) == ("33.3 %", "—")
+    assert (size(12), size(151_552), size(5 * 1024**3)) == ("12 bytes", "148.0 KB", "5.0 GB")
+    assert (took(timedelta(seconds=0.25)), took(timedelta(minutes=5))) == ("0.2 s", "5 min")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("\x1b]0;evil\x07", "\\x1b]0;evil\\x07"),
+        ("over\rwritten", "over\\x0dwritten"),
+        ("windows\r\nlines", "windows\nlines"),
+        ("\x9b31m", "\\x9b31m"),
+        ("日本語 é", "日本語 é"),
+    ],
+)
+def test_control_characters_are_shown_not_obeyed(text: str, shown: str) -> None:
+    assert harmless(text) == shown
+
+
+def test_one_line_and_its_width() -> None:
+    assert one_line(" a\n  b\tc ") == "a b c"
+    assert (width_of("abc"), width_of("日本"), width_of("e\u0301")) == (3, 4, 1)
+
+
+def test_sentences_end_as_sentences_do() -> None:
+    assert sentences("it failed", "", "Try again!") == "it failed. Try again!"
+
+
+@pytest.mark.parametrize(
+    ("option", "setting"),
+    [
+        ("auto", {"kind": "auto"}),
+        ("local", {"kind": "local"}),
+        ("scripted", {"kind": "scripted"}),
+        ("http://localhost:11434/v1", {"kind": "openai", "base_url": "http://localhost:11434/v1"}),
+        ("qwen3:8b", {"name": "qwen3:8b"}),
+    ],
+)
+def test_what_the_model_option_stands_for(option: str, setting: dict[str, str]) -> None:
+    assert model_setting(option) == setting
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("model.base_url", "https://ada:word@example.com/v1", "https://ada:(hidden)@example.com/v1"),
+        ("store.url", "postgresql://ada:word@host/db", "postgresql://ada:(hidden)@host/db"),
+        ("store.url", "postgresql://ada@host/db", "postgresql://ada@host/db"),
+        ("store.url", "sqlite:////home/ada/a:b@c.db", "sqlite:////home/ada/a:b@c.db"),
+        ("model.api_key_env", "OPENAI_API_KEY", "OPENAI_API_KEY"),
+        ("model.api_key_env", "sk-abcdef", "(hidden)"),
+        ("model.api_key_env", "sk_live_abcdef", "(hidden)"),
+        ("model.api_key_env", "my_key", "my_key"),
+        ("lease.stale_seconds", 90.0, 90.0),
+    ],
+)
+def test_secrets_are_hidden(name: str, value: object, shown: object) -> None:
+    assert without_secret(name, value, {"my_key": "x"}) == shown
