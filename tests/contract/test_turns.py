@@ -1,4 +1,4 @@
-"""A turn from its request to its end, and the same request coming again."""
+"""A turn from its request to its end."""
 
 import asyncio
 from dataclasses import replace
@@ -11,11 +11,8 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.messages import MessageStatus
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import (
-    RequestKey,
     Settlement,
     TurnBegun,
-    TurnRepeated,
-    TurnRequest,
     TurnStatus,
     TurnWaits,
 )
@@ -26,8 +23,6 @@ from holdfast.errors import (
     LeaseLost,
     NodeReaped,
     NotFound,
-    RequestMismatch,
-    TurnSuperseded,
 )
 from holdfast.store.base import Store
 from tests.contract.steps import (
@@ -38,7 +33,6 @@ from tests.contract.steps import (
     begin,
     calling,
     contents,
-    context_of,
     draft,
     messages,
     new_node,
@@ -46,15 +40,11 @@ from tests.contract.steps import (
     request,
     result,
     say,
-    seen,
-    sweep,
     to_message,
     unchanged,
 )
 
-KEY = RequestKey("/v1/chat/completions", "k1", b"hash of the body")
-UNFINISHED = [TurnStatus.INTERRUPTED, TurnStatus.FAILED]
-SETTLED = [*UNFINISHED, TurnStatus.CANCELLED]
+SETTLED = [TurnStatus.INTERRUPTED, TurnStatus.FAILED, TurnStatus.CANCELLED]
 
 
 # --- one turn ------------------------------------------------------------------------------------
@@ -358,224 +348,3 @@ async def test_a_turn_id_is_used_once(store: Store, node: Node) -> None:
             await store.begin_turn(request(node, turn_id=first.turn.id))
         with pytest.raises(HoldfastError):
             await store.begin_turn(request(node, id=first.session.id, turn_id=first.turn.id))
-
-
-# --- the same request again ------------------------------------------------------------------------
-
-
-def keyed(node: Node, *said: str, **more: str | None) -> TurnRequest:
-    return request(node, *said, request_key=KEY, key="cli:ada", **more)  # type: ignore[arg-type]
-
-
-async def test_a_request_repeated_while_it_runs_is_the_running_turn(
-    store: Store, node: Node, second_store: Store, second_node: Node
-) -> None:
-    begun = await store.begin_turn(keyed(node))
-    assert isinstance(begun, TurnBegun)
-    async with unchanged(store):
-        for again in (await store.begin_turn(keyed(node)), await second_store.begin_turn(keyed(second_node))):
-            assert isinstance(again, TurnRepeated)
-            assert again.turn == begun.turn
-            assert again.session.id == begun.session.id
-
-
-@pytest.mark.parametrize("how", ["completed", "cancelled"])
-async def test_a_request_repeated_after_its_end_is_that_turn_and_nothing_new(
-    store: Store, node: Node, second_store: Store, second_node: Node, how: str
-) -> None:
-    begun = await begin(store, node, key="cli:ada", request_key=KEY)
-    if how == "completed":
-        await store.commit_reply(begun.lease, [to_message("hi", "assistant")])
-    else:
-        await store.settle_turn(begun.lease, Settlement(TurnStatus.CANCELLED))
-    async with unchanged(store):
-        again = await second_store.begin_turn(keyed(second_node))
-    assert isinstance(again, TurnRepeated)
-    assert (again.turn.id, again.turn.status) == (begun.turn.id, TurnStatus(how))
-
-
-async def test_a_completed_request_is_remembered_though_later_turns_followed(
-    store: Store, node: Node
-) -> None:
-    begun = await begin(store, node, key="cli:ada", request_key=KEY)
-    await store.commit_reply(begun.lease)
-    await say(store, node, key="cli:ada")
-    await store.end_session(OWNER, begun.session.id, "new")
-    again = await store.begin_turn(keyed(node))
-    assert isinstance(again, TurnRepeated)
-    assert again.turn.id == begun.turn.id
-
-
-async def test_a_completed_request_is_told_to_a_node_that_was_reaped_too(store: Store, node: Node) -> None:
-    begun = await begin(store, node, key="cli:ada", request_key=KEY)
-    await store.commit_reply(begun.lease)
-    await reap(store, node)
-    assert isinstance(await store.begin_turn(keyed(node)), TurnRepeated)
-
-
-@pytest.mark.parametrize("status", UNFINISHED)
-async def test_an_unfinished_request_is_taken_up_again_without_its_partial_reply(
-    store: Store, node: Node, second_store: Store, second_node: Node, clock: Clock, status: TurnStatus
-) -> None:
-    begun = await begin(store, node, key="cli:ada", request_key=KEY)
-    await store.append(begun.lease, [to_message(calling("a"))])
-    await store.append(begun.lease, [to_message(result("a"))])
-    await store.append_draft(begun.lease, draft(0, "I was"))
-    await store.settle_turn(begun.lease, Settlement(status, error="the model is out"))
-    clock.move(seconds=5)
-    again = await second_store.begin_turn(keyed(second_node))
-    assert isinstance(again, TurnBegun)
-    assert again.taken_up
-    assert (again.turn.id, again.turn.status, again.turn.attempt) == (begun.turn.id, TurnStatus.RUNNING, 2)
-    assert (again.turn.node_id, again.turn.ended_at, again.turn.error) == (second_node.id, None, None)
-    assert again.lease.token > begun.lease.token
-    assert await context_of(store, again.session.id) == ["hello", None, "42"]
-    assert await contents(store, again.session.conversation_id) == ["hello", None, "42", "I was"]
-    assert (await store.session(OWNER, again.session.id)).last_activity_at == clock.now
-    await second_store.commit_reply(again.lease, [to_message("I am", "assistant")])
-    assert await context_of(store, again.session.id) == ["hello", None, "42", "I am"]
-    assert len(await store.turns(OWNER, again.session.conversation_id)) == 1
-    (event,) = [event for event in await all_events(store) if event.type == "turn.taken_up"]
-    assert event.data == {"attempt": 2, "node": second_node.id}
-
-
-async def test_a_request_may_be_taken_up_as_often_as_it_fails(store: Store, node: Node) -> None:
-    begun = await begin(store, node, key="cli:ada", request_key=KEY)
-    assert begun.next_event == 0
-    for attempt in range(2, 5):
-        checkpoint = draft(begun.next_event, f"try {attempt - 1}")
-        await store.append_draft(begun.lease, checkpoint)
-        await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
-        assert len(await context_of(store, begun.session.id)) == 2
-        again = await store.begin_turn(keyed(node))
-        assert isinstance(again, TurnBegun)
-        assert again.turn.attempt == attempt
-        assert again.next_event > checkpoint.reserved_to
-        assert await context_of(store, again.session.id) == ["hello"]
-        begun = again
-    await store.commit_reply(begun.lease, [to_message("at last", "assistant")])
-    assert await context_of(store, begun.session.id) == ["hello", "at last"]
-
-
-async def test_an_interrupted_reply_that_is_not_retried_stays_in_the_context(
-    store: Store, node: Node
-) -> None:
-    begun = await begin(store, node)
-    await store.append_draft(begun.lease, draft(0, "I was"))
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
-    later = await begin(store, node, "go on", id=begun.session.id)
-    first, partial, last = seen(await store.context(OWNER, later.session.id))
-    assert (first, last) == ("hello", "go on")
-    assert partial.startswith("I was\n\n[")
-
-
-@pytest.mark.parametrize("status", UNFINISHED)
-async def test_an_unfinished_request_that_later_turns_followed_is_superseded(
-    store: Store, node: Node, status: TurnStatus
-) -> None:
-    begun = await begin(store, node, key="cli:ada", request_key=KEY)
-    await store.settle_turn(begun.lease, Settlement(status))
-    await say(store, node, key="cli:ada")
-    async with unchanged(store):
-        with pytest.raises(TurnSuperseded) as refusal:
-            await store.begin_turn(keyed(node))
-    assert refusal.value.turn_id == begun.turn.id
-
-
-@pytest.mark.parametrize("end", [None, "completed", *SETTLED])
-async def test_the_same_key_with_another_body_is_refused_whatever_became_of_the_turn(
-    store: Store, node: Node, end: str | None
-) -> None:
-    begun = await begin(store, node, key="cli:ada", request_key=KEY)
-    if end == "completed":
-        await store.commit_reply(begun.lease)
-    elif end is not None:
-        await store.settle_turn(begun.lease, Settlement(TurnStatus(end)))
-    other = replace(KEY, body_hash=b"hash of another body")
-    async with unchanged(store):
-        with pytest.raises(RequestMismatch) as refusal:
-            await store.begin_turn(request(node, "other", key="cli:ada", request_key=other))
-    assert refusal.value.key == "k1"
-
-
-@pytest.mark.parametrize("difference", ["owner", "route", "key"])
-async def test_another_owner_route_or_key_is_another_request(
-    store: Store, node: Node, difference: str
-) -> None:
-    begun = await begin(store, node, request_key=KEY)
-    await store.commit_reply(begun.lease)
-    other = {
-        "owner": request(node, owner=OTHER, request_key=KEY),
-        "route": request(node, request_key=replace(KEY, route="/v1/responses")),
-        "key": request(node, request_key=replace(KEY, key="k2")),
-    }[difference]
-    outcome = await store.begin_turn(other)
-    assert isinstance(outcome, TurnBegun)
-    assert outcome.turn.id != begun.turn.id
-
-
-async def test_a_request_that_waited_is_not_remembered(store: Store, node: Node) -> None:
-    begun = await begin(store, node, key="cli:ada")
-    assert isinstance(await store.begin_turn(keyed(node)), TurnWaits)
-    await store.commit_reply(begun.lease)
-    assert isinstance(await store.begin_turn(keyed(node)), TurnBegun)
-
-
-async def test_of_the_same_request_sent_many_times_at_once_one_is_stored(
-    store: Store, node: Node, second_store: Store, second_node: Node
-) -> None:
-    both = [(store, node), (second_store, second_node)]
-    outcomes = await asyncio.gather(*(s.begin_turn(keyed(n)) for s, n in both for _ in range(8)))
-    assert len([outcome for outcome in outcomes if isinstance(outcome, TurnBegun)]) == 1
-    assert len([outcome for outcome in outcomes if isinstance(outcome, TurnRepeated)]) == 15
-    (turn,) = {o.turn.id for o in outcomes if not isinstance(o, TurnWaits)}
-    assert len(await store.turn_messages(turn)) == 1
-
-
-async def test_a_request_without_a_name_is_one_conversation_however_often_it_comes(
-    store: Store, node: Node
-) -> None:
-    begun = await begin(store, node, request_key=KEY)
-    await store.commit_reply(begun.lease)
-    again = await store.begin_turn(request(node, request_key=KEY))
-    assert isinstance(again, TurnRepeated)
-    assert again.session.conversation_id == begun.session.conversation_id
-
-
-async def test_a_request_whose_node_died_is_taken_up_after_the_sweep(
-    store: Store, node: Node, second_store: Store, second_node: Node
-) -> None:
-    begun = await begin(store, node, key="cli:ada", request_key=KEY, attached=True)
-    await store.append_draft(begun.lease, draft(0, "I was"))
-    await reap(second_store, node)
-    await sweep(second_store)
-    again = await second_store.begin_turn(keyed(second_node))
-    assert isinstance(again, TurnBegun)
-    assert (again.turn.id, again.turn.attempt) == (begun.turn.id, 2)
-    assert again.session.parent_id == begun.session.id
-    assert (await second_store.turn(OWNER, begun.turn.id)).session_id == again.session.id
-    assert await context_of(second_store, again.session.id) == ["hello"]
-
-
-async def test_a_request_whose_node_is_gone_is_taken_up_without_waiting_for_a_sweep(
-    store: Store, node: Node, second_store: Store, second_node: Node
-) -> None:
-    """A turn of a node that is gone runs nowhere; a new request would find it settled, so does its retry."""
-    begun = await begin(store, node, key="cli:ada", request_key=KEY)
-    await store.append_draft(begun.lease, draft(0, "I was"))
-    await reap(second_store, node)
-    again = await second_store.begin_turn(keyed(second_node))
-    assert isinstance(again, TurnBegun)
-    assert (again.turn.id, again.turn.attempt) == (begun.turn.id, 2)
-
-
-@pytest.mark.parametrize("reason", ["closed", "reaped", "new", "idle"])
-async def test_a_request_taken_up_after_its_session_ended_still_shows_its_message(
-    store: Store, node: Node, reason: str
-) -> None:
-    begun = await begin(store, node, "what of the tide?", key="cli:ada", request_key=KEY)
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
-    await store.end_session(OWNER, begun.session.id, reason)
-    again = await store.begin_turn(keyed(node))
-    assert isinstance(again, TurnBegun)
-    assert (await context_of(store, again.session.id))[-1:] == ["what of the tide?"]

@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import BadMessage
-from .messages import MessageStatus, NewMessage, new_message
+from .messages import MAX_BODY_BYTES, MessageStatus, NewMessage, new_message
 from .names import storable
 
 RESERVED_EVENTS = 10_000
+
+_NOT_TEXT = frozenset({"role", "tool_calls", "tool_call_id"})
+_ALWAYS_FITS = MAX_BODY_BYTES // 8  # a character takes at most six bytes in JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,17 @@ def said(drafts: Iterable[Draft]) -> dict[str, str]:
 
 
 def interrupted_reply(drafts: Iterable[Draft]) -> NewMessage | None:
-    """The reply that a crash left unfinished, as a message; None if nothing had been said."""
-    texts = {name: text for name, text in said(drafts).items() if text}
+    """The reply that a crash left unfinished, as a message; None if nothing had been said.
+
+    A checkpoint that was taken can always be kept: only text is taken over, and of more than a message can
+    hold, its beginning.
+    """
+    texts = {name: text for name, text in said(drafts).items() if text and name not in _NOT_TEXT}
     if not texts:
         return None
-    body: dict[str, Any] = {"role": "assistant", "content": texts.pop("content", ""), **texts}
-    whole = new_message(body)
+    content = texts.pop("content", "")
+    try:
+        whole = new_message({"role": "assistant", "content": content, **texts})
+    except BadMessage:
+        whole = new_message({"role": "assistant", "content": content[:_ALWAYS_FITS]})
     return NewMessage(whole.role, whole.body, status=MessageStatus.INTERRUPTED)

@@ -168,14 +168,14 @@ class _Drafts:
             self._grown.clear()
             if self._stopping.is_set():
                 break
-            pass
+            await self.save()
             try:
                 async with asyncio.timeout(self._seconds):
                     await self._stopping.wait()
             except TimeoutError:
                 continue
         if self._keep_rest:
-            pass
+            await self.save()
 
 
 def instructed(messages: bytes, instructions: str) -> bytes:

@@ -53,7 +53,7 @@ async def drafted(hf: Holdfast, turn_id: str) -> str:
 async def until(hf: Holdfast, turn_id: str, text: str) -> None:
     async with asyncio.timeout(10):
         while await drafted(hf, turn_id) != text:
-            await asyncio.sleep(0.01)
+            await hf.store.changed(hf.store.version(), 0.05)
 
 
 async def messages_of(hf: Holdfast, key: str) -> list[tuple[str, Any, str]]:
@@ -147,19 +147,24 @@ async def test_a_slow_disk_holds_the_stream_back(hf: Holdfast) -> None:
 
 
 async def test_a_cancelled_turn_keeps_every_word_that_was_told(hf: Holdfast) -> None:
-    gated, session, told = Gated(), await hf.session(key="k"), list[str]()
+    gated, session, told = Gated(), await hf.session(key="k"), asyncio.Event()
+
+    def listen(chunk: Chunk) -> None:
+        if chunk.adds.get("content") == " is":
+            told.set()
 
     async def talk() -> None:
         async with session.turn("tell me") as turn:
-            await TurnRunner(hf.store, 60).answer(
-                turn, gated.model, listen=lambda chunk: told.append(chunk.adds.get("content", ""))
-            )
+            await TurnRunner(hf.store, 60).answer(turn, gated.model, listen=listen)
 
     talking = asyncio.create_task(talk())
-    gated.say("The", " tide", " is")
+    gated.say("The")
     async with asyncio.timeout(10):
-        while "".join(told) != "The tide is":
-            await asyncio.sleep(0.01)
+        while not (turns := await hf.store.turns("default", session.conversation_id)):
+            await hf.store.changed(hf.store.version(), 0.05)
+    await until(hf, turns[0].id, "The")
+    gated.say(" tide", " is")  # told, but not on disk for a minute
+    await asyncio.wait_for(told.wait(), 10)
     talking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await talking

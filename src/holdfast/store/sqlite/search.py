@@ -33,9 +33,10 @@ BATCH = 500
 PAUSE_SECONDS = 0.2
 LONGEST_TAIL = 2_000
 
-# The text of a message: its content, or the text parts of it.
+# The text of a message: its content, or the text parts of it. What SQLite takes for no JSON (nested too
+# deeply) has none, rather than stopping the index.
 _TEXT = """
-CASE json_type(CAST(body AS TEXT), '$.content')
+CASE iif(json_valid(CAST(body AS TEXT)), json_type(CAST(body AS TEXT), '$.content'), NULL)
     WHEN 'text' THEN CAST(body AS TEXT) ->> '$.content'
     WHEN 'array' THEN (SELECT group_concat(iif(part.type = 'text', part.value, part.value ->> '$.text'), ' ')
                        FROM json_each(CAST(body AS TEXT), '$.content') part
