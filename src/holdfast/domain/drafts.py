@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..errors import BadMessage
 from .messages import MAX_BODY_BYTES, MessageStatus, NewMessage, new_message
@@ -43,6 +42,9 @@ class Draft:
             raise BadMessage(
                 f"a draft's events must be numbered upwards: {self.first_event}..{self.last_event}"
             )
+        for name, text in self.adds.items():
+            if name in _NOT_TEXT or not isinstance(text, str):
+                raise BadMessage(f"a draft adds to text such as content, not to {name}")
 
 
 def said(drafts: Iterable[Draft]) -> dict[str, str]:
@@ -59,10 +61,9 @@ def said(drafts: Iterable[Draft]) -> dict[str, str]:
 def interrupted_reply(drafts: Iterable[Draft]) -> NewMessage | None:
     """The reply that a crash left unfinished, as a message; None if nothing had been said.
 
-    A checkpoint that was taken can always be kept: only text is taken over, and of more than a message can
-    hold, its beginning.
+    A checkpoint that was taken can always be kept: of more than a message can hold, its beginning.
     """
-    texts = {name: text for name, text in said(drafts).items() if text and name not in _NOT_TEXT}
+    texts = {name: text for name, text in said(drafts).items() if text}
     if not texts:
         return None
     content = texts.pop("content", "")
