@@ -65,14 +65,12 @@ def print_resolve(figures: Figures, rows: Sequence[Row]) -> None:
 
 
 def print_open(figures: Figures, sessions: int) -> None:
-    heading(
-        "A store full of sessions: from nothing to the first resolved key, and a page of its newest sessions"
-    )
+    heading("A store full of sessions: from nothing to the first resolved key, a page of them, an idle sweep")
     lines = [
-        [held, number(figures.of("open", f"{name}_ms"), 2), number(figures.of("open", f"{name}_page_ms"), 2)]
+        [held, *(number(figures.of("open", f"{name}_{what}"), 2) for what in ("ms", "page_ms", "sweep_ms"))]
         for held, name in (("1", "empty"), (f"{sessions:,}", "full"))
     ]
-    table(["sessions in it", "open ms", "page of 20 ms"], lines)
+    table(["sessions in it", "open ms", "page of 20 ms", "idle sweep ms"], lines)
     own_troubles(figures)
     verdicts(open_targets(figures))
 

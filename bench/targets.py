@@ -85,4 +85,10 @@ def open_targets(figures: Figures) -> list[Target]:
             at_most=1,
             unit="ms",
         ),
+        Target(
+            "a sweep of the full store with nothing due",
+            figures.within("open", "full_sweep_ms"),
+            at_most=1,
+            unit="ms",
+        ),
     ]

@@ -19,6 +19,8 @@ from measure import Job, answer, conversation_bodies
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.messages import new_message
+from holdfast.runtime.reaper import Reaper
+from holdfast.runtime.sweeper import Sweeper
 from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite.engine import open_store
 
@@ -90,8 +92,8 @@ async def stale_id(bench: Bench, length: int) -> str:
 
 
 async def open_(job: Job) -> dict[str, Any]:
-    """From nothing to the first resolved key: an empty store and one full of sessions, alternately; and a
-    page of the newest sessions."""
+    """From nothing to the first resolved key: an empty store and one full of sessions, alternately; a page
+    of the newest sessions; and a sweep with nothing due."""
     paths = {"empty": job.path, "full": f"{job.path}.full"}
     for name, path in paths.items():
         async with opened(path) as bench:
@@ -101,6 +103,7 @@ async def open_(job: Job) -> dict[str, Any]:
             fill(path, job.size)
     opening: dict[str, list[float]] = {name: [] for name in paths}
     listing: dict[str, list[float]] = {name: [] for name in paths}
+    sweeping: dict[str, list[float]] = {name: [] for name in paths}
     for _ in range(job.runs):
         for name, path in paths.items():
             since = time.perf_counter()
@@ -111,10 +114,16 @@ async def open_(job: Job) -> dict[str, Any]:
             took, page = await timed(store.sessions(SessionFilter(OWNER)))
             listing[name].append(took)
             assert page.has_more == (name == "full")
+            sweeper = Sweeper(Reaper(store, own_node=lambda: None), 5)
+            await sweeper.sweep_once()
+            took, swept = await timed(sweeper.sweep_once())
+            sweeping[name].append(took)
+            assert not swept.anything
             await store.close()
     return {
         **{f"{name}_ms": median(taken) * 1e3 for name, taken in opening.items()},
         **{f"{name}_page_ms": median(taken) * 1e3 for name, taken in listing.items()},
+        **{f"{name}_sweep_ms": median(taken) * 1e3 for name, taken in sweeping.items()},
     }
 
 
