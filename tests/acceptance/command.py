@@ -8,7 +8,8 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,25 @@ def until(condition: Any, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"it never came to pass that {what}"
         time.sleep(0.02)
+
+
+@contextmanager
+def write_lock_held(database: Path) -> Iterator[None]:
+    """Another process holds the database's write lock, so that whoever writes has to wait for it."""
+    holding = (
+        "import apsw, sys\n"
+        "connection = apsw.Connection(sys.argv[1])\n"
+        "connection.execute('BEGIN IMMEDIATE')\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", holding, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield
+    finally:
+        holder.kill()
+        holder.communicate()

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from .command import Home, installed, until
+from .command import Home, installed, until, write_lock_held
 from .talker import Talker
 
 
@@ -55,6 +55,17 @@ def test_any_id_of_a_conversation_continues_it(talking: Home, talker: Talker) ->
         talker.answer("more")
         talking.ok("run", "--resume", name, "go on")
         assert len(talker.heard) == 2 * number - 1
+
+
+def test_resuming_what_is_not_there_begins_nothing(home: Home) -> None:
+    assert home.run("run", "--resume", "sess_0", "go on").returncode == 1
+    assert not home.path.exists()
+    home.ok("run", "--key", "k", "hello")
+    for name in ("sess_0", "a typo"):
+        done = home.run("run", "--resume", name, "go on")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert repr(name) in done.stderr
+    assert len(home.sessions()) == 1
 
 
 def test_the_prompt_may_come_from_a_pipe(home: Home) -> None:
@@ -134,33 +145,14 @@ def test_the_second_signal_is_immediate(talking: Home, talker: Talker) -> None:
     talker.say("The tide")
     run.wait_for("The tide")
     until(lambda: _drafted(talking), "the draft is on disk")
-    holder = subprocess.Popen(
-        [installed()[0].replace("bin/holdfast", "bin/python"), "-c", HOLD_WRITE_LOCK, str(talking.store)],
-        stdout=subprocess.PIPE,
-        stdin=subprocess.PIPE,
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+    with write_lock_held(talking.store):
         run.send(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             run.process.wait(0.5)
         run.send(signal.SIGTERM)
         assert run.process.wait(5) == -signal.SIGTERM
-    finally:
-        holder.kill()
-        holder.wait()
     assert reply_of(talking, "k")["content"] == "The tide"
     assert talking.sessions()[0]["end_reason"] == "reaped"
-
-
-HOLD_WRITE_LOCK = """
-import apsw, sys
-connection = apsw.Connection(sys.argv[1])
-connection.execute("BEGIN IMMEDIATE")
-print("held", flush=True)
-sys.stdin.read()
-"""
 
 
 def _drafted(home: Home) -> bool:

@@ -62,6 +62,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
-        for line in _lines:
-            sys.stderr.write(f"\n{line}")
+        sys.stderr.write("".join(f"\n{line}" for line in _lines) + "\n" * bool(_lines))
         sys.stderr.flush()

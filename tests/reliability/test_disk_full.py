@@ -27,6 +27,7 @@ from holdfast.store.sqlite.engine import open_store
 
 from .conftest import Tell
 from .ledger import Comparison, Ledger
+from .mutants import NAME
 from .nursery import Child, nursery
 from .records import ACKNOWLEDGEMENTS, OWNER, Note, Refused, message_of, said_tag
 from .scribe import Task
@@ -43,7 +44,9 @@ class SmallDisk:
 
     def fill(self, leaving: int = 0) -> None:
         """From now on there is no space but this many bytes."""
-        for _ in range(100):  # somebody may be writing meanwhile, and no disk can be smaller than what it holds
+        for _ in range(
+            100
+        ):  # somebody may be writing meanwhile, and no disk can be smaller than what it holds
             if self._resize(leaving):
                 return
         pytest.fail(f"{self.directory} cannot be made smaller")
@@ -55,7 +58,7 @@ class SmallDisk:
         facts = os.statvfs(self.directory)
         size = (facts.f_blocks - facts.f_bfree) * facts.f_frsize + free
         size = max(size, facts.f_frsize)  # no size at all would mean no limit
-        command = ["mount", "-o", f"remount,size={size}", self.directory]
+        command = ["mount", "-o", f"remount,size={size}", str(self.directory)]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
@@ -98,10 +101,12 @@ async def test_a_full_disk_loses_nothing_and_passes(
         for number in size.rounds():
             place = small_disk.directory / f"{number}"
             place.mkdir()
-            task = Task(str(place / "holdfast.db"), f"{number}", seed, checkpoint_pages=chance.choice((20, 2000)))
+            task = Task(
+                str(place / "holdfast.db"), f"{number}", seed, checkpoint_pages=chance.choice((20, 2000))
+            )
             child, ledger = forks.start(task), Ledger()
             listen(child, ledger, acknowledged=chance.randrange(1, 30))
-            for times in range(times + 1, times + 4):
+            for _ in range(3):
                 small_disk.fill(leaving=chance.choice((0, chance.randrange(200_000))))
                 listen(child, ledger, refused=chance.randrange(1, 20))
                 small_disk.give_space()
@@ -119,6 +124,7 @@ async def test_a_full_disk_loses_nothing_and_passes(
             finally:
                 await store.close()
                 shutil.rmtree(place)
+            times += 3
             acknowledged += ledger.acknowledged
             refused += len(ledger.refused)
     figures(
@@ -170,3 +176,24 @@ async def test_opening_on_a_full_disk_names_the_cause(small_disk: SmallDisk, kno
     store = await open_store(database)
     assert await store.check() == []
     await store.close()
+
+
+async def test_acknowledging_before_the_commit_is_noticed(
+    seed: int, small_disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NAME, "acknowledge-before-commit")
+    database, ledger = small_disk.directory / "holdfast.db", Ledger()
+    with nursery() as forks:
+        child = forks.start(Task(str(database), "life", seed))
+        while not any(record.verb in ("append", "commit_reply") for record in ledger.refused[-12:]):
+            small_disk.give_space()
+            listen(child, ledger, acknowledged=10)
+            small_disk.fill()
+            listen(child, ledger, refused=12)
+        child.kill()
+        child.wait()
+    small_disk.give_space()
+    store = await open_store(database)
+    verdict = await Comparison(ledger).run(store, settled=False)
+    await store.close()
+    assert any("it is nowhere" in sentence for sentence in verdict.lost), str(verdict)

@@ -32,10 +32,9 @@ AT_ONCE = 2
 
 # What the store must notice.
 FATAL = [
-    Fault(call, effect)
-    for call in ("pwrite64", "fdatasync", "fsync", "ftruncate")
-    for effect in ("error=EIO",)
-] + [Fault("fdatasync", "error=ENOSPC"), Fault("fsync", "error=ENOSPC"), Fault("pread64", "error=EIO")]
+    *(Fault(call, "error=EIO") for call in ("pwrite64", "fdatasync", "fsync", "ftruncate", "pread64")),
+    *(Fault(call, "error=ENOSPC") for call in ("fdatasync", "fsync")),
+]
 # What it must name and get over.
 FULL = [Fault("pwrite64", "error=ENOSPC"), Fault("ftruncate", "error=ENOSPC")]
 # What ends it, or what SQLite may get over by itself.
@@ -72,12 +71,13 @@ class Scene:
         )
 
 
-def scenes(directory: Path) -> Iterator[Scene]:
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> list[Scene]:
     """A process that makes the store, and one that finds it as a killed one has left it and works on."""
-    new = directory / "new"
-    new.mkdir(parents=True)
-    yield measured(Scene("new", new, [], 0, {}), directory)
-    used = directory / "used"
+    require_strace()
+    directory = tmp_path_factory.mktemp("scenes")
+    new, used = directory / "new", directory / "used"
+    new.mkdir()
     used.mkdir()
     with nursery() as forks:
         child = forks.start(Task(str(used / "holdfast.db"), "earlier", 1, writers=2, chats=2))
@@ -87,7 +87,10 @@ def scenes(directory: Path) -> Iterator[Scene]:
             if len(told) == 40:
                 child.kill()
         child.wait()
-    yield measured(Scene("used", used, told, 3, {}), directory)
+    return [
+        measured(Scene("new", new, [], 0, {}), directory),
+        measured(Scene("used", used, told, 3, {}), directory),
+    ]
 
 
 def measured(scene: Scene, directory: Path) -> Scene:
@@ -194,21 +197,18 @@ async def strike_all(strikes: Iterator[Strike], directory: Path) -> tuple[int, i
 
 @short_and_soak(Size("short", 30, 18.0), Size("soak", 0))
 async def test_no_fault_makes_the_store_acknowledge_what_it_does_not_hold(
-    size: Size, seed: int, tmp_path: Path, figures: Tell
+    size: Size, seed: int, tmp_path: Path, scenes: list[Scene], figures: Tell
 ) -> None:
-    require_strace()
-    places = list(scenes(tmp_path / "scenes"))
-    strikes = some(places, size, random.Random(seed)) if size.least else every(places)
+    strikes = some(scenes, size, random.Random(seed)) if size.least else every(scenes)
     struck, acknowledged = await strike_all(strikes, tmp_path)
     assert struck > size.least // 2, "hardly any fault struck"
     figures(f"Nth fault: {struck:,} faults, {acknowledged:,} acknowledged, 0 falsely")
 
 
 async def test_acknowledging_before_the_commit_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scenes: list[Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    require_strace()
-    used = list(scenes(tmp_path / "scenes"))[-1]
+    used = scenes[-1]
     monkeypatch.setenv(NAME, "acknowledge-before-commit")
     for number in range(60, 320, 13):
         _, verdict = await strike(used, Fault("pwrite64", "error=EIO"), number, tmp_path / str(number))

@@ -140,6 +140,13 @@ def test_messages_come_by_session_by_conversation_or_as_the_model_would_get_them
     assert context == ["what is my name?", "I do not know", "are you there?", "Yes"]
 
 
+def test_a_page_says_whether_there_is_more(told: Home) -> None:
+    assert told.json("sessions", "turns", "cli:ada", "--limit", "2")["has_more"]
+    assert not told.json("sessions", "turns", "cli:ada", "--limit", "3")["has_more"]
+    assert told.json("sessions", "search", "name", "--limit", "1")["has_more"]
+    assert "see more with --limit" in told.run("sessions", "search", "name", "--limit", "1").stderr
+
+
 def test_turns_of_a_session_id_are_that_sessions(told: Home) -> None:
     first, *_ = line_of(told)
     (turn,) = told.json("sessions", "turns", first["id"])["data"]

@@ -10,7 +10,7 @@ import typer.main
 
 from holdfast.domain.sessions import SessionState
 from holdfast.surfaces.cli.commands import app
-from holdfast.surfaces.cli.sessions_reading import State
+from holdfast.surfaces.cli.sessions_listing import State
 from tests.unit.surfaces.conftest import Home
 
 

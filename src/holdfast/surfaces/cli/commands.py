@@ -6,10 +6,10 @@ holdfast, asyncio and rich are imported when a command runs.
 
 from __future__ import annotations
 
-from . import about, care, liveness, run, sessions_acting, sessions_reading
+from . import about, care, liveness, run, sessions_acting, sessions_listing, sessions_reading
 from .tree import app, sessions
 
-FILES = (run, sessions_reading, sessions_acting, liveness, care, about)
+FILES = (run, sessions_listing, sessions_reading, sessions_acting, liveness, care, about)
 
 __all__ = ["app"]
 

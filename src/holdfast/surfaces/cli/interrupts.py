@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from types import FrameType, TracebackType
+from typing import Any
 
 POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -23,7 +24,7 @@ class Interrupts:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._caught: list[signal.Signals] = []
+        self._before: dict[signal.Signals, Any] = {}
 
     @property
     def exit_code(self) -> int:
@@ -36,19 +37,19 @@ class Interrupts:
     def _came(self, number: int, _frame: FrameType | None) -> None:
         # A handler of Python's own, not of the loop's: it runs even while a write to a full pipe blocks us.
         self.number = number
-        for each in self._caught:
+        for each in self._before:
             signal.signal(each, signal.SIG_DFL)
         self._loop.call_soon_threadsafe(self.stop)
 
     def __enter__(self) -> Interrupts:
         for number in POLITE:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._came)
-                self._caught.append(number)
+                self._before[number] = signal.signal(number, self._came)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        for number in self._caught:
-            signal.signal(number, signal.SIG_DFL)
+        if self.number is None:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)

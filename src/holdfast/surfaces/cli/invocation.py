@@ -243,5 +243,3 @@ def carry_out(work: Coroutine[Any, Any, int | None]) -> int:
     except BrokenPipeError:
         mute()
         return 141
-    except KeyboardInterrupt:
-        return 130

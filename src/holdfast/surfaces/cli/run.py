@@ -105,12 +105,16 @@ class _Run:
         import asyncio
 
         from ...errors import LeaseLost, ModelError
+        from ..readings import place_of
         from .output import complain
 
         try:
             model = await chosen_model(self._invocation)
             try:
-                async with self._invocation.node() as node:
+                async with self._invocation.node(existing=resume is not None) as node:
+                    if resume is not None:
+                        # Looked up first: to the library an unknown name would be a new one.
+                        resume = (await place_of(node.store, node.owner, resume)).conversation.id
                     self._session = await node.session(key, id=resume, source=source)
                     await self._answer(node, model, words)
             finally:
