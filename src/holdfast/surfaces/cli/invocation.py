@@ -154,11 +154,11 @@ class Invocation:
 
     def _start_logging(self) -> None:
         """Warnings only, on stderr, unless the settings say otherwise: a command's words are its output."""
-        import logging
+        from ..logs import start_logging
 
         settings = self.settings
         level = settings.log.level if "log.level" in settings.origins else "warning"
-        logging.basicConfig(level=level.upper(), format="%(levelname)s %(name)s: %(message)s")
+        start_logging(level, settings.log.format)
 
 
 @dataclass(frozen=True)

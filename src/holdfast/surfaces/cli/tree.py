@@ -51,7 +51,7 @@ def say_version(wanted: bool) -> None:
 app = typer.Typer(
     name="holdfast",
     cls=InOrder,
-    help="Durable sessions for LLM agents: conversations that survive crashes, restarts and compaction.",
+    help="Durable sessions for LLM agents: conversations that survive crashes and restarts.",
     epilog='Begin with: holdfast run --key cli:ada "my name is Ada"',
     no_args_is_help=True,
     add_completion=False,
