@@ -3,16 +3,16 @@
     python examples/agent.py m1 "My name is Ada."
     python examples/agent.py m2 "What time is it?"
 
-The first word is the message's id, as a chat platform would give it. Kill the program with `kill -9` while it
-answers and run the same line again: the question is there once, the half answer gives way to a whole one, and
-no tool that has finished is run again. It brings its own stand-in for a model, so that it runs anywhere; put a
-real client into `model` and the rest stays as it is.
+The first word is the message's id, as a chat platform would give it. Kill the program with `kill -9` while
+it answers and run the same line again: the question is there once, the half answer gives way to a whole
+one, and no tool that has finished is run again. It brings its own stand-in for a model, so that it runs
+anywhere; put a real client into `model` and the rest stays as it is.
 """
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Any
 
 import holdfast
@@ -34,7 +34,7 @@ async def model(messages: list[Message]) -> AsyncIterator[str | Message]:
 
 
 def clock() -> str:
-    return datetime.now().strftime("%H:%M")
+    return time.strftime("%H:%M")
 
 
 async def answer(turn: holdfast.LiveTurn) -> None:

@@ -239,17 +239,22 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
 
 
 def append(tx: Transaction, lease: Lease, messages: Sequence[NewMessage]) -> int:
+    last_seq, _ = _write_under(tx, lease, Q.number_messages, messages)
+    return last_seq
+
+
+def _write_under(
+    tx: Transaction, lease: Lease, statement: str, messages: Sequence[NewMessage]
+) -> tuple[int, str]:
+    """Number and store messages by a statement that holds only under the lease; returns the conversation's
+    last number and owner."""
     row = tx.one(
-        Q.number_messages,
-        id=lease.conversation_id,
-        token=lease.token,
-        node=lease.node_id,
-        count=len(messages),
+        statement, id=lease.conversation_id, token=lease.token, node=lease.node_id, count=len(messages)
     )
     if row is None:
         raise LeaseLost(lease.conversation_id, lease.token)
     tx.insert_messages(messages, lease.conversation_id, row[0], lease.session_id, lease.turn_id)
-    return int(row[0])
+    return row[0], row[1]
 
 
 def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
@@ -281,16 +286,7 @@ def _holds(tx: Transaction, lease: Lease) -> bool:
 def commit_reply(
     tx: Transaction, lease: Lease, messages: Sequence[NewMessage], usage: Mapping[str, int] | None
 ) -> int:
-    row = tx.one(
-        Q.release_lease,
-        id=lease.conversation_id,
-        token=lease.token,
-        node=lease.node_id,
-        count=len(messages),
-    )
-    if row is None:
-        raise LeaseLost(lease.conversation_id, lease.token)
-    tx.insert_messages(messages, lease.conversation_id, row[0], lease.session_id, lease.turn_id)
+    last_seq, owner = _write_under(tx, lease, Q.release_lease, messages)
     tx.run(
         Q.settle_turn,
         id=lease.turn_id,
@@ -301,9 +297,9 @@ def commit_reply(
     )
     _touch(tx, lease.session_id, usage)
     tx.event(
-        EventType.TURN_COMPLETED, row[1], lease.conversation_id, lease.session_id, lease.turn_id, seq=row[0]
+        EventType.TURN_COMPLETED, owner, lease.conversation_id, lease.session_id, lease.turn_id, seq=last_seq
     )
-    return int(row[0])
+    return last_seq
 
 
 def settle_turn(tx: Transaction, lease: Lease, settlement: Settlement) -> None:

@@ -59,7 +59,7 @@ RETURNING token, last_seq;
 -- Numbers for a turn's messages. Zero rows: the lease was lost, and nothing is written.
 UPDATE conversations SET last_seq = last_seq + :count
 WHERE id = :id AND token = :token AND holder = :node
-RETURNING last_seq;
+RETURNING last_seq, owner;
 
 -- name: release_lease
 -- Number the last messages and let go, in one statement. The token stays, so it is never handed out twice.
