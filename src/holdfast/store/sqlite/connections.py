@@ -67,10 +67,12 @@ def connect(
         if read_only:
             connection.execute("PRAGMA query_only = ON")
     except BaseException as error:
+        reason = 0
         if connection is not None:
+            reason = connection.system_errno
             connection.close()
         if isinstance(error, apsw.Error):
-            raise cannot_open(error, str(database)) from error
+            raise cannot_open(error, str(database), reason) from error
         raise
     return connection
 

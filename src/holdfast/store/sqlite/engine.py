@@ -30,6 +30,7 @@ from ...errors import StoreClosed, StoreUnusable
 from ...platforms import identity, start_of
 from ..base import Finding, Found, Held, Leftovers, Page, Place, Pruned, Retention, SessionFilter, Statistics
 from . import checks, node_writes, places, reads, session_writes, turn_writes
+from .anchor import Anchor, handles_of
 from .connections import PATIENCE_SECONDS, check_library, connect
 from .contexts import ContextCache, read_context
 from .copies import back_up
@@ -65,13 +66,16 @@ class SQLiteStore:
         self._clock = clock
         self._patience = patience
         prepare_directory(self._database.parent)
+        handles = handles_of(self._database)
         connection = connect(self._database, patience=patience)
         try:
             migrate(connection, self._database, to_stamp(clock()))
             self._inodes = Inodes(self._database)
+            self._anchor = Anchor(self._database, handles)
         except apsw.Error as error:
+            reason = connection.system_errno
             connection.close()
-            raise cannot_open(error, str(self._database)) from error
+            raise cannot_open(error, str(self._database), reason) from error
         except BaseException:
             connection.close()
             raise
@@ -111,6 +115,7 @@ class SQLiteStore:
             self._search.stop()
         self._watch.close()
         self._readers.close()
+        self._anchor.release()
         self._writer.stop()
         self._locks.close()
 

@@ -24,16 +24,21 @@ def _code(error: apsw.Error) -> int:
     return int(getattr(error, "extendedresult", 0))
 
 
+def _no_space(error: apsw.Error, system_errno: int) -> bool:
+    """Is this I/O error a full disk? After a failed sync nothing is certain, whatever its cause."""
+    failed_sync = _code(error) in _SYNC_CODES
+    return (
+        isinstance(error, apsw.IOError | apsw.CantOpenError) and system_errno in _NO_SPACE and not failed_sync
+    )
+
+
 def translate(error: apsw.Error, location: str, system_errno: int = 0) -> HoldfastError:
     """Our error for an error of SQLite while the store at `location` is in use.
 
     `system_errno` tells a full disk apart where SQLite only says "I/O error" (growing the shared
-    memory file). After a failed sync nothing is certain, whatever its cause.
+    memory file).
     """
-    no_space = (
-        isinstance(error, apsw.IOError) and system_errno in _NO_SPACE and _code(error) not in _SYNC_CODES
-    )
-    if isinstance(error, apsw.FullError) or no_space:
+    if isinstance(error, apsw.FullError) or _no_space(error, system_errno):
         return StoreFull(f"the disk is full: {location} cannot grow. Nothing was written; free some space")
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return StoreBusy(
@@ -55,8 +60,10 @@ def translate(error: apsw.Error, location: str, system_errno: int = 0) -> Holdfa
     return StoreFailed(f"{location}: unexpected database error ({type(error).__name__}: {error})")
 
 
-def cannot_open(error: apsw.Error, location: str) -> StoreUnusable:
+def cannot_open(error: apsw.Error, location: str, system_errno: int = 0) -> StoreUnusable:
     """Our error for a store that cannot be opened at all."""
+    if isinstance(error, apsw.FullError) or _no_space(error, system_errno):
+        return StoreUnusable(f"the disk is full: {location} cannot be opened. Free some space")
     if isinstance(error, apsw.NotADBError):
         return StoreUnusable(f"{location} is not a SQLite database; nothing was changed. Choose another path")
     if isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError | apsw.PermissionsError | apsw.AuthError):
@@ -65,8 +72,6 @@ def cannot_open(error: apsw.Error, location: str) -> StoreUnusable:
         )
     if isinstance(error, apsw.CorruptError):
         return StoreUnusable(f"{location} is corrupt ({error}). Restore a backup; nothing was changed")
-    if isinstance(error, apsw.FullError):
-        return StoreUnusable(f"the disk is full: {location} cannot be opened. Free some space")
     if isinstance(error, apsw.BusyError):
         return StoreUnusable(f"another process keeps {location} locked; try again when it has finished")
     return StoreUnusable(f"cannot open {location} ({type(error).__name__}: {error})")
