@@ -1,12 +1,14 @@
 """Keeps the write-ahead log from being deleted under us, whatever else our process does.
 
-SQLite tells other processes by POSIX locks that the database is in use. The kernel drops those as soon as
-*anything* in this process closes *any* handle of the file: a checksum, a backup library. The next outsider
-then takes itself for the last user, moves the log into the database and deletes it, and what we commit
-meanwhile is gone. An open-file-description lock on the same bytes is not dropped that way. It is put on
-SQLite's own handle, so no other handle is ever opened, and lets go by itself when the process dies.
+SQLite tells other processes by POSIX locks that the database and its `-shm` are in use. The kernel drops
+those as soon as *anything* in this process closes *any* handle of the file: a checksum, a backup library.
+The next outsider then takes itself for the only user: it moves the log into the database and deletes it, or
+makes the shared memory anew, and what we commit meanwhile is gone. An open-file-description lock on the same
+bytes is not dropped that way. It is put on SQLite's own handles, so none is ever opened here, and it goes by
+itself when the process dies.
 
-Limits: Linux only; elsewhere, and for a closed handle of `-shm`, the check of the inodes is what there is.
+Limits: Linux only; elsewhere the check of the inodes is what there is. A writer elsewhere is kept away by
+locks that come and go; a handle of `-shm` closed in the middle of a commit still drops those.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ import os
 import struct
 from pathlib import Path
 
-# The bytes by whose shared lock every user of a database says that it is there (SQLite's file format).
-SHARED_FIRST = 0x40000002
-SHARED_SIZE = 510
+# The bytes by whose shared lock every user says that it is there, in the database and in its -shm (SQLite's
+# file formats): where they begin, and how many.
+SHARED = (0x40000002, 510)
+SWITCH = (128, 1)
 
 _FLOCK = struct.Struct("hhqqi")
 
@@ -39,26 +42,29 @@ def handles_of(database: Path) -> set[int]:
 
 
 class Anchor:
-    """A shared lock on the database that only its own handle, or the end of the process, lets go."""
+    """Shared locks on a store's files that only their own handles, or the end of the process, let go."""
 
     def __init__(self, database: Path, handles_before: set[int]) -> None:
-        """`handles_before`: those that were open before the connection to be anchored was."""
+        """`handles_before`: those of the database that were open before the connection to be anchored was."""
         now = handles_of(database)
         self._handle = max(now - handles_before, default=max(now, default=None))
-        self._set(fcntl.F_RDLCK)
+        if self._handle is not None:
+            _lock(self._handle, fcntl.F_RDLCK, SHARED)
+        # One handle for all connections of a process: its lock goes when the last of them does.
+        for handle in handles_of(Path(f"{database}-shm")):
+            _lock(handle, fcntl.F_RDLCK, SWITCH)
 
     def release(self) -> None:
         """Before the connection closes: the last one to leave may tidy up."""
-        self._set(fcntl.F_UNLCK)
-        self._handle = None
+        if self._handle is not None:
+            _lock(self._handle, fcntl.F_UNLCK, SHARED)
+            self._handle = None
 
-    def _set(self, kind: int) -> None:
-        if self._handle is None:
-            return
-        lock = _FLOCK.pack(kind, os.SEEK_SET, SHARED_FIRST, SHARED_SIZE, 0)
-        try:
-            fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, lock)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EAGAIN, errno.EACCES, errno.EBADF):
-                raise
-            self._handle = None  # a filesystem without such locks, or somebody is just closing the file
+
+def _lock(handle: int, kind: int, where: tuple[int, int]) -> None:
+    try:
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, *where, 0))
+    except OSError as error:
+        # A filesystem without such locks, or somebody is just closing the file: then there is no anchor.
+        if error.errno not in (errno.EINVAL, errno.EAGAIN, errno.EACCES, errno.EBADF):
+            raise
