@@ -10,7 +10,12 @@ import pytest
 
 import holdfast
 
-OUTSIDER = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT 1 FROM nodes'); c.close()"
+OUTSIDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("SELECT 1 FROM nodes")
+connection.close()
+"""
 
 
 @pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
@@ -27,3 +32,17 @@ async def test_a_stray_close_does_not_let_an_outsider_delete_the_log(tmp_path: P
         assert Path(f"{database}-wal").stat().st_ino == inode
         assert len(await session.messages()) == 10
     assert not Path(f"{database}-wal").exists(), "the last one to leave tidies up"
+
+
+async def test_two_stores_of_one_process_are_anchored_until_the_last_has_left(tmp_path: Path) -> None:
+    database = tmp_path / "agent.db"
+    async with holdfast.open(f"sqlite:///{database}") as staying:
+        async with holdfast.open(f"sqlite:///{database}"):
+            pass
+        session = await staying.session("k")
+        for ending in ("", "-shm"):
+            Path(f"{database}{ending}").open("rb").close()
+        subprocess.run([sys.executable, "-c", OUTSIDER, str(database)], check=True)
+        async with session.turn("still here") as turn:
+            await turn.append("of course")
+    assert not Path(f"{database}-wal").exists()

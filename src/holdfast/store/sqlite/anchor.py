@@ -17,6 +17,8 @@ import errno
 import fcntl
 import os
 import struct
+import threading
+from collections import Counter
 from pathlib import Path
 
 # The bytes by whose shared lock every user says that it is there, in the database and in its -shm (SQLite's
@@ -41,6 +43,11 @@ def handles_of(database: Path) -> set[int]:
     return found
 
 
+_guard = threading.Lock()
+_anchored: Counter[int] = Counter()
+"""Handles of `-shm` and how many stores of this process count on their lock: they share one handle."""
+
+
 class Anchor:
     """Shared locks on a store's files that only their own handles, or the end of the process, let go."""
 
@@ -48,17 +55,25 @@ class Anchor:
         """`handles_before`: those of the database that were open before the connection to be anchored was."""
         now = handles_of(database)
         self._handle = max(now - handles_before, default=max(now, default=None))
+        self._switches = handles_of(Path(f"{database}-shm"))
         if self._handle is not None:
             _lock(self._handle, fcntl.F_RDLCK, SHARED)
-        # One handle for all connections of a process: its lock goes when the last of them does.
-        for handle in handles_of(Path(f"{database}-shm")):
-            _lock(handle, fcntl.F_RDLCK, SWITCH)
+        with _guard:
+            for handle in self._switches:
+                _anchored[handle] += 1
+                _lock(handle, fcntl.F_RDLCK, SWITCH)
 
     def release(self) -> None:
         """Before the connection closes: the last one to leave may tidy up."""
         if self._handle is not None:
             _lock(self._handle, fcntl.F_UNLCK, SHARED)
             self._handle = None
+        with _guard:
+            for handle in self._switches:
+                _anchored[handle] -= 1
+                if not _anchored[handle]:
+                    _lock(handle, fcntl.F_UNLCK, SWITCH)
+            self._switches = set()
 
 
 def _lock(handle: int, kind: int, where: tuple[int, int]) -> None:
