@@ -185,6 +185,15 @@ async def test_without_the_inode_check_the_loss_is_noticed(
     assert any(replied[-1] in sentence for sentence in verdict.lost), str(verdict)
 
 
+async def test_the_last_to_close_leaves_nothing_but_the_database(tmp_path: Path) -> None:
+    """Whatever holds the log in place meanwhile is let go in time for SQLite to tidy up."""
+    first, second = await open_store(tmp_path / "holdfast.db"), await open_store(tmp_path / "holdfast.db")
+    await first.close()
+    assert (tmp_path / "holdfast.db-wal").exists()
+    await second.close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["holdfast.db"]
+
+
 def test_holdfast_never_opens_its_files_itself(tmp_path: Path) -> None:
     said, _ = start("tour", str(tmp_path)).communicate()
     assert said.split() == []

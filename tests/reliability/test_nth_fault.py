@@ -54,10 +54,14 @@ class Scene:
     directory: Path
     told: list[Record]
     turns: int
-    length: dict[str, int]
-    """How often each call is made if nothing goes wrong."""
+    length: dict[tuple[str, bool], int]
+    """How often each call is made if nothing goes wrong, without and with closing the store."""
 
-    def task(self, directory: Path, *, closes: bool = True) -> Task:
+    def calls(self, fault: Fault) -> int:
+        """How many times this fault can strike."""
+        return self.length.get((fault.call, fault in OTHER), 0)
+
+    def task(self, directory: Path, *, closes: bool) -> Task:
         """One writer and few pages to a checkpoint: short, and nearly the same every time."""
         return Task(
             database=str(directory / "holdfast.db"),
@@ -94,9 +98,11 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> list[Scene]:
 
 
 def measured(scene: Scene, directory: Path) -> Scene:
-    place = directory / f"{scene.name}, measured"
-    shutil.copytree(scene.directory, place)
-    scene.length.update(count_calls(scene.task(place), CALLS, directory / "log"))
+    for closes in (False, True):
+        place = directory / f"{scene.name}, measured {closes}"
+        shutil.copytree(scene.directory, place)
+        counted = count_calls(scene.task(place, closes=closes), CALLS, directory / "log")
+        scene.length.update({(call, closes): times for call, times in counted.items()})
     return scene
 
 
@@ -153,18 +159,18 @@ def every(places: list[Scene]) -> Iterator[Strike]:
     """N = 1, 2, … for each kind, to beyond the end of the program: `strike_all` stops a kind there."""
     for scene in places:
         for fault in (*FATAL, *FULL, *OTHER):
-            for number in range(1, 2 * scene.length.get(fault.call, 0) + 10):
+            for number in range(1, 2 * scene.calls(fault) + 10):
                 yield scene, fault, number
 
 
 def some(places: list[Scene], size: Size, chance: random.Random) -> Iterator[Strike]:
     """A spread: one N of each kind, then another of each, until the time is up."""
     kinds = [(scene, fault) for scene in places for fault in (*FATAL, *FULL, *OTHER)]
-    kinds = [(scene, fault) for scene, fault in kinds if scene.length.get(fault.call)]
+    kinds = [(scene, fault) for scene, fault in kinds if scene.calls(fault)]
     chance.shuffle(kinds)
     for number in size.rounds():
         scene, fault = kinds[number % len(kinds)]
-        yield scene, fault, chance.randint(1, scene.length[fault.call])
+        yield scene, fault, chance.randint(1, scene.calls(fault))
 
 
 async def strike_all(strikes: Iterator[Strike], directory: Path) -> tuple[int, int]:
@@ -186,7 +192,7 @@ async def strike_all(strikes: Iterator[Strike], directory: Path) -> tuple[int, i
             assert verdict.clean, f"{what}: {verdict}"
             acknowledged += sum(isinstance(record, ACKNOWLEDGEMENTS) for record in run.records)
             struck += bool(run.struck)
-            if not run.struck and number > scene.length.get(fault.call, 0):
+            if not run.struck and number > scene.calls(fault):
                 ended.add((scene.name, fault))
 
     async with asyncio.TaskGroup() as group:

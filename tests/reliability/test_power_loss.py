@@ -117,7 +117,7 @@ async def after_a_cut(database: Path, comparison: Comparison, chance: random.Ran
         await store.close()
 
 
-@short_and_soak(Size("short", 60, 15.0), Size("soak", 1000))
+@short_and_soak(Size("short", 60, 13.0), Size("soak", 1000))
 async def test_what_was_acknowledged_survives_a_power_cut(
     size: Size, seed: int, tmp_path: Path, figures: Tell
 ) -> None:
