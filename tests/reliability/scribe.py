@@ -13,6 +13,7 @@ import logging
 import os
 import random
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,8 @@ class Task(msgspec.Struct, frozen=True):
     """Move the log into the file this often, so that a short run sees it happen."""
     boot_id: str | None = None
     """Pretend that the machine was started anew."""
+    start_at: float = 0.0
+    """On the monotonic clock: several processes may do their first step at the same moment."""
     closes: bool = True
     """Close the store at the end, or just leave the process?"""
     search: bool = False
@@ -216,6 +219,8 @@ def run_task(task: Task, pipe: int) -> None:
         writer.CHECKPOINT_PAGES = task.checkpoint_pages
     if task.cuts:
         tell = install(task.database, task.cuts, task.survivors, task.seed, tell)
+    while time.monotonic() < task.start_at:
+        pass
     try:
         asyncio.run(Scribe(task, tell).run())
     except* Stopped:

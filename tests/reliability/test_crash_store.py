@@ -8,6 +8,7 @@ for one turn, however often it is made.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -161,6 +162,22 @@ async def test_a_kill_harms_nobody_who_writes_to_the_same_file(
         f"crash, two writers: {kills + 3:,} kills, {ledger.acknowledged:,} acknowledged, "
         "0 lost, 0 doubled, 0 gaps"
     )
+
+
+@short_and_soak(Size("short", 60, 3.0), Size("soak", 1000))
+async def test_several_processes_may_make_a_store_at_the_same_moment(
+    size: Size, seed: int, tmp_path: Path, figures: Tell
+) -> None:
+    """Whoever comes second waits for the first; nobody is refused."""
+    with nursery() as forks:
+        for number in size.rounds():
+            start_at, database = time.monotonic() + 0.02, str(tmp_path / f"{number}.db")
+            tasks = [Task(database, f"{who}", seed, turns=0, start_at=start_at) for who in range(3)]
+            for child in [forks.start(task) for task in tasks]:
+                said = list(child.records())
+                child.wait()
+                assert said[-1] == Note("finished"), f"store {number}: {said}"
+    figures(f"made at once: {number + 1:,} stores by 3 processes each, 0 refused")
 
 
 async def test_acknowledging_before_the_commit_is_noticed(

@@ -60,7 +60,12 @@ def connect(
             if connection.readonly("main"):  # SQLite opens a read-only file without a word
                 raise apsw.ReadOnlyError("the file is read-only")
             _check_owner(connection, database)
-            connection.execute("PRAGMA journal_mode = WAL")
+            mode = connection.execute("PRAGMA journal_mode = WAL").get
+            if mode != "wal":  # SQLite says so in its answer, not by an error
+                raise StoreUnusable(
+                    f"cannot open {database}: it cannot be given a write-ahead log and stays in mode {mode}. "
+                    "Check the disk, its free space and its permissions"
+                )
             # The first read makes -wal and -shm, while the umask is ours.
             connection.execute("PRAGMA user_version").fetchall()
         _set_up(connection)
