@@ -164,7 +164,7 @@ async def test_a_kill_harms_nobody_who_writes_to_the_same_file(
     )
 
 
-@short_and_soak(Size("short", 60, 3.0), Size("soak", 1000))
+@short_and_soak(Size("short", 40, 2.0), Size("soak", 1000))
 async def test_several_processes_may_make_a_store_at_the_same_moment(
     size: Size, seed: int, tmp_path: Path, figures: Tell
 ) -> None:

@@ -56,18 +56,8 @@ def connect(
     try:
         with private_umask():
             connection = apsw.Connection(str(database))
-            connection.set_busy_handler(Patience(patience))
-            if connection.readonly("main"):  # SQLite opens a read-only file without a word
-                raise apsw.ReadOnlyError("the file is read-only")
-            _check_owner(connection, database)
-            mode = connection.execute("PRAGMA journal_mode = WAL").get
-            if mode != "wal":  # SQLite says so in its answer, not by an error
-                raise StoreUnusable(
-                    f"cannot open {database}: it cannot be given a write-ahead log and stays in mode {mode}. "
-                    "Check the disk, its free space and its permissions"
-                )
-            # The first read makes -wal and -shm, while the umask is ours.
-            connection.execute("PRAGMA user_version").fetchall()
+        connection.set_busy_handler(Patience(patience))
+        _enter(connection, database, patience)
         _set_up(connection)
         if read_only:
             connection.execute("PRAGMA query_only = ON")
@@ -80,6 +70,33 @@ def connect(
             raise cannot_open(error, str(database), reason) from error
         raise
     return connection
+
+
+def _enter(connection: apsw.Connection, database: Path, patience: float) -> None:
+    """See whose file it is and give it its write-ahead log, with patience.
+
+    While several processes make a store at the same moment, SQLite says "busy" without asking our busy
+    handler: waiting inside it could be a deadlock. Letting go and trying again is not.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            with private_umask():  # the first read makes -wal and -shm
+                if connection.readonly("main"):  # SQLite opens a read-only file without a word
+                    raise apsw.ReadOnlyError("the file is read-only")
+                _check_owner(connection, database)
+                mode = connection.execute("PRAGMA journal_mode = WAL").get
+                connection.execute("PRAGMA user_version").fetchall()
+            break
+        except apsw.BusyError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.005)
+    if mode != "wal":  # SQLite says so in its answer, not by an error
+        raise StoreUnusable(
+            f"cannot open {database}: it cannot be given a write-ahead log and stays in mode {mode}. "
+            "Check the disk, its free space and its permissions"
+        )
 
 
 def _set_up(connection: apsw.Connection) -> None:

@@ -26,7 +26,7 @@ from ...domain.messages import Message, NewMessage
 from ...domain.nodes import Identity, Liveness, Node, proof_of_death
 from ...domain.sessions import Session
 from ...domain.turns import Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
-from ...errors import StoreClosed, StoreUnusable
+from ...errors import StoreClosed, StoreFailed, StoreUnusable
 from ...platforms import identity, start_of
 from ..base import Finding, Found, Held, Leftovers, Page, Place, Pruned, Retention, SessionFilter, Statistics
 from . import checks, node_writes, places, reads, session_writes, turn_writes
@@ -76,6 +76,9 @@ class SQLiteStore:
             reason = connection.system_errno
             connection.close()
             raise cannot_open(error, str(self._database), reason) from error
+        except StoreFailed as error:
+            connection.close()
+            raise StoreUnusable(f"cannot open {self._database}: {error}") from error
         except BaseException:
             connection.close()
             raise
@@ -129,6 +132,8 @@ class SQLiteStore:
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         self._check_open()
+        if self._writer.failure is not None:  # what cannot be trusted is not shown either
+            raise self._writer.failure
         return await self._readers.run(
             lambda connection: work(Transaction(connection, to_stamp(self._clock())))
         )

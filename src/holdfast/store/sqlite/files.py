@@ -72,6 +72,11 @@ class Inodes:
                     f"{path} has vanished while the store was open: another program deleted or replaced it. "
                     "Nothing more is acknowledged; find that program, then restart"
                 ) from error
+            except OSError as error:
+                raise StoreFailed(
+                    f"{path} cannot be looked at any more ({error.strerror}). Nothing more is acknowledged; "
+                    "check the disk, then restart"
+                ) from error
             found.append((status.st_dev, status.st_ino))
         return tuple(found)
 
