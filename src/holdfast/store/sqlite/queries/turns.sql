@@ -6,8 +6,9 @@ SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner IS NULL OR owner = :
 
 -- name: turn_by_request
 -- The turn a request key stands for, and the hash of the body it came with.
-SELECT {turn_columns}, (SELECT body_hash FROM requests WHERE owner = :owner AND route = :route AND key = :key)
-FROM turns WHERE id = (SELECT turn FROM requests WHERE owner = :owner AND route = :route AND key = :key);
+SELECT t.id, t.conversation, t.session, t.owner, t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at,
+       t.error, t.model, t.usage, t.response_id, r.body_hash
+FROM requests r JOIN turns t ON t.id = r.turn WHERE r.owner = :owner AND r.route = :route AND r.key = :key;
 
 -- name: turns_of_conversation
 SELECT {turn_columns} FROM turns
