@@ -18,12 +18,10 @@ class Queries:
 
     def __init__(self, statements: dict[str, str]) -> None:
         self._statements = statements
+        self.__dict__.update(statements)
 
     def __getattr__(self, name: str) -> str:
-        try:
-            return self._statements[name]
-        except KeyError:
-            raise AttributeError(f"no query is named {name!r}") from None
+        raise AttributeError(f"no query is named {name!r}")
 
     def names(self) -> list[str]:
         return sorted(self._statements)
