@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import NodeKind
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import StoreClosed
@@ -82,9 +83,13 @@ async def test_a_lease_that_nobody_runs_is_let_go_at_the_second_beat(store: SQLi
 async def test_ten_thousand_sessions_cost_one_write_per_beat(store: SQLiteStore) -> None:
     keeper = await joined_keeper(store)
     (node,) = await store.nodes()
-    for start in range(0, 2000, 250):
-        turns = await asyncio.gather(*(begin(store, node, f"cli:{start + n}") for n in range(250)))
-        await asyncio.gather(*(store.commit_reply(turn.lease) for turn in turns))
+    for start in range(0, 10_000, 500):
+        opening = (
+            store.open_session("default", Address(key=f"cli:{start + number}"), node.id, attached=True)
+            for number in range(500)
+        )
+        await asyncio.gather(*opening)
+    assert (await store.statistics(None)).open == 10_000
     changes = []
 
     def count(connection: object) -> int:
