@@ -81,12 +81,13 @@ async def test_a_retry_joins_the_running_turn_and_gets_its_answer(store: SQLiteS
     first = replace(request(nodes.node_id), request_key=RequestKey("r", "k", b"h"))
     begun = await leases.begin(first, 1)
     assert isinstance(begun, TurnBegun)
-    retry = asyncio.create_task(leases.begin(replace(first, turn_id=new_id("turn")), 30))
+    retried = replace(first, turn_id=new_id("turn"))
+    retry = asyncio.create_task(leases.begin(retried, 30))
     await asyncio.sleep(0.1)
     await store.commit_reply(begun.lease, new_messages({"role": "assistant", "content": "one answer"}))
     outcome = await retry
     assert isinstance(outcome, TurnRepeated) and outcome.turn.id == begun.turn.id
-    assert not nodes.is_running(outcome.turn.id) or nodes.is_running(begun.turn.id)
+    assert nodes.is_running(begun.turn.id) and not nodes.is_running(retried.turn_id)
 
 
 async def test_a_node_that_was_reaped_begins_its_turn_as_a_new_incarnation(store: SQLiteStore) -> None:
