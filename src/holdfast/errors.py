@@ -11,6 +11,7 @@
     │   ├── LeaseLost           the lease passed to someone else: this writer is too late
     │   ├── RequestMismatch     a request key used again with another body
     │   ├── TurnSuperseded      a retry of a turn that is no longer the newest
+    │   ├── ToolCallClosed      a result for a call that nobody awaits any more
     │   └── IllegalTransition   a step the state machine does not have
     ├── NodeReaped              this node was taken for dead; it must register anew
     ├── ModelError              the model did not answer
@@ -113,6 +114,14 @@ class TurnSuperseded(Conflict):
     def __init__(self, turn_id: str) -> None:
         super().__init__(f"turn {turn_id} did not complete and a later turn exists; send it as a new request")
         self.turn_id = turn_id
+
+
+class ToolCallClosed(Conflict):
+    """A result for a tool call that nobody awaits any more: the conversation has gone on without it."""
+
+    def __init__(self, call_id: str) -> None:
+        super().__init__(f"tool call {call_id!r} is closed: the conversation went on without its result")
+        self.call_id = call_id
 
 
 class IllegalTransition(Conflict):

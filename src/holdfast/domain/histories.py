@@ -1,0 +1,239 @@
+"""What is new in a request that carries a history, and where it belongs.
+
+OpenAI clients send the whole conversation each time. Some trim it, some send only what is new, some edit it
+or ask again. The stored conversation is compared with it message by message, by *prints*: digests of what a
+client could not change without meaning it (role, text, tool calls), blind to fields that clients add or drop.
+
+A chain of prints stands for a whole history: `extended(EMPTY, prints)`. Equal chains are equal histories.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..errors import BadMessage, ToolCallClosed
+from .messages import NewMessage, new_message
+
+EMPTY = b"\0" * 16
+INSTRUCTING = frozenset({"system", "developer"})
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The messages of a request: its instructions, and what was said."""
+
+    instructions: tuple[NewMessage, ...]
+    """Leading system and developer messages: for this turn only, never stored."""
+    messages: tuple[NewMessage, ...]
+    prints: tuple[bytes, ...]
+    answered: int
+    """How many of the messages come before what is new: all up to the last one by the assistant."""
+
+    @property
+    def brings_history(self) -> bool:
+        return self.answered > 0 or len(self.messages) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A stored message that a client has seen: neither excluded nor deleted."""
+
+    seq: int
+    session_id: str
+    role: str
+    print: bytes
+    calls: tuple[str, ...] = ()
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Continues:
+    """The stored conversation goes on: messages from index `new_from` on are new. None may be: then the newest
+    message, which nobody has answered, is answered now."""
+
+    new_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersAgain:
+    """Nothing is new: the newest user message is answered again, and these replies leave the context."""
+
+    replaces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """The history differs: a fork begins behind message `seq` of `session_id` (None: it has nothing in common)
+    and goes on with the messages from index `new_from` on."""
+
+    session_id: str | None
+    seq: int
+    new_from: int
+
+
+Placement = Continues | AnswersAgain | Branches
+
+
+def history_of(values: Sequence[Any]) -> History:
+    """Check the messages of a request. BadMessage names the first that is wrong."""
+    if not isinstance(values, list) or not values:
+        raise BadMessage("messages must be a list with at least one message")
+    checked = []
+    for index, value in enumerate(values):
+        try:
+            checked.append(new_message(value))
+        except BadMessage as error:
+            raise BadMessage(f"messages[{index}]: {error}") from None
+    leading = 0
+    while leading < len(checked) and checked[leading].role in INSTRUCTING:
+        leading += 1
+    messages = tuple(checked[leading:])
+    if not messages:
+        raise BadMessage("messages hold only instructions; at least one user or tool message is needed")
+    answered = max((at + 1 for at, message in enumerate(messages) if message.role == "assistant"), default=0)
+    prints = tuple(print_of(value) for value in values[leading:])
+    return History(tuple(checked[:leading]), messages, prints, answered)
+
+
+def print_of(message: Mapping[str, Any]) -> bytes:
+    """The digest of what a message says. Fields that are null, unknown or only for display do not count."""
+    role = message.get("role")
+    content = _plain(message.get("content"))
+    if role == "assistant" and isinstance(content, str):
+        content = content.strip()  # many clients trim what they keep of an answer
+    calls = [
+        [call.get("id"), _called(call.get("function") or call.get("custom"))]
+        for call in message.get("tool_calls") or ()
+    ]
+    said = [role, content, calls, message.get("tool_call_id")]
+    return hashlib.blake2b(_encode(said), digest_size=16).digest()
+
+
+def print_of_body(body: bytes) -> bytes:
+    """The same of a stored body."""
+    return print_of(msgspec.json.decode(body))
+
+
+def extended(chain: bytes, prints: Iterable[bytes]) -> bytes:
+    """The chain of a history that goes on with these messages."""
+    for each in prints:
+        chain = hashlib.blake2b(chain + each, digest_size=16).digest()
+    return chain
+
+
+def place(history: History, shown: Sequence[Shown], awaited: Sequence[str] = ()) -> Placement:
+    """Where a request's messages belong in a conversation that has shown these.
+
+    `awaited` are the calls whose results may still come. Raises ToolCallClosed for a result of any other call
+    that the conversation knows.
+    """
+    whole = len(shown)
+    while whole and shown[whole - 1].interrupted:
+        whole -= 1
+    placed = (
+        _continued(history, shown)
+        or _asked_again(history, shown)
+        or _continued(history, shown[:whole])  # by a client that dropped what it got of an interrupted reply
+    )
+    if placed is not None:
+        return placed
+    if not history.answered:
+        _check_results(history.messages, shown, awaited)
+        return Continues(0)
+    _check_results(history.messages[history.answered :], shown, awaited)
+    common = 0
+    while common < min(len(history.messages), len(shown)) and _same(history, common, shown[common]):
+        common += 1
+    if common == 0:
+        return Branches(None, 0, 0)
+    return Branches(shown[common - 1].session_id, shown[common - 1].seq, common)
+
+
+def _continued(history: History, shown: Sequence[Shown]) -> Continues | None:
+    """Does what the request calls its past end the stored conversation, whole or trimmed at its beginning?
+    Messages that nobody has answered may stand behind it; those that the request repeats are not new."""
+    answered, messages = history.answered, history.messages
+    past = len(shown)
+    while past and shown[past - 1].role != "assistant":
+        past -= 1
+    if answered:
+        if past < answered or not _equal(history, 0, shown[past - answered : past]):
+            return None
+        repeats = _equal(history, answered, shown[past:])
+        return Continues(answered + len(shown) - past if repeats else answered)
+    if len(messages) > 1 and shown and not past and _equal(history, 0, shown):
+        return Continues(len(shown))
+    return None
+
+
+def _asked_again(history: History, shown: Sequence[Shown]) -> AnswersAgain | None:
+    """Is the request everything (or the end of it) before the newest replies?"""
+    first = len(shown)
+    while first and shown[first - 1].role == "assistant":
+        first -= 1
+    count = len(history.messages)
+    if first == len(shown) or first < count or not history.brings_history:
+        return None
+    if not history.answered and first != count:
+        return None  # a few messages without any history are new, even if somebody said the same before
+    if not _equal(history, 0, shown[first - count : first]):
+        return None
+    return AnswersAgain(tuple(each.seq for each in shown[first:]))
+
+
+def _equal(history: History, start: int, shown: Sequence[Shown]) -> bool:
+    """Are the request's messages from index `start` on these, as many as there are?"""
+    if len(history.messages) - start < len(shown):
+        return False
+    return all(_same(history, start + at, each) for at, each in enumerate(shown))
+
+
+def _same(history: History, at: int, shown: Shown) -> bool:
+    """An interrupted reply equals whatever a client has kept of it."""
+    return history.prints[at] == shown.print or (
+        shown.interrupted and history.messages[at].role == shown.role
+    )
+
+
+def _check_results(new: Sequence[NewMessage], shown: Sequence[Shown], awaited: Sequence[str]) -> None:
+    """A result must be for a call that is awaited, or be part of the history the request itself brings."""
+    brought = {call for message in new for call in message.calls}
+    called = {call for each in shown for call in each.calls}
+    for message in new:
+        call = message.answers
+        if call is None or call in brought or call in awaited:
+            continue
+        if call in called:
+            raise ToolCallClosed(call)
+        raise BadMessage(f"tool_call_id {call!r} answers no call of this conversation")
+
+
+def _plain(content: Any) -> Any:
+    """Text and a list of text parts that says the same are the same."""
+    if not isinstance(content, list):
+        return content or ""
+    parts = [_part(part) for part in content]
+    if all(isinstance(part, str) for part in parts):
+        return "".join(parts)
+    return parts
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, str):
+        return part
+    if part.get("type") in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
+        return part["text"]
+    return {name: value for name, value in part.items() if value is not None}
+
+
+def _called(function: Any) -> Any:
+    if not isinstance(function, Mapping):
+        return None
+    return [function.get("name"), function.get("arguments", function.get("input"))]
