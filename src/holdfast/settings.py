@@ -1,27 +1,40 @@
 """Settings: `holdfast.toml`, then the environment, then what a program or flag says; the later wins.
 
 Every value knows where it came from. An unknown or impossible setting is an error that names its origin, the
-key and the nearest valid name; nothing is guessed.
+key and the nearest valid name; nothing is guessed. A list or a table replaces the one before it, whole: who
+reads the last place that names it has read all of it.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from .errors import BadSetting
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
+SMALLEST_WINDOW = 256  # tokens; with less there is no room for a question and its answer
 _NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY"}
+_ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
+_HOST = re.compile(r"[^/?#@\s:*]+|\[[0-9a-fA-F:.]+\]")
 
 
 def _setting(default: Any, meaning: str, **limits: Any) -> Any:
-    return field(default=default, metadata={"meaning": meaning, **limits})
+    """A setting of its default's type: text, a number, a whole number, a list of texts, a table of numbers.
+
+    Limits: `at_least`, `at_most`, `above`, `or_zero` for numbers, also a table's; `choices`, `not_empty` for
+    texts; `shape`, `such_as` for each text of a list.
+    """
+    metadata = {"meaning": meaning, **limits}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +44,33 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
+    host: str = _setting("127.0.0.1", "the address to listen on", not_empty=True)
+    port: int = _setting(8377, "the port to listen on; 0: any free one", at_least=0, at_most=65535)
+    max_body_mb: float = _setting(20.0, "how large a request may be, in MiB", above=0)
+    max_requests: int = _setting(256, "how many requests may be under way at once", at_least=1)
+    checkpoint_seconds: float = _setting(
+        0.5, "a streaming reply is never further than this ahead of the disk", above=0
+    )
     busy_wait_seconds: float = _setting(
         60.0, "how long a second request to a busy conversation waits", at_least=0
     )
+    on_disconnect: str = _setting(
+        "finish", "what becomes of a turn whose client is gone", choices=("finish", "interrupt")
+    )
     drain_seconds: float = _setting(
         5.0, "how long leaving in good order may take; what is left then is settled by a sweep", at_least=0
+    )
+    cors_origins: tuple[str, ...] = _setting(
+        (),
+        "web pages of these origins may call the server; empty: none",
+        shape=_ORIGIN,
+        such_as="https://chat.example.com",
+    )
+    allowed_hosts: tuple[str, ...] = _setting(
+        (),
+        "host names the server may be called by; empty: the names of this machine's loopback, and `host`",
+        shape=_HOST,
+        such_as="agent.example.com",
     )
 
 
@@ -45,7 +80,16 @@ class ModelSettings:
     base_url: str = _setting("", "the address of an OpenAI-compatible server, ending in /v1")
     name: str = _setting("", "the model to ask for; empty: the upstream's first")
     api_key_env: str = _setting("OPENAI_API_KEY", "the environment variable that holds the upstream's key")
+    context_window: int = _setting(
+        0,
+        "tokens the model can take at once; 0: ask the model",
+        at_least=SMALLEST_WINDOW,
+        or_zero=True,
+    )
     timeout_seconds: float = _setting(600.0, "how long the model may be silent", above=0)
+    windows: Mapping[str, int] = _setting(
+        {}, "the context window of a model, by its name", at_least=SMALLEST_WINDOW
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,27 +219,78 @@ def _nearest(name: str, valid: Mapping[str, Any], section: str = "") -> str:
     return f"; did you mean {prefix}{close[0]}?" if close else f"; valid are {', '.join(sorted(valid))}"
 
 
-def _convert(value: Any, setting: Any, where: str) -> Any:
+def default_of(setting: Field[Any]) -> Any:
+    """What it is when nobody says anything."""
+    if setting.default_factory is not MISSING:
+        return setting.default_factory()
+    return setting.default
+
+
+def _convert(value: Any, setting: Field[Any], where: str) -> Any:
     """A value of the setting's type, or BadSetting saying what it should be."""
-    wanted = type(setting.default) if setting.default is not MISSING else str
     limits = setting.metadata
-    if wanted is float:
-        try:
-            value = float(value) if not isinstance(value, bool) else float("nan")
-        except (TypeError, ValueError):
-            raise BadSetting(f"{where} must be a number, not {value!r}") from None
-        if not (limits.get("at_least", float("-inf")) <= value < float("inf")) or not value > limits.get(
-            "above", float("-inf")
-        ):
-            least = (
-                f"at least {limits['at_least']}" if "at_least" in limits else f"above {limits.get('above')}"
-            )
-            raise BadSetting(f"{where} must be {least}, not {value:g}")
-    elif not isinstance(value, wanted):
-        raise BadSetting(f"{where} must be {wanted.__name__}, not {value!r}")
+    match default_of(setting):
+        case int() | float() as default:
+            return _number(value, type(default), limits, where)
+        case tuple():
+            return _texts(value, limits, where)
+        case dict():
+            return _table(value, limits, where)
+        case _:
+            return _text(value, limits, where)
+
+
+def _number(value: Any, kind: type[Any], limits: Mapping[str, Any], where: str) -> Any:
+    try:
+        number = kind(value) if isinstance(value, str | int) and not isinstance(value, bool) else value
+    except (ValueError, OverflowError):
+        number = None
+    if isinstance(number, bool) or not isinstance(number, kind):
+        raise BadSetting(f"{where} must be a {'whole ' if kind is int else ''}number, not {value!r}")
+    least, most = limits.get("at_least", float("-inf")), limits.get("at_most", float("inf"))
+    above = limits.get("above", float("-inf"))
+    endless = kind is float and not float("-inf") < number < float("inf")
+    if (endless or not (least <= number <= most and number > above)) and not (
+        limits.get("or_zero") and number == 0
+    ):
+        words = {"at_least": "at least", "above": "above", "at_most": "at most"}
+        allowed = " and ".join(f"{word} {limits[name]}" for name, word in words.items() if name in limits)
+        zero = "0 or " if limits.get("or_zero") else ""
+        raise BadSetting(f"{where} must be {zero}{allowed or 'finite'}, not {value}")
+    return number
+
+
+def _text(value: Any, limits: Mapping[str, Any], where: str) -> str:
+    if not isinstance(value, str):
+        raise BadSetting(f"{where} must be text, not {value!r}")
+    if limits.get("not_empty") and not value.strip():
+        raise BadSetting(f"{where} must not be empty")
     if "choices" in limits and value not in limits["choices"]:
         raise BadSetting(f"{where} must be one of {', '.join(limits['choices'])}, not {value!r}")
     return value
+
+
+def _texts(value: Any, limits: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """A list of texts; from one text, such as the environment's, the parts between its commas."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
+        raise BadSetting(f"{where} must be a list of texts, not {value!r}")
+    for part in value:
+        if "shape" in limits and not limits["shape"].fullmatch(part):
+            raise BadSetting(f"{where} has {part!r}; each must look like {limits['such_as']}")
+    return tuple(value)
+
+
+def _table(value: Any, limits: Mapping[str, Any], where: str) -> dict[str, int]:
+    """Whole numbers by name; from one text, such as the environment's, from `name=number,name=number`."""
+    table = value
+    if isinstance(value, str):
+        pairs = [part.rpartition("=") for part in value.split(",") if part.strip()]
+        table = {name.strip(): number.strip() for name, _, number in pairs}
+    if not isinstance(table, Mapping) or not all(isinstance(name, str) and name for name in table):
+        raise BadSetting(f"{where} must be a table of numbers by name, not {value!r}")
+    return {name: _number(number, int, limits, f"{where}.{name}") for name, number in table.items()}
 
 
 def database_path(url: str, environment: Mapping[str, str] = os.environ) -> Path:

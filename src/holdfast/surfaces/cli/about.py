@@ -49,7 +49,7 @@ async def config(invocation: Invocation, as_json: AsJson = False) -> None:
         rows.append(
             [
                 each["name"],
-                Styled("—" if value in ("", []) else _shown(value), "" if default else "bold"),
+                Styled(_shown(value) or "—", "" if default else "bold"),
                 Styled(each["origin"], "dim" if default else ""),
                 *([Styled(each["meaning"], "dim")] if wide() else []),
             ]
@@ -86,6 +86,11 @@ def without_secret(name: str, value: Any, environment: Mapping[str, str] = os.en
 
 
 def _shown(value: Any) -> str:
+    """A setting's value in a line; nothing for an empty one."""
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {number}" for name, number in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

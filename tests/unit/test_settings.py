@@ -1,0 +1,158 @@
+"""Settings: where they come from, what they may be, and what an error about them says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadSetting
+from holdfast.settings import Settings, load
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory and a home without a settings file."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(text: str = "", environment: Mapping[str, str] | None = None, **given: Any) -> Settings:
+    """The settings of this file, in this environment."""
+    path = Path("holdfast.toml")
+    path.write_text(text)
+    return load(None, {"HOLDFAST_HOME": "/nowhere", **(environment or {})}, given)
+
+
+def fault(text: str = "", environment: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(BadSetting) as caught:
+        read(text, environment)
+    return str(caught.value)
+
+
+def test_a_server_that_nobody_configured_is_the_one_of_the_contract() -> None:
+    server, model = read().server, read().model
+    assert (server.host, server.port, server.max_body_mb, server.max_requests) == ("127.0.0.1", 8377, 20, 256)
+    assert (server.checkpoint_seconds, server.busy_wait_seconds, server.drain_seconds) == (0.5, 60, 5)
+    assert (server.on_disconnect, server.cors_origins, server.allowed_hosts) == ("finish", (), ())
+    assert (model.context_window, model.windows) == (0, {})
+
+
+def test_a_file_says_texts_numbers_lists_and_tables() -> None:
+    settings = read(
+        """
+        [server]
+        host = "::1"
+        port = 0
+        max_body_mb = 0.5
+        cors_origins = ["https://a.example.com", "http://localhost:3000"]
+        allowed_hosts = ["agent.example.com", "10.0.0.1", "[::1]"]
+        on_disconnect = "interrupt"
+        [model]
+        context_window = 4096
+        [model.windows]
+        "qwen3:8b" = 32768
+        """
+    )
+    assert (settings.server.host, settings.server.port) == ("::1", 0)
+    assert settings.server.max_body_mb == 0.5
+    assert settings.server.cors_origins == ("https://a.example.com", "http://localhost:3000")
+    assert settings.server.allowed_hosts == ("agent.example.com", "10.0.0.1", "[::1]")
+    assert settings.server.on_disconnect == "interrupt"
+    assert settings.model.context_window == 4096
+    assert settings.model.windows == {"qwen3:8b": 32768}
+    assert settings.origins["server.port"] == settings.origins["model.windows"] == "holdfast.toml"
+
+
+def test_the_environment_says_the_same_in_text() -> None:
+    environment = {
+        "HOLDFAST_SERVER__PORT": "9000",
+        "HOLDFAST_SERVER__DRAIN_SECONDS": "2.5",
+        "HOLDFAST_SERVER__CORS_ORIGINS": "https://a, https://b ,",
+        "HOLDFAST_MODEL__WINDOWS": "qwen3:8b=32768, org/a=b = 512",
+        "HOLDFAST_API_KEY": "secret",
+    }
+    settings = read("[server]\nport = 1\n[model.windows]\nold = 512\n", environment)
+    assert (settings.server.port, settings.server.drain_seconds) == (9000, 2.5)
+    assert settings.server.cors_origins == ("https://a", "https://b")
+    assert settings.model.windows == {"qwen3:8b": 32768, "org/a=b": 512}
+    assert settings.origins["server.port"] == "HOLDFAST_SERVER__PORT"
+    assert "secret" not in repr(settings)
+
+
+def test_an_empty_text_empties_a_list_and_a_table() -> None:
+    environment = {"HOLDFAST_SERVER__CORS_ORIGINS": "", "HOLDFAST_MODEL__WINDOWS": ""}
+    settings = read('[server]\ncors_origins = ["https://a"]\n[model.windows]\nold = 512\n', environment)
+    assert (settings.server.cors_origins, settings.model.windows) == ((), {})
+
+
+def test_what_a_program_gives_goes_before_all_else() -> None:
+    settings = read("[server]\nport = 1\n", {"HOLDFAST_SERVER__PORT": "2"}, server={"port": 3})
+    assert settings.server.port == 3
+    assert settings.origins["server.port"] == "settings="
+
+
+def test_a_table_that_was_given_is_not_shared_with_its_giver() -> None:
+    windows = {"a": 512}
+    settings = read(model={"windows": windows})
+    windows["a"] = 1
+    assert settings.model.windows == {"a": 512}
+    assert read().model.windows == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[server]\nport = 65536", "server.port must be at least 0 and at most 65535, not 65536"),
+        ("[server]\nport = -1", "server.port must be at least 0 and at most 65535, not -1"),
+        ("[server]\nport = 80.5", "server.port must be a whole number, not 80.5"),
+        ("[server]\nport = true", "server.port must be a whole number, not True"),
+        ('[server]\nport = "http"', "server.port must be a whole number, not 'http'"),
+        ("[server]\nport = [80]", "server.port must be a whole number, not [80]"),
+        ("[server]\nmax_requests = 0", "server.max_requests must be at least 1, not 0"),
+        ("[server]\nmax_body_mb = 0", "server.max_body_mb must be above 0, not 0"),
+        ("[server]\nmax_body_mb = nan", "server.max_body_mb must be above 0, not nan"),
+        ("[server]\nmax_body_mb = inf", "server.max_body_mb must be above 0, not inf"),
+        ("[server]\nmax_body_mb = false", "server.max_body_mb must be a number, not False"),
+        ("[server]\ncheckpoint_seconds = 0", "server.checkpoint_seconds must be above 0, not 0"),
+        ("[server]\nhost = ''", "server.host must not be empty"),
+        ("[server]\nhost = 1", "server.host must be text, not 1"),
+        ("[server]\non_disconnect = 'stop'", "must be one of finish, interrupt, not 'stop'"),
+        ("[server]\ncors_origins = [1]", "server.cors_origins must be a list of texts, not [1]"),
+        ("[server]\ncors_origins = 1", "server.cors_origins must be a list of texts, not 1"),
+        ("[server]\ncors_origins = ['a.com']", "'a.com'; each must look like https://chat.example.com"),
+        ("[server]\ncors_origins = ['https://a/b']", "each must look like https://chat.example.com"),
+        ("[server]\nallowed_hosts = ['http://a']", "each must look like agent.example.com"),
+        ("[server]\nallowed_hosts = ['a:80']", "each must look like agent.example.com"),
+        ("[server]\nallowed_host = ['a']", "there is no setting server.allowed_host; did you mean "),
+        ("[model]\ncontext_window = 255", "must be 0 or at least 256, not 255"),
+        ("[model]\nwindows = 1", "model.windows must be a table of numbers by name, not 1"),
+        ("[model.windows]\na = 255", "model.windows.a must be at least 256, not 255"),
+        ("[model.windows]\na = 'x'", "model.windows.a must be a whole number, not 'x'"),
+        ("[model.window]\na = 512", "there is no setting model.window; did you mean model.windows?"),
+        ("[sever]\nport = 1", "there is no section [sever]; did you mean server?"),
+        ("server = 1", "[server] must be a table of settings, not 1"),
+        ("[agent]\ntools = ['terminal']", "there is no setting agent.tools"),
+    ],
+)
+def test_an_impossible_setting_is_named_with_its_file_and_what_it_should_be(text: str, said: str) -> None:
+    message = fault(text)
+    assert message.startswith("holdfast.toml: ")
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("HOLDFAST_SERVER__PORT", "eighty", "server.port must be a whole number, not 'eighty'"),
+        ("HOLDFAST_SERVER__PORTS", "80", "there is no setting server.ports; did you mean server.port?"),
+        ("HOLDFAST_MODEL__WINDOWS", "32768", "must be a table of numbers by name, not '32768'"),
+        ("HOLDFAST_MODEL__WINDOWS", "a=b", "model.windows.a must be a whole number, not 'b'"),
+    ],
+)
+def test_an_impossible_variable_is_named(variable: str, text: str, said: str) -> None:
+    message = fault("", {variable: text})
+    assert message.startswith(f"{variable}: ")
+    assert said in message
