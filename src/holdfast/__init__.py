@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .blocking import BlockingHoldfast as BlockingHoldfast
     from .blocking import open_sync as open_sync
     from .errors import BadInput as BadInput
+    from .errors import BadKey as BadKey
     from .errors import BadMessage as BadMessage
     from .errors import BadSetting as BadSetting
     from .errors import Conflict as Conflict
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .errors import ModelError as ModelError
     from .errors import NestedTurn as NestedTurn
     from .errors import NodeReaped as NodeReaped
+    from .errors import NotAllowed as NotAllowed
     from .errors import NotFound as NotFound
     from .errors import RequestMismatch as RequestMismatch
     from .errors import SearchFailed as SearchFailed

@@ -3,7 +3,9 @@
     HoldfastError
     ├── BadInput                what was given cannot be used; nothing was changed
     │   ├── BadMessage          a body that is not an OpenAI message, or cannot be stored
-    │   └── BadSetting          an unknown or impossible setting
+    │   ├── BadSetting          an unknown or impossible setting
+    │   └── NotAllowed          the API key's scope does not reach so far
+    ├── BadKey                  no such API key, a wrong one, or a revoked one
     ├── NotFound                no such thing for this owner
     ├── Conflict                it clashes with what is already there; nothing was changed
     │   ├── ConversationBusy    another turn holds the conversation
@@ -15,6 +17,7 @@
     │   └── IllegalTransition   a step the state machine does not have
     ├── NodeReaped              this node was taken for dead; it must register anew
     ├── ModelError              the model did not answer
+    ├── TurnStopped             a turn was interrupted or cancelled before its answer was whole
     └── StoreError              the store cannot do it
         ├── StoreUnusable       it cannot be opened (not ours, newer, read-only, network disk, …)
         ├── StoreUpgraded       a newer holdfast migrated it meanwhile: restart this process
@@ -46,6 +49,21 @@ class BadMessage(BadInput):
 
 class BadSetting(BadInput):
     """An unknown or impossible setting."""
+
+
+class NotAllowed(BadInput):
+    """The API key is good, but its scope does not reach so far; nothing was changed."""
+
+
+class BadKey(HoldfastError):
+    """An API key that opens nothing here. It says the same of every kind: missing, malformed, unknown, wrong
+    and revoked ones, so that trying keys teaches nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this API key is missing or not valid here; on the server, `holdfast keys create` makes one and "
+            "`holdfast env` prints the local one"
+        )
 
 
 class NotFound(HoldfastError):
@@ -137,11 +155,41 @@ class NodeReaped(HoldfastError):
 
 
 class ModelError(HoldfastError):
-    """The model did not answer. `status` is the upstream's HTTP status, if there was one."""
+    """The model did not answer.
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    `status` is the upstream's HTTP status, if there was one; 504 if it was silent for too long. `said`,
+    `code`, `type` and `param` are its own words, as its error object has them, and `retry_after` the seconds
+    it asks to wait; each is None where it did not say. None of them holds the key.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        status: int | None = None,
+        *,
+        said: str | None = None,
+        code: str | None = None,
+        type: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.said = said
+        self.code = code
+        self.type = type
+        self.param = param
+        self.retry_after = retry_after
+
+
+class TurnStopped(HoldfastError):
+    """A turn was interrupted or cancelled before its answer was whole. What it had said is kept."""
+
+    def __init__(self, turn_id: str, status: str, why: str) -> None:
+        super().__init__(f"turn {turn_id} was {status}: {why}; what it had said is kept")
+        self.turn_id = turn_id
+        self.status = status
+        self.code = status
 
 
 class StoreError(HoldfastError):

@@ -178,6 +178,7 @@ async def everything(store: Store) -> dict[str, Any]:
         "drafts": [await store.drafts(turn.id) for line in turns for turn in line],
         "events": await all_events(store),
         "nodes": await store.nodes(gone=True),
+        "keys": [await store.key(key.id) for key in await store.keys(None)],
         "statistics": await store.statistics(None),
     }
 

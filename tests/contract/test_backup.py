@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
+from holdfast.domain.keys import ApiKey, Scope, new_key
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import Settlement, TurnBegun, TurnStatus
 from holdfast.errors import BadInput, HoldfastError, StoreClosed
@@ -176,6 +177,11 @@ async def test_what_is_closed_can_be_opened_again_with_all_it_held(
     assert await everything(second_store) == before
 
 
+def a_key(store: Store) -> tuple[ApiKey, bytes]:
+    key, token = new_key(OWNER, Scope.CHAT, ["search"], store.now())
+    return key, token.hash
+
+
 Verb = Callable[[Store, TurnBegun, Path], Awaitable[object]]
 
 VERBS: dict[str, Verb] = {
@@ -218,6 +224,10 @@ VERBS: dict[str, Verb] = {
     "reap_session": lambda s, b, _: s.reap_session(b.session.id),
     "settle_node": lambda s, b, _: s.settle_node(b.lease.node_id),
     "prune": lambda s, b, _: s.prune(Retention(timedelta(1), timedelta(1), timedelta(1))),
+    "add_key": lambda s, b, _: s.add_key(*a_key(s)),
+    "key": lambda s, b, _: s.key("key_1"),
+    "keys": lambda s, b, _: s.keys(None),
+    "revoke_key": lambda s, b, _: s.revoke_key("key_1", None),
     "changed": lambda s, b, _: s.changed(0, 0),
     "backup": lambda s, b, tmp_path: s.backup(tmp_path / "copy.db"),
     "check": lambda s, b, _: s.check(),

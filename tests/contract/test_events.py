@@ -7,6 +7,7 @@ import msgspec
 from holdfast.domain.conversations import Address
 from holdfast.domain.drafts import Draft
 from holdfast.domain.events import EVENT_MEANINGS, Event
+from holdfast.domain.keys import Scope, new_key
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import RequestKey, Settlement, TurnStatus
 from holdfast.store.base import Store
@@ -167,6 +168,9 @@ async def test_no_event_holds_what_was_said(
     await reap(store, second_node)
     await sweep(store)
     await store.open_session(OWNER, Address(id=attached.session.id), node.id)
+    api_key, token = new_key(OWNER, Scope.CHAT, (), store.now())
+    await store.add_key(api_key, token.hash)
+    await store.revoke_key(api_key.id, OWNER)
     await store.leave(node.id, "closed")
 
     told = await all_events(store)

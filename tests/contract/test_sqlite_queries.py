@@ -90,6 +90,7 @@ async def node(store: SQLiteStore) -> Node:
 MAY_SCAN = {
     "all_nodes",
     "conversation_total",
+    "keys_of",
     "message_total",
     "session_end_reasons",
     "session_sources",

@@ -31,6 +31,8 @@ class EventType(StrEnum):
     NODE_JOINED = "node.joined"
     NODE_LEFT = "node.left"
     NODE_REAPED = "node.reaped"
+    KEY_CREATED = "key.created"
+    KEY_REVOKED = "key.revoked"
 
 
 EVENT_MEANINGS: Mapping[EventType, str] = {
@@ -51,6 +53,8 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.NODE_JOINED: "a holdfast process began; data: node, kind, host, pid",
     EventType.NODE_LEFT: "a holdfast process ended in good order; data: node",
     EventType.NODE_REAPED: "a holdfast process was found dead or hung; data: node, why",
+    EventType.KEY_CREATED: "an API key became known to the store; data: key_id, scope",
+    EventType.KEY_REVOKED: "an API key was revoked and opens nothing any more; data: key_id",
 }
 
 

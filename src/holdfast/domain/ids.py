@@ -1,7 +1,8 @@
 """Identifiers: random, 128 bits, with a prefix that says what they name.
 
 A message's id is derived from its conversation's id and its number, so it needs neither a column
-nor an index and is as hard to guess as the conversation's.
+nor an index and is as hard to guess as the conversation's. The secrets of API keys are made here too:
+this is the one place of the domain where chance comes in.
 """
 
 from __future__ import annotations
@@ -14,6 +15,11 @@ OUR_PREFIXES = ("conv_", "sess_", "turn_", "resp_", "msg_", "node_", "proc_", "m
 def new_id(prefix: str) -> str:
     """A fresh id such as `conv_9f…`, never handed out twice."""
     return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def new_secret() -> str:
+    """256 random bits as 43 characters that need no quoting in a header, a URL or a shell."""
+    return secrets.token_urlsafe(32)
 
 
 def is_ours(name: str) -> bool:

@@ -20,6 +20,7 @@ from ..domain.contexts import Context
 from ..domain.conversations import Address, Conversation
 from ..domain.drafts import Draft
 from ..domain.events import Event
+from ..domain.keys import ApiKey
 from ..domain.leases import Lease
 from ..domain.messages import Message, NewMessage
 from ..domain.nodes import Liveness, Node
@@ -351,6 +352,25 @@ class Store(Protocol):
 
     async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:
         """Drop what has been kept long enough, at most `limit` of each kind, the oldest first."""
+        ...
+
+    # --- API keys ----------------------------------------------------------------------------------
+
+    async def add_key(self, key: ApiKey, secret_hash: bytes) -> None:
+        """Let this key open what is its owner's. Conflict, having changed nothing, if its id is known."""
+        ...
+
+    async def key(self, key_id: str) -> tuple[ApiKey, bytes] | None:
+        """The key of this id, revoked or not, and the hash of its secret; None if there is none."""
+        ...
+
+    async def keys(self, owner: str | None) -> list[ApiKey]:
+        """All keys of an owner, revoked ones too, in the order they were made."""
+        ...
+
+    async def revoke_key(self, key_id: str, owner: str | None) -> bool:
+        """From now on this key opens nothing, and never will again. False if it was revoked already;
+        NotFound if this owner has no such key."""
         ...
 
     # --- waiting -----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from ...domain.contexts import Context
 from ...domain.conversations import Address
 from ...domain.drafts import Draft
 from ...domain.events import Event
+from ...domain.keys import ApiKey
 from ...domain.leases import Lease
 from ...domain.messages import Message, NewMessage
 from ...domain.nodes import Identity, Liveness, Node, proof_of_death
@@ -29,7 +30,7 @@ from ...domain.turns import Settlement, Turn, TurnOutcome, TurnRequest, TurnStat
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
 from ...platforms import identity, start_of
 from ..base import Finding, Found, Held, Leftovers, Page, Place, Pruned, Retention, SessionFilter, Statistics
-from . import checks, node_writes, places, reads, session_writes, turn_writes
+from . import checks, key_writes, node_writes, places, reads, session_writes, turn_writes
 from .anchor import Anchor, handles_of
 from .connections import PATIENCE_SECONDS, check_library, connect
 from .contexts import ContextCache, read_context
@@ -368,6 +369,20 @@ class SQLiteStore:
 
     async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:
         return await self._write(lambda tx: node_writes.prune(tx, keep, limit))
+
+    # --- API keys ----------------------------------------------------------------------------------
+
+    async def add_key(self, key: ApiKey, secret_hash: bytes) -> None:
+        await self._write(lambda tx: key_writes.add(tx, key, secret_hash))
+
+    async def key(self, key_id: str) -> tuple[ApiKey, bytes] | None:
+        return await self._read(lambda tx: reads.key(tx, key_id))
+
+    async def keys(self, owner: str | None) -> list[ApiKey]:
+        return await self._read(lambda tx: reads.keys(tx, owner))
+
+    async def revoke_key(self, key_id: str, owner: str | None) -> bool:
+        return await self._write(lambda tx: key_writes.revoke(tx, key_id, owner))
 
     # --- waiting and care --------------------------------------------------------------------------
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from ...domain.drafts import Draft
 from ...domain.events import Event
+from ...domain.keys import ApiKey
 from ...domain.messages import Message
 from ...domain.nodes import Node
 from ...domain.sessions import Session
 from ...domain.turns import Turn
 from ...errors import BadInput, NotFound
 from ..base import Found, Page, SessionFilter, Statistics
+from .key_writes import to_key
 from .places import conversation_of, session_of
 from .rows import to_draft, to_event, to_message, to_node, to_session, to_stamp, to_turn
 from .search import SearchIndex
@@ -123,6 +125,18 @@ def events(
 
 def nodes(tx: Transaction, gone: bool) -> list[Node]:
     return [to_node(row) for row in tx.all(Q.all_nodes if gone else Q.present_nodes)]
+
+
+def key(tx: Transaction, key_id: str) -> tuple[ApiKey, bytes] | None:
+    row = tx.one(Q.key_by_id, id=key_id)
+    if row is None:
+        return None
+    *columns, secret_hash = row
+    return to_key(columns), secret_hash
+
+
+def keys(tx: Transaction, owner: str | None) -> list[ApiKey]:
+    return [to_key(row) for row in tx.all(Q.keys_of, owner=owner)]
 
 
 def statistics(tx: Transaction, owner: str | None) -> Statistics:

@@ -1,0 +1,49 @@
+"""The transactions of API keys: add, revoke. A row is never changed otherwise and never removed, so that a
+revoked key stays revoked whoever still has it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...domain.events import EventType
+from ...domain.keys import ApiKey, Scope
+from ...errors import Conflict, NotFound
+from .rows import Row, to_json, to_stamp, to_time, to_time_or_none
+from .transaction import Q, Transaction
+
+
+def to_key(row: Row) -> ApiKey:
+    (id_, owner, scope, tools, created_at, revoked_at) = row
+    return ApiKey(
+        id_,
+        owner,
+        Scope(scope),
+        frozenset(msgspec.json.decode(tools)),
+        to_time(created_at),
+        to_time_or_none(revoked_at),
+    )
+
+
+def add(tx: Transaction, key: ApiKey, secret_hash: bytes) -> None:
+    added = tx.run(
+        Q.insert_key,
+        id=key.id,
+        owner=key.owner,
+        scope=key.scope.value,
+        tools=to_json(sorted(key.tools)),
+        secret_hash=secret_hash,
+        created_at=to_stamp(key.created_at),
+    )
+    if not added:
+        raise Conflict(f"there is an API key {key.id} already; nothing was changed")
+    tx.event(EventType.KEY_CREATED, key.owner, key_id=key.id, scope=key.scope.value)
+
+
+def revoke(tx: Transaction, key_id: str, owner: str | None) -> bool:
+    row = tx.one(Q.key_by_id, id=key_id)
+    if row is None or owner not in (None, row[1]):
+        raise NotFound("API key", key_id)
+    if not tx.run(Q.revoke_key, id=key_id, now=tx.now):
+        return False
+    tx.event(EventType.KEY_REVOKED, row[1], key_id=key_id)
+    return True
