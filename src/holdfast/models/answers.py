@@ -16,7 +16,7 @@ import msgspec
 from holdfast.errors import ModelError
 from holdfast.models.base import Chunk
 from holdfast.models.chunks import chunk_from_completion
-from holdfast.models.refusals import reason_in, status_in
+from holdfast.models.refusals import refusal_in
 from holdfast.models.sse import MAX_EVENT, Event, EventReader
 
 _decode = msgspec.json.Decoder().decode
@@ -49,8 +49,8 @@ class AnswerReader:
                 piece = self._look_at_start(self._start + piece)
             if self._whole is not None:
                 self._keep(piece)
-                return
-        yield from self._chunks(self._events.feed(piece))
+                return iter(())
+        return self._chunks(self._events.feed(piece))
 
     def end(self) -> Iterator[Chunk]:
         """The connection ended. What was still missing; ModelError if that is not the whole answer."""
@@ -108,8 +108,8 @@ class AnswerReader:
         if not isinstance(value, dict):
             raise ModelError("the model sent JSON that is not a chat completion")
         if is_error or value.get("error"):
-            said = self._shown(reason_in(value) or "it gave no reason")
-            raise ModelError(f"the model reported an error: {said}", status_in(value))
+            refusal = refusal_in(value, self._shown)
+            raise refusal.error(f"the model reported an error: {refusal.said or 'it gave no reason'}")
         return value
 
     def _must_be_finished(self, how: str) -> None:

@@ -31,6 +31,16 @@ class ModelRequest:
     """Any further fields of a chat completion request, passed through as they are."""
     idempotency_key: str | None = None
 
+    @property
+    def wants_usage(self) -> bool:
+        """Did whoever made this request ask for usage in the stream?
+
+        Models send it either way, because it is counted. A stream that is passed on to somebody who did not
+        ask leaves out the chunks that are `only_usage`.
+        """
+        options = self.options.get("stream_options")
+        return isinstance(options, Mapping) and options.get("include_usage") is True
+
 
 TEXT_FIELDS = {"content", "refusal", "reasoning", "reasoning_content", "thinking"}
 
@@ -59,6 +69,11 @@ class Chunk:
             for name, text in delta.items()
             if text and is_text_field(name) and isinstance(text, str)
         }
+
+    @property
+    def only_usage(self) -> bool:
+        """Is this the chunk that a stream has only because usage was asked for: usage, and no choice?"""
+        return not self.value.get("choices") and bool(self.value.get("usage"))
 
 
 class Model(Protocol):

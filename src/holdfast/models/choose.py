@@ -9,7 +9,9 @@ stay optional.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import BadSetting, ModelError
 
@@ -20,6 +22,32 @@ if TYPE_CHECKING:
 KINDS = ("auto", "openai", "local", "scripted")
 OLLAMA = "http://127.0.0.1:11434/v1"
 OLLAMA_SECONDS = 0.3
+
+
+class ModelSettings(Protocol):
+    """What `[model]` says about who answers."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def api_key_env(self) -> str: ...
+    @property
+    def timeout_seconds(self) -> float: ...
+
+
+async def choose_from(settings: ModelSettings, environment: Mapping[str, str] = os.environ) -> Model:
+    """The model that `[model]` means, its key out of the variable that the settings name."""
+    return await choose(
+        settings.kind,
+        settings.base_url,
+        settings.name,
+        environment.get(settings.api_key_env, ""),
+        settings.timeout_seconds,
+    )
 
 
 async def choose(
@@ -37,7 +65,7 @@ async def choose(
     if kind == "scripted":
         from holdfast.models.scripted import ScriptedModel
 
-        return ScriptedModel()
+        return ScriptedModel(keeps_requests=False)
     if kind == "openai" or (kind == "auto" and base_url):
         if not base_url:
             raise BadSetting('[model] kind = "openai" needs base_url, such as https://api.openai.com/v1')

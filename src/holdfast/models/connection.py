@@ -4,16 +4,20 @@ The key goes to the host in `base_url` and to no other: redirects are not follow
 the environment is not trusted (no proxy from HTTP_PROXY, no login from ~/.netrc). Who needs a proxy names it
 in `base_url`. A request is tried again, twice at most, only while no answer has begun: when the connection
 failed, on 502 and 503, and on a 429 that asks for a short wait. A connect that timed out is not tried again,
-it has had its patience. ModelError carries the upstream's status; a timeout has 504. No message has the key.
+it has had its patience. ModelError carries the upstream's status and what its error object says; a timeout is
+a 504. Nothing in it has the key.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import email.utils
 import io
+import math
 import os
 import ssl
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -22,7 +26,7 @@ import msgspec
 import yarl
 
 from holdfast.errors import BadSetting, ModelError
-from holdfast.models.refusals import reason, redacted
+from holdfast.models.refusals import Refusal, redacted, refusal
 
 BACKOFF_SECONDS = (0.25, 1.0)
 SHORT_WAIT_SECONDS = 5.0
@@ -166,15 +170,15 @@ class Connection:
         try:
             if 300 <= status < 400:
                 self._refuse_redirect(response)
-            said = await self._read_reason(response)
+            refused = await self._read_refusal(response)
         finally:
             response.close()
-        message = f"the model answered {status}" + (f": {said}" if said else "")
+        message = f"the model answered {status}" + (f": {refused.said}" if refused.said else "")
         if status in (401, 403):
             message += " (check the key in the variable that [model] api_key_env names)"
-        elif status == 404 and said is None:
+        elif status == 404 and refused.said is None:
             message += " (does [model] base_url end in /v1?)"
-        raise ModelError(message, status)
+        raise refused.error(message, status, _retry_after(response))
 
     def _refuse_redirect(self, response: aiohttp.ClientResponse) -> NoReturn:
         try:
@@ -188,16 +192,15 @@ class Connection:
             response.status,
         )
 
-    async def _read_reason(self, response: aiohttp.ClientResponse) -> str | None:
+    async def _read_refusal(self, response: aiohttp.ClientResponse) -> Refusal:
         try:
             async with asyncio.timeout(QUESTION_SECONDS):
                 body = await response.content.read(REFUSAL_BYTES)
                 while len(body) < REFUSAL_BYTES and (more := await response.content.readany()):
                     body += more
         except (aiohttp.ClientError, OSError):
-            return None
-        said = reason(body)
-        return None if said is None else self.shown(said)
+            return Refusal()
+        return refusal(body, self.shown)
 
     def _url(self, path: str) -> yarl.URL:
         return self._base.with_path(f"{self._base.path.rstrip('/')}/{path}", keep_query=True)
@@ -255,3 +258,21 @@ def _pause(response: aiohttp.ClientResponse, backoff: float) -> float | None:
     except ValueError:  # a date: not short
         return None
     return max(seconds, 0.0) if response.status in (429, 502, 503) and seconds <= SHORT_WAIT_SECONDS else None
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    """How many seconds the upstream asks to wait, whichever way it says so; None if it does not."""
+    asked = response.headers.get("Retry-After-Ms"), response.headers.get("Retry-After")
+    for text, unit in zip(asked, (0.001, 1.0), strict=True):
+        if text is None:
+            continue
+        try:
+            seconds = float(text) * unit
+        except ValueError:
+            try:
+                seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+            except ValueError:
+                continue
+        if math.isfinite(seconds):
+            return max(seconds, 0.0)
+    return None

@@ -33,6 +33,7 @@ from holdfast.errors import ModelError
 from holdfast.models.base import Chunk, ModelRequest
 from holdfast.models.bodies import request_body
 from holdfast.models.chunks import chunk_of
+from holdfast.models.refusals import refusal_in
 
 NAME = "SmolLM2-135M-Instruct"
 WINDOW = 4096  # the weights go to 8192, but reading so much takes a minute on two cores; 23 kB a token
@@ -172,9 +173,9 @@ def _threads() -> int:
 
 def _piece(data: bytes) -> dict[str, Any]:
     value: dict[str, Any] = msgspec.json.decode(data)
-    error = value.get("error")
-    if error:
-        raise ModelError(f"the local model refused: {error.get('message')}", error.get("code"))
+    if value.get("error"):
+        refusal = refusal_in(value)
+        raise refusal.error(f"the local model refused: {refusal.said or 'it gave no reason'}")
     return value
 
 
@@ -184,4 +185,5 @@ async def _outcome(generation: asyncio.Future[None]) -> None:
     try:
         await generation
     except (RuntimeError, ValueError) as problem:  # how xllamacpp reports a request it cannot read
-        raise ModelError(f"the local model refused: {problem}", 400) from problem
+        said = str(problem)
+        raise ModelError(f"the local model refused: {said}", 400, said=said) from problem

@@ -1,18 +1,26 @@
-"""What an upstream said when it refused, in words that may be shown and logged.
+"""What an upstream said when it refused, in words that may be shown, passed on and logged.
 
 Servers put the reason in different places: OpenAI's error object, Ollama's plain string, FastAPI's `detail`,
-Gemini's list, or a page of HTML. `reason` finds it. `redacted` takes the API key out of it, whole or half
-masked as some servers echo it, and anything else that looks like one.
+Gemini's list, or a page of HTML. `refusal` finds it, with the error's code, type and parameter where they are
+texts. `redacted` takes the API key out of it, whole or half masked as some servers echo it, and anything else
+that looks like one.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from holdfast.errors import ModelError
+
 LONGEST = 600
+CONTEXT_EXCEEDED = "context_length_exceeded"
+"""OpenAI's code for more than the model can take at once."""
+_CODES = {"exceed_context_size_error": CONTEXT_EXCEEDED}  # what llama.cpp only gives a type
 STAND_INS = {
     "ollama",
     "empty",
@@ -37,14 +45,55 @@ def redacted(text: str, api_key: str) -> str:
     return _LOOKS_LIKE_A_KEY.sub("[key]", text)
 
 
-def reason(body: bytes) -> str | None:
-    """The sentence in the body of a refusal; None if there is none for people."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What an upstream said; each None where it said nothing of the kind."""
+
+    said: str | None = None
+    """The sentence, for people."""
+    status: int | None = None
+    """The HTTP status that the error itself names: inside a stream there is no other."""
+    code: str | None = None
+    type: str | None = None
+    param: str | None = None
+
+    def error(self, message: str, status: int | None = None, retry_after: float | None = None) -> ModelError:
+        """The ModelError with this message and these facts. A status that is given wins."""
+        return ModelError(
+            message,
+            status or self.status,
+            said=self.said,
+            code=self.code,
+            type=self.type,
+            param=self.param,
+            retry_after=retry_after,
+        )
+
+
+def refusal(body: bytes, shown: Callable[[str], str] = str) -> Refusal:
+    """What the body of a refusal says. `shown` makes a server's words fit to be shown."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = body.decode(errors="replace").strip()
-        return None if not text or text.startswith("<") else _short(text)
-    return reason_in(value)
+        return Refusal(None if not text or text.startswith("<") else _short(shown(text)))
+    return refusal_in(value, shown)
+
+
+def refusal_in(value: Any, shown: Callable[[str], str] = str) -> Refusal:
+    """What a decoded error says."""
+    said = reason_in(value)
+    while isinstance(value, list) and value:
+        value = value[0]
+    error = value.get("error") if isinstance(value, dict) else None
+    holder = error if isinstance(error, dict) else value if isinstance(value, dict) else {}
+    facts = {
+        name: _short(shown(holder[name])) or None
+        for name in ("code", "type", "param")
+        if isinstance(holder.get(name), str)
+    }
+    facts["code"] = facts.get("code") or _CODES.get(facts.get("type") or "")
+    return Refusal(None if said is None else shown(said), status_in(value), **facts)
 
 
 def reason_in(value: Any) -> str | None:

@@ -2,7 +2,7 @@
 
 Its script is a list, one entry for each request, or one callable for all of them; without a script it repeats
 the last user message. The same script gives the same words, word by word. It keeps every request it was sent,
-and a script that has run out is an error rather than a surprise.
+unless told not to, and a script that has run out is an error rather than a surprise.
 """
 
 from __future__ import annotations
@@ -47,17 +47,16 @@ class ScriptedModel:
         delay: float = 0.0,
         window: int | None = 8192,
         name: str = "scripted",
+        keeps_requests: bool = True,
     ) -> None:
         self._script = script
         self._delay = delay
         self._window = window
         self._name = name
+        self._keeps_requests = keeps_requests
         self.requests: list[ModelRequest] = []
-
-    @property
-    def calls(self) -> int:
+        self.calls = 0
         """How often it was asked."""
-        return len(self.requests)
 
     @property
     def description(self) -> str:
@@ -70,9 +69,11 @@ class ScriptedModel:
         return self._window
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
-        self.requests.append(request)
+        self.calls += 1
+        if self._keeps_requests:
+            self.requests.append(request)
         messages: list[Message] = msgspec.json.decode(request.messages)
-        line = await self._line(len(self.requests), messages, request.purpose)
+        line = await self._line(self.calls, messages, request.purpose)
         if isinstance(line, BaseException):
             raise line
         fields, breaks_off = _fields(line)

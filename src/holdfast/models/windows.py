@@ -46,14 +46,14 @@ async def _ollama(model: str, ask: Ask) -> int | None:
     if not isinstance(running, list):
         return None  # not Ollama
     for entry in map(_object, running):
-        if _tagged(model) in (_tagged(entry.get("model")), _tagged(entry.get("name"))):
+        if tagged(model) in (tagged(entry.get("model")), tagged(entry.get("name"))):
             return _positive(entry.get("context_length"))
     parameters = str(_object(await ask("api/show", {"model": model})).get("parameters") or "")
     wanted = re.search(r"^num_ctx\s+(\d+)", parameters, re.MULTILINE)
     return int(wanted[1]) if wanted else None
 
 
-def _tagged(name: Any) -> str:
+def tagged(name: Any) -> str:
     """Ollama calls `llama3` also `llama3:latest`."""
     text = str(name or "")
     return text if ":" in text.rpartition("/")[2] else f"{text}:latest"

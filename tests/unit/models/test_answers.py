@@ -87,6 +87,36 @@ def test_what_is_no_whole_answer_is_an_error(pieces: list[bytes], message: str, 
     assert caught.value.status == status
 
 
+def test_an_error_inside_the_stream_says_all_it_has_to_say() -> None:
+    error = {"message": "slow down", "type": "requests", "param": None, "code": "rate_limit_exceeded"}
+    with pytest.raises(ModelError) as caught:
+        read(event({"error": error, "status": 429}))
+    found = caught.value
+    assert (found.status, found.said, found.retry_after) == (429, "slow down", None)
+    assert (found.type, found.param, found.code) == ("requests", None, "rate_limit_exceeded")
+
+
+def test_what_an_error_inside_the_stream_says_is_made_fit_to_be_shown() -> None:
+    reader = AnswerReader(shown=lambda text: text.replace("secret", "…"))
+    with pytest.raises(ModelError) as caught:
+        list(reader.feed(event({"error": {"message": "a secret", "code": "secret"}})))
+    assert (caught.value.said, caught.value.code) == ("a …", "…")
+
+
+@pytest.mark.parametrize(
+    ("value", "only_usage"),
+    [
+        ({"choices": [], "usage": {"total_tokens": 1}}, True),
+        ({"usage": {"total_tokens": 1}}, True),
+        ({"choices": [{"index": 0, "delta": {}}], "usage": {"total_tokens": 1}}, False),
+        ({"choices": [], "usage": None}, False),
+        ({"choices": [], "prompt_filter_results": []}, False),
+    ],
+)
+def test_a_chunk_that_is_only_usage_is_told_apart(value: dict[str, Any], only_usage: bool) -> None:
+    assert Chunk(b"", value).only_usage is only_usage
+
+
 def test_chunks_before_an_error_are_not_lost() -> None:
     reader = AnswerReader()
     chunks = reader.feed(event(delta(content="Hel")) + event({"error": {"message": "boom"}}))

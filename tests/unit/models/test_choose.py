@@ -8,11 +8,14 @@ import pytest
 
 from holdfast.errors import BadSetting, ModelError
 from holdfast.models import local
-from holdfast.models.choose import OLLAMA_SECONDS, choose
+from holdfast.models.base import ModelRequest
+from holdfast.models.choose import OLLAMA_SECONDS, choose, choose_from
 from holdfast.models.local import LocalModel
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.upstream import Upstream
-from tests.unit.models.mock_upstream import MockUpstream, hangs
+from holdfast.settings import ModelSettings
+from tests.unit.models.asking import answer
+from tests.unit.models.mock_upstream import MockUpstream, hangs, says
 
 NOBODY = "http://127.0.0.1:9/v1"
 KEY = "sk-test-4242abcdefghijklmnop"
@@ -80,6 +83,24 @@ async def test_without_any_model_the_ways_out_are_named(missing: None) -> None:
 async def test_a_kind_that_is_named_is_taken(there: None) -> None:
     assert isinstance(await choose("scripted", "http://model.example/v1"), ScriptedModel)
     assert isinstance(await choose("local", "http://model.example/v1"), LocalModel)
+
+
+async def test_the_settings_choose_and_name_where_the_key_is(server: MockUpstream) -> None:
+    server.answers = [says()]
+    settings = ModelSettings(base_url=server.url, name="mine", api_key_env="MY_KEY", timeout_seconds=5)
+    model = await choose_from(settings, {"MY_KEY": KEY, "OPENAI_API_KEY": "another"})
+    await answer(model, ModelRequest(b"[]"))
+    await model.close()
+    (seen,) = server.chats
+    assert (seen.headers["authorization"], seen.json["model"]) == (f"Bearer {KEY}", "mine")
+
+
+async def test_a_script_that_was_chosen_does_not_pile_up_what_it_is_sent() -> None:
+    model = await choose_from(ModelSettings(kind="scripted"), {})
+    assert isinstance(model, ScriptedModel)
+    for _ in range(3):
+        await answer(model)
+    assert (model.calls, model.requests) == (3, [])
 
 
 async def test_settings_that_cannot_be_are_refused() -> None:

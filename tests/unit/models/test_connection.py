@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 import warnings
+from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -50,6 +51,57 @@ async def test_a_key_that_the_server_repeats_is_not_shown(server: MockUpstream, 
         )
     server.answers = [says([event({"error": {"message": f"bad key {KEY}"}})])]
     assert str(await refusal(upstream)) == "the model reported an error: bad key [key]"
+
+
+async def test_what_the_server_says_about_a_refusal_can_be_passed_on(
+    server: MockUpstream, upstream: Upstream
+) -> None:
+    error = {"message": f"too long for {KEY}", "type": "t", "param": "messages", "code": "c"}
+    server.answers = [refuses(400, {"error": error}, {"Retry-After": "7"})]
+    caught = await refusal(upstream)
+    assert (caught.status, caught.said, caught.retry_after) == (400, "too long for [key]", 7)
+    assert (caught.type, caught.param, caught.code) == ("t", "messages", "c")
+    server.answers = [refuses(500, b"<html>")]
+    caught = await refusal(upstream)
+    assert (caught.status, caught.said, caught.retry_after) == (500, None, None)
+    assert (caught.type, caught.param, caught.code) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "least", "most"),
+    [
+        ({"Retry-After": "60"}, 60, 60),
+        ({"Retry-After": "-5"}, 0, 0),
+        ({"Retry-After": "60", "Retry-After-Ms": "7500"}, 7.5, 7.5),
+        ({"Retry-After": "60", "Retry-After-Ms": "soon"}, 60, 60),
+        ({"Retry-After": formatdate(time.time() + 100, usegmt=True)}, 90, 101),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0, 0),
+    ],
+)
+async def test_how_long_to_wait_is_told(
+    server: MockUpstream, upstream: Upstream, headers: dict[str, str], least: float, most: float
+) -> None:
+    server.answers = [refuses(400, b"", headers)]
+    caught = await refusal(upstream)
+    assert caught.retry_after is not None
+    assert least <= caught.retry_after <= most
+
+
+@pytest.mark.parametrize("text", ["soon", "nan", "inf", ""])
+async def test_a_wait_that_is_none_is_not_told(server: MockUpstream, upstream: Upstream, text: str) -> None:
+    server.answers = [refuses(429, b"", {"Retry-After": text})]
+    assert (await refusal(upstream)).retry_after is None
+
+
+async def test_no_question_is_asked_of_another_host(server: MockUpstream, upstream: Upstream) -> None:
+    async with running() as elsewhere:
+        away = refuses(307, headers={"Location": f"{elsewhere.url}/models"})
+        server.pages = {"/v1/models": away}
+        assert await upstream.window("tiny") is None
+        server.pages = {"/v1/models": {"data": [{"id": "tiny"}]}, "/api/ps": away, "/props": away}
+        assert await upstream.window("tiny") is None
+        assert elsewhere.seen == []
+    assert {"/api/ps", "/props"} < {seen.path for seen in server.seen}
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -118,21 +118,32 @@ async def test_leaving_stops_the_generation(small: LocalModel, monkeypatch: pyte
 
 @real
 @pytest.mark.parametrize(
-    ("messages", "options", "said"),
+    ("messages", "options", "said", "code"),
     [
-        ([{"role": "user", "content": "word " * 5000}], {}, "exceeds the available context size"),
-        ([{"role": "user", "content": "hi"}], {"temperature": "warm"}, "temperature"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], {}, "image"),
-        ("nonsense", {}, "messages"),
+        (
+            [{"role": "user", "content": "word " * 5000}],
+            {},
+            "exceeds the available context size",
+            "context_length_exceeded",
+        ),
+        ([{"role": "user", "content": "hi"}], {"temperature": "warm"}, "temperature", None),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            {},
+            "image",
+            None,
+        ),
+        ("nonsense", {}, "messages", None),
     ],
 )
 async def test_a_request_it_cannot_read_is_refused(
-    small: LocalModel, messages: Any, options: dict[str, Any], said: str
+    small: LocalModel, messages: Any, options: dict[str, Any], said: str, code: str | None
 ) -> None:
     request = ModelRequest(msgspec.json.encode(messages), options=options)
     with pytest.raises(ModelError, match=said) as caught:
         await answer(small, request)
-    assert caught.value.status == 400
+    assert (caught.value.status, caught.value.code) == (400, code)
+    assert said in (caught.value.said or "")
 
 
 @real

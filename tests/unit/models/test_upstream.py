@@ -80,16 +80,37 @@ async def test_the_request_is_passed_on_whole(server: MockUpstream, upstream: Up
         ({"stream_options": None}, {"stream": True}),
         (
             {"stream_options": {"include_usage": False, "x": 1}},
-            {"stream": True, "stream_options": {"include_usage": False, "x": 1}},
+            {"stream": True, "stream_options": {"include_usage": True, "x": 1}},
         ),
+        ({"stream_options": "nonsense"}, {"stream": True, "stream_options": "nonsense"}),
     ],
 )
-async def test_the_options_have_the_last_word(
+async def test_the_options_have_the_last_word_except_that_usage_is_counted(
     server: MockUpstream, upstream: Upstream, options: dict[str, Any], sent: dict[str, Any]
 ) -> None:
     server.answers = [says()]
     await answer(upstream, ModelRequest(b"[]", "tiny", options=options))
     assert server.chats[0].json == {"model": "tiny", "messages": [], **sent}
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({}, False),
+        ({"stream_options": None}, False),
+        ({"stream_options": "nonsense"}, False),
+        ({"stream_options": {"include_usage": False}}, False),
+        ({"stream_options": {"include_usage": True}}, True),
+    ],
+)
+async def test_who_did_not_ask_for_usage_can_be_spared_it(
+    server: MockUpstream, upstream: Upstream, options: dict[str, Any], asked: bool
+) -> None:
+    server.answers = [says()]
+    request = ModelRequest(b"[]", "tiny", options=options)
+    chunks = await answer(upstream, request)
+    assert request.wants_usage is asked
+    assert [chunk.only_usage for chunk in chunks] == [False, False, False, False, True]
 
 
 async def test_nothing_is_said_about_a_key_or_a_retry_that_is_not_there(server: MockUpstream) -> None:

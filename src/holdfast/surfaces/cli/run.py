@@ -105,11 +105,12 @@ class _Run:
         import asyncio
 
         from ...errors import LeaseLost, ModelError
+        from ...models.choose import choose_from
         from ..readings import place_of
         from .output import complain
 
         try:
-            model = await chosen_model(self._invocation)
+            model = await choose_from(self._invocation.settings.model)
             try:
                 async with self._invocation.node(existing=resume is not None) as node:
                     if resume is not None:
@@ -208,19 +209,3 @@ class Voice:
             self._muted = True
             mute()
             self._nobody_listens()
-
-
-async def chosen_model(invocation: Invocation) -> Model:
-    """Who answers, by the settings."""
-    import os
-
-    from ...models.choose import choose
-
-    settings = invocation.settings.model
-    return await choose(
-        settings.kind,
-        settings.base_url,
-        settings.name,
-        os.environ.get(settings.api_key_env, ""),
-        settings.timeout_seconds,
-    )

@@ -1,0 +1,68 @@
+"""How many tokens a model can take at once, as far as holdfast knows, and how it knows.
+
+What the settings say of a model by its name goes before what they say of all, and that before what the model
+says of itself. Where nobody says anything a small window is assumed, and the origin tells, so that whoever
+starts a server can be warned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from holdfast.errors import ModelError
+from holdfast.models.base import Model
+from holdfast.models.windows import tagged
+
+ASSUMED_WINDOW = 8192
+
+
+class WindowOrigin(StrEnum):
+    """Who said how large the window is."""
+
+    NAMED = "model.windows"
+    CONFIGURED = "model.context_window"
+    MODEL = "the model"
+    ASSUMED = "assumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    tokens: int
+    origin: WindowOrigin
+
+
+class WindowSettings(Protocol):
+    """What `[model]` says about windows, and the name of the model that answers when none is named."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def context_window(self) -> int: ...
+    @property
+    def windows(self) -> Mapping[str, int]: ...
+
+
+async def window_of(model: Model, settings: WindowSettings, name: str | None = None) -> Window:
+    """The window of the model by this name; without one, of the model that answers then."""
+    name = name or settings.name
+    if settings.windows:
+        called = name or await _first(model)
+        for known, tokens in settings.windows.items():
+            if tagged(known) == tagged(called):
+                return Window(tokens, WindowOrigin.NAMED)
+    if settings.context_window:
+        return Window(settings.context_window, WindowOrigin.CONFIGURED)
+    if said := await model.window(name or None):
+        return Window(said, WindowOrigin.MODEL)
+    return Window(ASSUMED_WINDOW, WindowOrigin.ASSUMED)
+
+
+async def _first(model: Model) -> str:
+    """Who answers when nobody is named; empty if that cannot be known now."""
+    try:
+        return next((str(entry["id"]) for entry in await model.models()), "")
+    except ModelError:
+        return ""
