@@ -151,18 +151,17 @@ CREATE TABLE exclusions (
 -- Numbers of messages that the search index must forget. Written with the deletion, cleared by the indexer.
 CREATE TABLE unindexed (no INTEGER PRIMARY KEY) STRICT;
 
--- Idempotency: which turn a request key stands for, and the hash of the body it came with.
+-- Idempotency: which turn (by its `no`) a request key stands for, and the hash of the body it came with.
+-- A turn has at most one, and turns are numbered as they begin: the lowest numbers are the oldest.
 CREATE TABLE requests (
+    turn        INTEGER PRIMARY KEY REFERENCES turns (no) ON DELETE CASCADE,
     owner       TEXT    NOT NULL,
     route       TEXT    NOT NULL,
     key         TEXT    NOT NULL,
     body_hash   BLOB    NOT NULL,
-    turn        TEXT    NOT NULL REFERENCES turns (id) ON DELETE CASCADE,
     created_at  INTEGER NOT NULL,
-    PRIMARY KEY (owner, route, key)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX requests_turn ON requests (turn);
-CREATE INDEX requests_by_age ON requests (created_at);
+    UNIQUE (owner, route, key)
+) STRICT;
 
 -- Checkpoints of running replies, append-only. `after_seq` is the number of the message the reply follows.
 CREATE TABLE drafts (

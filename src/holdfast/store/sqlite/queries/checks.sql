@@ -32,4 +32,4 @@ SELECT id FROM turns WHERE status NOT IN ('running', 'completed', 'interrupted',
    OR (status = 'running') <> (ended_at IS NULL);
 
 -- name: requests_have_turns
-SELECT key FROM requests WHERE turn NOT IN (SELECT id FROM turns);
+SELECT key FROM requests WHERE turn NOT IN (SELECT no FROM turns);

@@ -18,5 +18,6 @@ DELETE FROM nodes WHERE id IN (
 
 -- name: prune_requests
 -- A retry that comes later than this is a new request.
-DELETE FROM requests WHERE (owner, route, key) IN (
-    SELECT owner, route, key FROM requests WHERE created_at < :before ORDER BY created_at LIMIT :limit);
+DELETE FROM requests WHERE turn IN (
+    SELECT turn FROM (SELECT turn, created_at FROM requests ORDER BY turn LIMIT :limit) oldest
+    WHERE created_at < :before);

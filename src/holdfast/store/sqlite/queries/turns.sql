@@ -8,7 +8,7 @@ SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner IS NULL OR owner = :
 -- The turn a request key stands for, and the hash of the body it came with.
 SELECT t.id, t.conversation, t.session, t.owner, t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at,
        t.error, t.model, t.usage, t.response_id, r.body_hash
-FROM requests r JOIN turns t ON t.id = r.turn WHERE r.owner = :owner AND r.route = :route AND r.key = :key;
+FROM requests r JOIN turns t ON t.no = r.turn WHERE r.owner = :owner AND r.route = :route AND r.key = :key;
 
 -- name: turns_of_conversation
 SELECT {turn_columns} FROM turns
@@ -32,8 +32,8 @@ WHERE id = :id;
 UPDATE turns SET status = :status, ended_at = :now, error = :error, usage = coalesce(:usage, usage) WHERE id = :id;
 
 -- name: insert_request
-INSERT INTO requests (owner, route, key, body_hash, turn, created_at)
-VALUES (:owner, :route, :key, :body_hash, :turn, :now);
+INSERT INTO requests (turn, owner, route, key, body_hash, created_at)
+SELECT no, :owner, :route, :key, :body_hash, :now FROM turns WHERE id = :turn;
 
 -- name: insert_draft
 -- A checkpoint, only under the lease. Zero rows: it was lost, and nothing is written.
