@@ -95,8 +95,8 @@ MAY_SCAN = {
     "session_end_reasons",
     "session_sources",
     "session_totals",
-    "conversations_by_alias_anywhere",
-    "conversations_by_key_anywhere",
+    "places_by_alias_anywhere",
+    "places_by_key_anywhere",
     "at_most_one_open_session",
     "ended_sessions_say_why",
     "gap_free_numbers",
@@ -107,7 +107,7 @@ MAY_SCAN = {
     "turns_in_known_states",
 }
 # Each begins with the oldest row and looks at no more than `:limit` of them.
-BOUNDED = {"prune_drafts", "prune_events"}
+BOUNDED = {"prune_drafts", "prune_events", "prune_requests"}
 # Indexes that hold only what is going on right now: walking one costs what there is to be done.
 SMALL_INDEXES = {
     "conversations_held",

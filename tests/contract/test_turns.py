@@ -68,6 +68,35 @@ async def test_a_begun_turn_has_its_lease_and_its_messages_on_disk(
     assert not begun.taken_up
 
 
+@pytest.mark.parametrize("attached", [False, True])
+async def test_a_begun_turn_hands_back_its_session_as_it_now_stands(
+    store: Store, node: Node, second_store: Store, clock: Clock, attached: bool
+) -> None:
+    async def assert_told_truly(begun: TurnBegun) -> None:
+        stored = await second_store.session(OWNER, begun.session.id)
+        assert replace(begun.session, host=None, last_heartbeat_at=None) == replace(
+            stored, host=None, last_heartbeat_at=None
+        )
+        assert stored.running_turn == begun.lease.turn_id
+        place = await second_store.resolve(OWNER, Address(id=begun.session.id))
+        assert (place.conversation.token, place.conversation.holder) == (begun.lease.token, node.id)
+
+    first = await begin(store, node, "one", "two", attached=attached)
+    await assert_told_truly(first)
+    await store.commit_reply(first.lease, [to_message("hi", "assistant")], usage={"input_tokens": 3})
+    clock.move(seconds=5)
+    again = await begin(store, node, "three", model="small", id=first.session.id)
+    assert (again.session.id, again.session.last_seq, again.turn.first_seq) == (first.session.id, 4, 4)
+    assert again.lease.token == first.lease.token + 1
+    await assert_told_truly(again)
+    await store.commit_reply(again.lease)
+    await store.end_session(OWNER, first.session.id, "closed")
+    clock.move(seconds=5)
+    continued = await begin(store, node, "four", id=first.session.id, attached=attached)
+    assert continued.session.id != first.session.id
+    await assert_told_truly(continued)
+
+
 async def test_messages_come_back_byte_for_byte(store: Store, node: Node) -> None:
     sent = to_message({"role": "user", "content": "ü", "unknown": {"kept": [1, 2.5, None]}, "name": "Ada"})
     begun = await begin(store, node, sent)

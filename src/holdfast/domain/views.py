@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -54,14 +55,7 @@ class View:
 
     @classmethod
     def decode(cls, data: str) -> View:
-        return cls(
-            tuple(
-                Summary(part["summary"], part["first"], part["last"])
-                if "summary" in part
-                else Range(part["first"], part["last"])
-                for part in msgspec.json.decode(data)
-            )
-        )
+        return _decode_short(data) if len(data) <= _SHORT else _decode(data)
 
     def closed_at(self, last_seq: int) -> View:
         """The same view with nothing after `last_seq`. A summary that reaches further gives way to the
@@ -79,6 +73,24 @@ class View:
     def continued_at(self, last_seq: int) -> View:
         """A closed view taken up again by a session whose first message is `last_seq + 1`."""
         return View((*self.parts, Range(last_seq + 1)))
+
+
+_SHORT = 100
+
+
+def _decode(data: str) -> View:
+    return View(
+        tuple(
+            Summary(part["summary"], part["first"], part["last"])
+            if "summary" in part
+            else Range(part["first"], part["last"])
+            for part in msgspec.json.decode(data)
+        )
+    )
+
+
+# A view without a summary is short, and the same few are read all day; one with a summary would fill memory.
+_decode_short = lru_cache(1024)(_decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ...domain.conversations import Address, Conversation
 from ...domain.ids import parse_message_id
 from ...domain.sessions import Session
 from ...errors import BadInput, NotFound
 from ..base import Place
-from .rows import Row, to_conversation, to_session
+from .rows import Row, is_ready, to_conversation, to_place, to_session, token_of
 from .transaction import Q, Transaction
 
 
-def find(tx: Transaction, owner: str | None, address: Address) -> Place | None:
-    """The conversation and tip that an id, key or alias leads to; None if it leads nowhere."""
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What a name leads to, still as it was read: turns begin too often to make values nobody looks at."""
+
+    row: Row
+    addressed: str | None
+
+    def is_ready_for(self, node_id: str) -> bool:
+        """Is the conversation free and its tip open, so that a turn of this node begins there and then?
+
+        Not if the tip is attached to another node: that one may be gone.
+        """
+        return is_ready(self.row, node_id)
+
+    @property
+    def token(self) -> int:
+        return token_of(self.row)
+
+    def place(self) -> Place:
+        return Place(*to_place(self.row), self.addressed)
+
+
+def reach(tx: Transaction, owner: str | None, address: Address) -> Reached | None:
+    """Follow an id, key or alias; None if it leads nowhere."""
     addressed: str | None = None
     if address.key is not None:
         row = _by_key(tx, owner, address.key)
     elif address.id is None:
         return None
     elif address.id.startswith("conv_"):
-        row = tx.one(Q.conversation_by_id, id=address.id, owner=owner)
+        row = tx.one(Q.place_by_conversation, id=address.id, owner=owner)
     elif address.id.startswith("sess_"):
-        row = tx.one(Q.conversation_by_session, id=address.id, owner=owner)
+        row = tx.one(Q.place_by_session, id=address.id, owner=owner)
         addressed = address.id
     elif address.id.startswith("turn_"):
-        turn = tx.one(Q.turn_by_id, id=address.id, owner=owner)
-        row = tx.one(Q.conversation_by_id, id=turn[1], owner=owner) if turn else None
+        row = tx.one(Q.place_by_turn, id=address.id, owner=owner)
     elif message := parse_message_id(address.id):
-        row = tx.one(Q.conversation_by_id, id=message[0], owner=owner)
+        row = tx.one(Q.place_by_conversation, id=message[0], owner=owner)
     else:
         row = _by_alias(tx, owner, address.id)
-    if row is None:
-        return None
-    conversation = to_conversation(row)
-    return Place(conversation, session_of(tx, None, conversation.tip_id), addressed)
+    return None if row is None else Reached(row, addressed)
+
+
+def find(tx: Transaction, owner: str | None, address: Address) -> Place | None:
+    """The conversation and tip that an id, key or alias leads to; None if it leads nowhere."""
+    reached = reach(tx, owner, address)
+    return None if reached is None else reached.place()
 
 
 def place(tx: Transaction, owner: str | None, address: Address) -> Place:
@@ -60,14 +86,14 @@ def conversation_of(tx: Transaction, owner: str | None, conversation_id: str) ->
 
 def _by_key(tx: Transaction, owner: str | None, key: str) -> Row | None:
     if owner is not None:
-        return tx.one(Q.conversation_by_key, owner=owner, key=key)
-    return _only(tx.all(Q.conversations_by_key_anywhere, key=key), "key", key)
+        return tx.one(Q.place_by_key, owner=owner, key=key)
+    return _only(tx.all(Q.places_by_key_anywhere, key=key), "key", key)
 
 
 def _by_alias(tx: Transaction, owner: str | None, alias: str) -> Row | None:
     if owner is not None:
-        return tx.one(Q.conversation_by_alias, owner=owner, id=alias)
-    return _only(tx.all(Q.conversations_by_alias_anywhere, id=alias), "alias", alias)
+        return tx.one(Q.place_by_alias, owner=owner, id=alias)
+    return _only(tx.all(Q.places_by_alias_anywhere, id=alias), "alias", alias)
 
 
 def _only(rows: list[Row], what: str, name: str) -> Row | None:

@@ -24,7 +24,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def to_time(stamp: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=stamp)
+    return _EPOCH + timedelta(0, 0, stamp)
 
 
 def to_time_or_none(stamp: int | None) -> datetime | None:
@@ -53,34 +53,82 @@ def to_session(row: Row) -> Session:
         last_seq, turn, holder, host, heartbeat_at, input_tokens, output_tokens,
     ) = row  # fmt: skip
     return Session(
-        id=id_,
-        conversation_id=conversation,
-        owner=owner,
-        key=key,
-        title=title,
-        source=source,
-        attached=bool(attached),
-        node_id=node,
-        edge=Edge(edge) if edge else None,
-        parent_id=parent,
-        tip_id=tip,
-        ordinal=ordinal,
-        opened_at=to_time(opened_at),
-        last_activity_at=to_time(last_activity_at),
-        next_due_at=to_time_or_none(next_due_at),
-        ended_at=to_time_or_none(ended_at),
-        end_reason=end_reason,
-        model=model,
-        view=View.decode(view),
-        first_seq=first_seq,
-        last_seq=last_seq,
-        running_turn=turn,
-        running_node=holder,
-        host=host,
-        last_heartbeat_at=to_time_or_none(heartbeat_at),
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
+        id_,
+        conversation,
+        owner,
+        key,
+        title,
+        source,
+        bool(attached),
+        node,
+        Edge(edge) if edge else None,
+        parent,
+        tip,
+        ordinal,
+        to_time(opened_at),
+        to_time(last_activity_at),
+        to_time_or_none(next_due_at),
+        to_time_or_none(ended_at),
+        end_reason,
+        model,
+        View.decode(view),
+        first_seq,
+        last_seq,
+        turn,
+        holder,
+        host,
+        to_time_or_none(heartbeat_at),
+        input_tokens,
+        output_tokens,
     )
+
+
+# Places in a session's row, for what is asked of it before a value is made, or changed in it.
+_NODE, _LAST_ACTIVITY_AT, _ENDED_AT, _MODEL, _LAST_SEQ, _TURN, _HOLDER = 7, 13, 15, 17, 20, 21, 22
+_SESSION_COLUMNS = 27
+_TOKEN = _SESSION_COLUMNS + 2  # of a place's row
+
+
+def is_ready(row: Row, node_id: str) -> bool:
+    """Is the session of this row open, free, and attached to no other node than this one?"""
+    return row[_HOLDER] is None and row[_ENDED_AT] is None and row[_NODE] in (None, node_id)
+
+
+def token_of(row: Row) -> int:
+    token: int = row[_TOKEN]
+    return token
+
+
+def to_session_spoken_in(
+    row: Row, stamp: int, turn_id: str, node_id: str, count: int, model: str | None
+) -> Session:
+    """The tip of this row as it stands once a turn with `count` messages has begun in it."""
+    columns = list(row[:_SESSION_COLUMNS])
+    columns[_LAST_ACTIVITY_AT] = stamp
+    columns[_LAST_SEQ] += count
+    columns[_TURN] = turn_id
+    columns[_HOLDER] = node_id
+    columns[_MODEL] = model or columns[_MODEL]
+    return to_session(columns)
+
+
+def to_place(row: Row) -> tuple[Conversation, Session]:
+    tip = to_session(row[:_SESSION_COLUMNS])
+    (source, last_seq, token, created_at, forked_from) = row[_SESSION_COLUMNS:]
+    return Conversation(
+        tip.conversation_id,
+        tip.owner,
+        tip.key,
+        tip.title,
+        source,
+        tip.id,
+        last_seq,
+        token,
+        tip.running_node,
+        tip.running_turn,
+        to_time(created_at),
+        forked_from,
+    ), tip
 
 
 def to_turn(row: Row) -> Turn:

@@ -21,16 +21,18 @@ Q = load()
 
 
 class Transaction:
-    __slots__ = ("connection", "now")
+    __slots__ = ("_cursor", "connection", "now")
 
     def __init__(self, connection: apsw.Connection, now: int) -> None:
         self.connection = connection
         self.now = now
+        self._cursor = connection.cursor()
 
     def one(self, statement: str, **values: Any) -> Row | None:
         """The first row, or None."""
-        row: Row | None = self._execute(statement, values).fetchone()
-        return row
+        # Read to the end, so that the statement is over: one left open would hold up a COMMIT.
+        rows: list[Any] = self._execute(statement, values).fetchall()
+        return rows[0] if rows else None
 
     def all(self, statement: str, **values: Any) -> list[Row]:
         rows: list[Any] = self._execute(statement, values).fetchall()
@@ -43,7 +45,7 @@ class Transaction:
 
     def _execute(self, statement: str, values: dict[str, Any]) -> apsw.Cursor:
         try:
-            return self.connection.execute(statement, values)
+            return self._cursor.execute(statement, values)
         except UnicodeEncodeError:
             raise BadInput(
                 "a name or text holds a lone surrogate, which cannot be stored or looked up"
@@ -60,7 +62,7 @@ class Transaction:
         turn: str | None = None,
         **data: Any,
     ) -> None:
-        self.connection.execute(
+        self._cursor.execute(
             Q.insert_event, (self.now, type_.value, owner, conversation, session, turn, to_json(data))
         )
 
@@ -71,7 +73,7 @@ class Transaction:
         seq = last_seq - len(messages)
         for message in messages:
             seq += 1
-            self.connection.execute(
+            self._cursor.execute(
                 Q.insert_message,
                 (
                     conversation,

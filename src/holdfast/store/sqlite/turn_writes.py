@@ -29,8 +29,8 @@ from ...domain.turns import (
     check_unanswered,
 )
 from ...errors import BadInput, LeaseLost, NodeReaped, NotFound, RequestMismatch, TurnSuperseded
-from .places import conversation_of, find, session_of
-from .rows import to_json, to_time, to_turn
+from .places import conversation_of, reach, session_of
+from .rows import to_json, to_session_spoken_in, to_time, to_turn
 from .session_writes import (
     continue_conversation,
     open_conversation,
@@ -54,18 +54,24 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         return TurnRepeated(known, session_of(tx, request.owner, known.session_id))
     if known is not None:
         return _take_up(tx, request, known)
-    place = find(tx, request.owner, request.address)
-    if place is None:
+    reached = reach(tx, request.owner, request.address)
+    if reached is None:
         return _begin_first(tx, request)
+    if reached.is_ready_for(request.node_id):
+        session = to_session_spoken_in(
+            reached.row, tx.now, request.turn_id, request.node_id, len(request.messages), request.model
+        )
+        return _start(tx, request, session, reached.token, reached.addressed)
+    place = reached.place()
     waits = _waits(tx, place.conversation)
     if waits is not None:
         return waits
-    held = place.conversation.holder is not None
-    if (held or place.tip.attached) and settle_left_behind(tx, place.conversation.id):
-        place = find(tx, request.owner, request.address)
-        assert place is not None
+    if settle_left_behind(tx, place.conversation.id):
+        reached = reach(tx, request.owner, request.address)
+        assert reached is not None
+        place = reached.place()
     session = _session_for(tx, request, place.conversation, place.tip)
-    return _start(tx, request, session, place.addressed)
+    return _start(tx, request, _spoken_in(tx, request, session), place.conversation.token, place.addressed)
 
 
 def _waits(tx: Transaction, conversation: Conversation) -> TurnWaits | None:
@@ -95,7 +101,7 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
         raise NotFound("session" if request.address.id else "conversation", str(request.address))
     node_id = request.node_id if request.attached else None
     session = open_conversation(tx, request.owner, request.address, node_id, request.source)
-    return _start(tx, request, session, None)
+    return _start(tx, request, _spoken_in(tx, request, session), 0, None)
 
 
 def _session_for(
@@ -119,10 +125,12 @@ def _session_for(
     return tip
 
 
-def _start(tx: Transaction, request: TurnRequest, session: Session, addressed: str | None) -> TurnBegun:
-    """Take the lease, store the messages, write the turn."""
-    lease, last_seq = _take_lease(tx, request.turn_id, request.node_id, session, len(request.messages))
-    first_seq = last_seq - len(request.messages) + 1
+def _start(
+    tx: Transaction, request: TurnRequest, session: Session, token: int, addressed: str | None
+) -> TurnBegun:
+    """Take the lease, store the messages, write the turn. `session` is already as it stands afterwards."""
+    lease = _take_lease(tx, request.turn_id, request.node_id, session, token, len(request.messages))
+    first_seq = session.last_seq - len(request.messages) + 1
     tx.run(
         Q.insert_turn,
         id=request.turn_id,
@@ -134,7 +142,9 @@ def _start(tx: Transaction, request: TurnRequest, session: Session, addressed: s
         model=request.model,
         now=tx.now,
     )
-    tx.insert_messages(request.messages, session.conversation_id, last_seq, session.id, request.turn_id)
+    tx.insert_messages(
+        request.messages, session.conversation_id, session.last_seq, session.id, request.turn_id
+    )
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
     key = request.request_key
     if key is not None:
@@ -153,7 +163,7 @@ def _start(tx: Transaction, request: TurnRequest, session: Session, addressed: s
         session.conversation_id,
         session.id,
         request.turn_id,
-        seq=last_seq,
+        seq=session.last_seq,
         node=request.node_id,
     )
     turn = Turn(
@@ -165,31 +175,34 @@ def _start(tx: Transaction, request: TurnRequest, session: Session, addressed: s
         node_id=request.node_id,
         attempt=1,
         first_seq=first_seq,
-        started_at=to_time(tx.now),
+        started_at=session.last_activity_at,
         model=request.model,
     )
-    return TurnBegun(turn, lease, _spoken_in(tx, session, lease, last_seq, request.model), addressed)
+    return TurnBegun(turn, lease, session, addressed)
 
 
-def _spoken_in(tx: Transaction, session: Session, lease: Lease, last_seq: int, model: str | None) -> Session:
-    """The session as it stands now that the turn has begun."""
+def _spoken_in(tx: Transaction, request: TurnRequest, session: Session, known: Turn | None = None) -> Session:
+    """The session as it stands once the turn has begun; a `known` turn that is taken up has said its
+    messages before."""
     return replace(
         session,
         last_activity_at=to_time(tx.now),
-        last_seq=last_seq,
-        running_turn=lease.turn_id,
-        running_node=lease.node_id,
-        model=model or session.model,
+        last_seq=session.last_seq + (0 if known else len(request.messages)),
+        running_turn=known.id if known else request.turn_id,
+        running_node=request.node_id,
+        model=request.model or session.model,
     )
 
 
 def _take_lease(
-    tx: Transaction, turn_id: str, node_id: str, session: Session, count: int
-) -> tuple[Lease, int]:
-    row = tx.one(Q.take_lease, id=session.conversation_id, node=node_id, turn=turn_id, count=count)
-    if row is None:  # the caller has seen it free, and the node present, in this very transaction
+    tx: Transaction, turn_id: str, node_id: str, session: Session, token: int, count: int
+) -> Lease:
+    changed = tx.run(
+        Q.take_lease, id=session.conversation_id, node=node_id, turn=turn_id, token=token, count=count
+    )
+    if not changed:  # the caller has seen it free, under this token, in this very transaction
         raise NodeReaped(node_id)
-    return Lease(session.conversation_id, session.id, turn_id, node_id, row[0]), row[1]
+    return Lease(session.conversation_id, session.id, turn_id, node_id, token + 1)
 
 
 def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
@@ -212,7 +225,8 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     ):
         tx.run(Q.insert_exclusion, conversation=conversation.id, seq=seq, reason="retried", now=tx.now)
     tx.run(Q.touch_revision, id=conversation.id)
-    lease, last_seq = _take_lease(tx, known.id, request.node_id, session, 0)
+    session = _spoken_in(tx, request, session, known)
+    lease = _take_lease(tx, known.id, request.node_id, session, conversation.token, 0)
     tx.run(Q.take_up_turn, id=known.id, node=request.node_id, session=session.id)
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
     tx.event(
@@ -234,7 +248,6 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
         error=None,
     )
     (next_event,) = tx.one(Q.next_event, turn=known.id) or (0,)
-    session = _spoken_in(tx, session, lease, last_seq, request.model)
     return TurnBegun(turn, lease, session, None, taken_up=True, next_event=next_event)
 
 

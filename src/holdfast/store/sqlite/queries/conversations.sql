@@ -5,28 +5,10 @@ id, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, f
 -- A conversation by its own id, for its owner (or for an operator, owner NULL).
 SELECT {conversation_columns} FROM conversations WHERE id = :id AND (:owner IS NULL OR owner = :owner);
 
--- name: conversation_by_key
--- A conversation by its outside address.
-SELECT {conversation_columns} FROM conversations WHERE owner = :owner AND key = :key;
-
--- name: conversations_by_key_anywhere
--- The same for an operator, who may mean any owner's.
-SELECT {conversation_columns} FROM conversations WHERE key = :key LIMIT 2;
-
--- name: conversation_by_session
--- From any session, however stale, to its conversation: one step.
-SELECT {conversation_columns} FROM conversations
-WHERE id = (SELECT conversation FROM sessions WHERE id = :id) AND (:owner IS NULL OR owner = :owner);
-
 -- name: conversation_by_alias
 -- A conversation by a name given from outside.
 SELECT {conversation_columns} FROM conversations
 WHERE id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :id);
-
--- name: conversations_by_alias_anywhere
--- The same for an operator.
-SELECT {conversation_columns} FROM conversations
-WHERE id IN (SELECT conversation FROM aliases WHERE alias = :id) LIMIT 2;
 
 -- name: insert_conversation
 -- A conversation and its first session are inserted together.
@@ -48,12 +30,11 @@ UPDATE conversations SET title = :title WHERE id = :id AND (:owner IS NULL OR ow
 UPDATE conversations SET revision = revision + 1 WHERE id = :id;
 
 -- name: take_lease
--- Only a free conversation, only by a node that is present. The token rises with each holder. Messages
--- get their numbers in the same statement.
-UPDATE conversations SET holder = :node, turn = :turn, token = token + 1, last_seq = last_seq + :count
-WHERE id = :id AND holder IS NULL
-  AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL)
-RETURNING token, last_seq;
+-- Only a free conversation, still at the token that was seen, only by a node that is present. The token rises
+-- with each holder. Messages get their numbers in the same statement.
+UPDATE conversations SET holder = :node, turn = :turn, token = :token + 1, last_seq = last_seq + :count
+WHERE id = :id AND holder IS NULL AND token = :token
+  AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL);
 
 -- name: number_messages
 -- Numbers for a turn's messages. Zero rows: the lease was lost, and nothing is written.

@@ -11,6 +11,43 @@ LEFT JOIN nodes n ON n.id = coalesce(CASE WHEN c.tip = s.id THEN c.holder END, s
 -- name: session_by_id
 SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner IS NULL OR s.owner = :owner);
 
+-- fragment: place_columns
+{session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from
+
+-- fragment: place_tables
+conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coalesce(c.holder, s.node)
+
+-- name: place_by_conversation
+-- A conversation and its tip, by the conversation's own id, for its owner (or for an operator, owner NULL).
+SELECT {place_columns} FROM {place_tables} WHERE c.id = :id AND (:owner IS NULL OR c.owner = :owner);
+
+-- name: place_by_session
+-- From any session, however stale: one step.
+SELECT {place_columns} FROM {place_tables}
+WHERE c.id = (SELECT conversation FROM sessions WHERE id = :id) AND (:owner IS NULL OR c.owner = :owner);
+
+-- name: place_by_turn
+SELECT {place_columns} FROM {place_tables}
+WHERE c.id = (SELECT conversation FROM turns WHERE id = :id) AND (:owner IS NULL OR c.owner = :owner);
+
+-- name: place_by_key
+-- By the conversation's outside address.
+SELECT {place_columns} FROM {place_tables} WHERE c.owner = :owner AND c.key = :key;
+
+-- name: places_by_key_anywhere
+-- The same for an operator, who may mean any owner's.
+SELECT {place_columns} FROM {place_tables} WHERE c.key = :key LIMIT 2;
+
+-- name: place_by_alias
+-- By a name given from outside.
+SELECT {place_columns} FROM {place_tables}
+WHERE c.id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :id);
+
+-- name: places_by_alias_anywhere
+-- The same for an operator.
+SELECT {place_columns} FROM {place_tables}
+WHERE c.id IN (SELECT conversation FROM aliases WHERE alias = :id) LIMIT 2;
+
 -- name: line_of_sessions
 -- All sessions of a conversation, oldest first.
 SELECT {session_columns} FROM {session_tables}
