@@ -1,7 +1,7 @@
 """Reads the body of a chat completion, as it arrives, into chunks.
 
 Bytes in, chunks out, no I/O. A stream of events is expected; a whole JSON completion, from a server that does
-not stream, becomes one chunk. Each event is decoded once and its bytes are kept beside the result. An error
+not stream, becomes one chunk. Each event is decoded here, and its bytes are kept beside the result. An error
 object inside the stream, a page of HTML and anything that is no chunk raise ModelError, and so does an end
 before every choice has its `finish_reason`: half an answer is never passed off as a whole one.
 """
@@ -17,6 +17,7 @@ from holdfast.errors import ModelError
 from holdfast.models.base import Chunk
 from holdfast.models.chunks import chunk_from_completion
 from holdfast.models.refusals import refusal_in
+from holdfast.models.shapes import read_shape
 from holdfast.models.sse import MAX_EVENT, Event, EventReader
 
 _decode = msgspec.json.Decoder().decode
@@ -55,10 +56,12 @@ class AnswerReader:
     def end(self) -> Iterator[Chunk]:
         """The connection ended. What was still missing; ModelError if that is not the whole answer."""
         if self._whole is not None:
-            value = self._object(b"".join(self._whole))
+            data = b"".join(self._whole)
+            value = self._object(data)
             if not value.get("choices"):
                 raise ModelError("the model answered with JSON that has no choices; check [model] base_url")
-            yield self._seen(chunk_from_completion(value))
+            self._look_at(data)
+            yield chunk_from_completion(value)
         else:
             yield from self._chunks(self._events.finish())
         if not self.done:
@@ -92,18 +95,23 @@ class AnswerReader:
                 self.done = True
             elif data:
                 value = self._object(data, is_error=name == b"error")
-                yield self._seen(Chunk(data, value))
+                self._look_at(data)
+                yield Chunk(data, value)
 
-    def _seen(self, chunk: Chunk) -> Chunk:
-        for choice in chunk.value.get("choices") or ():
-            if choice.get("finish_reason"):
-                self._finished.add(choice.get("index") or 0)
-        return chunk
+    def _look_at(self, data: bytes) -> None:
+        """Note which choices have finished. ModelError if this could not be folded."""
+        try:
+            choices = read_shape(data).choices
+        except msgspec.ValidationError as problem:
+            raise ModelError(f"the model sent JSON that is not a chat completion ({problem})") from None
+        for choice in choices or ():
+            if choice.finish_reason:
+                self._finished.add(choice.index or 0)
 
     def _object(self, data: bytes, is_error: bool = False) -> dict[str, Any]:
         try:
             value = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise ModelError(f"the model sent something that is not JSON ({problem})") from None
         if not isinstance(value, dict):
             raise ModelError("the model sent JSON that is not a chat completion")

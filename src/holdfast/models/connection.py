@@ -104,7 +104,7 @@ class Connection:
             response = await self._send("GET" if body is None else "POST", url, data, {}, timeout)
             async with response:
                 return msgspec.json.decode(await response.read()) if response.status == 200 else None
-        except (aiohttp.ClientError, OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (aiohttp.ClientError, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
     async def close(self) -> None:

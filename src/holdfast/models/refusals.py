@@ -73,11 +73,12 @@ class Refusal:
 def refusal(body: bytes, shown: Callable[[str], str] = str) -> Refusal:
     """What the body of a refusal says. `shown` makes a server's words fit to be shown."""
     try:
-        value = msgspec.json.decode(body)
+        return refusal_in(msgspec.json.decode(body), shown)
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = body.decode(errors="replace").strip()
         return Refusal(None if not text or text.startswith("<") else _short(shown(text)))
-    return refusal_in(value, shown)
+    except RecursionError:
+        return Refusal()  # nested too deep to be words for people
 
 
 def refusal_in(value: Any, shown: Callable[[str], str] = str) -> Refusal:

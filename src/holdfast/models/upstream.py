@@ -62,7 +62,7 @@ class Upstream:
                 value = msgspec.json.decode(await response.read())
         except (aiohttp.ClientError, OSError) as problem:
             self._connection.fail(problem)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             value = None
         listed = value.get("data") if isinstance(value, dict) else None
         if listed is None and isinstance(value, dict) and "data" in value:

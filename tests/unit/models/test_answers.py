@@ -79,6 +79,17 @@ def test_tool_calls_of_a_whole_completion_stay_apart() -> None:
         ([event(b"hello")], "not JSON", None),
         ([event(b"[1]")], "not a chat completion", None),
         ([event(b'"\xff"')], "not JSON", None),
+        ([event(b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}")], "not JSON", None),
+        ([event({"choices": "x"})], r"not a chat completion .*\$.choices", None),
+        ([event({"choices": [1]})], r"not a chat completion .*\$.choices\[0\]", None),
+        ([event({"choices": [{"index": []}]})], "not a chat completion", None),
+        ([event({"choices": [{"delta": "x"}]})], "not a chat completion", None),
+        ([event({"choices": [{"delta": {"tool_calls": {"id": "x"}}}]})], "not a chat completion", None),
+        ([event({"choices": [{"delta": {"tool_calls": [{"function": 1}]}}]})], "not a chat completion", None),
+        ([event({"choices": [{"delta": {"content": 1}}]})], "not a chat completion", None),
+        ([event({"choices": [], "usage": 3})], "not a chat completion", None),
+        ([event({"choices": [], "model": {}})], "not a chat completion", None),
+        ([b'{"choices": [{"message": "x", "finish_reason": "stop"}]}'], "not a chat completion", None),
     ],
 )
 def test_what_is_no_whole_answer_is_an_error(pieces: list[bytes], message: str, status: int | None) -> None:

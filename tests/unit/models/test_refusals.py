@@ -55,6 +55,8 @@ def test_a_long_reason_is_cut() -> None:
         (b'{"error": {"message": "m", "type": ["t"], "param": {"x": 1}, "code": ""}}', Refusal("m")),
         (b"[[]]", Refusal()),
         (b"3", Refusal()),
+        (b"[" * 900 + b"]" * 900, Refusal()),
+        (b"[" * 60_000, Refusal()),
     ],
 )
 def test_what_else_an_error_says_is_found(body: bytes, found: Refusal) -> None:
