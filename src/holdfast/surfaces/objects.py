@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..domain.events import Event
+from ..domain.keys import ApiKey
 from ..domain.messages import Message
 from ..domain.nodes import Liveness, Node
 from ..domain.sessions import Session, SessionState
@@ -159,6 +160,17 @@ def node(value: Node, liveness: Liveness, why: str) -> Object:
         "last_heartbeat_at": time(value.heartbeat_at),
         "left_at": time(value.left_at),
         "reaped_at": time(value.reaped_at),
+    }
+
+
+def api_key(value: ApiKey) -> Object:
+    return {
+        "id": value.id,
+        "owner": value.owner,
+        "scope": value.scope.value,
+        "tools": sorted(value.tools),
+        "created_at": time(value.created_at),
+        "revoked_at": time(value.revoked_at),
     }
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import typer.main
 
+from holdfast.domain.keys import Scope as KeyScope
 from holdfast.domain.sessions import SessionState
 from holdfast.surfaces.cli.commands import app
+from holdfast.surfaces.cli.keys import Scope
 from holdfast.surfaces.cli.sessions_listing import State
 from tests.unit.surfaces.conftest import Home
 
@@ -33,14 +35,15 @@ def test_the_help_of_every_command_has_an_example(home: Home, command: list[str]
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_takes_the_shared_options(home: Home, command: list[str]) -> None:
-    if command == ["sessions"]:
+    if command in (["sessions"], ["keys"]):
         return  # it takes those of the command it stands for
     said = home.ok(*command, "--help")
     assert all(option in said for option in ("--owner NAME", "--config FILE", "--store URL"))
 
 
-def test_every_state_can_be_asked_for() -> None:
+def test_every_state_and_scope_can_be_asked_for() -> None:
     assert {state.value for state in State} == {state.value for state in SessionState}
+    assert {scope.value for scope in Scope} == {scope.value for scope in KeyScope}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,13 @@ def test_every_state_can_be_asked_for() -> None:
         ["sessions", "search"],
         ["sessions", "--no-such-option"],
         ["backup"],
+        ["keys", "no-such-command"],
+        ["keys", "create", "--scope", "root"],
+        ["keys", "create", "--tools", "search,shell"],
+        ["keys", "create", "--owner", "*"],
+        ["keys", "create", "--owner", ""],
+        ["keys", "create", "--owner", "team/../other"],
+        ["keys", "revoke"],
         ["run"],
         ["run", "  "],
         ["run", "--owner", "*", "hello"],

@@ -6,11 +6,24 @@ holdfast, asyncio and rich are imported when a command runs.
 
 from __future__ import annotations
 
-from . import about, care, liveness, run, sessions_acting, sessions_listing, sessions_reading
+from . import (
+    about,
+    care,
+    env,
+    keys,
+    liveness,
+    run,
+    serve,
+    sessions_acting,
+    sessions_listing,
+    sessions_reading,
+)
 from .tree import app, sessions
+from .tree import keys as keys_group
 
-FILES = (run, sessions_listing, sessions_reading, sessions_acting, liveness, care, about)
+FILES = (serve, run, sessions_listing, sessions_reading, sessions_acting, env, keys, liveness, care, about)
 
 __all__ = ["app"]
 
 app.add_typer(sessions, name="sessions")
+app.add_typer(keys_group, name="keys")

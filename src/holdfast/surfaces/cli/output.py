@@ -134,6 +134,8 @@ def next_step_after(error: Exception | str) -> str:
     from ...errors import BadSetting, ConversationBusy, NotFound, StoreBusy
 
     match error:
+        case NotFound(what="API key"):
+            return "`holdfast keys list` lists those there are."
         case NotFound():
             return "`holdfast sessions` lists what there is; another owner's needs --owner NAME."
         case ConversationBusy():

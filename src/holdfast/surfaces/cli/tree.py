@@ -1,4 +1,4 @@
-"""The tree that commands are hung on: `holdfast`, and below it `holdfast sessions`."""
+"""The tree that commands are hung on: `holdfast`, and below it `holdfast sessions` and `holdfast keys`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ HELP_OPTIONS = ["--help", "-h"]
 
 
 ORDER = (
-    *("run", "sessions", "sweep", "nodes", "doctor", "backup", "config", "version"),
+    *("serve", "run", "env", "keys", "sessions", "sweep", "nodes", "doctor", "backup", "config", "version"),
     *("list", "show", "messages", "turns", "lineage", "stats", "search"),
     *("end", "cancel", "resume", "fork", "delete"),
+    *("create", "revoke"),
 )
 
 
@@ -52,7 +53,7 @@ app = typer.Typer(
     name="holdfast",
     cls=InOrder,
     help="Durable sessions for LLM agents: conversations that survive crashes and restarts.",
-    epilog='Begin with: holdfast run --key cli:ada "my name is Ada"',
+    epilog='Begin with: holdfast serve, or: holdfast run --key cli:ada "my name is Ada"',
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # importing rich takes longer than everything else here together
@@ -64,6 +65,13 @@ sessions = typer.Typer(
     cls=ListsByDefault,
     help="List sessions, look at them, act on them.",
     epilog="Without a subcommand it lists: holdfast sessions --state idle --source cli",
+    rich_markup_mode=None,
+)
+
+keys = typer.Typer(
+    cls=ListsByDefault,
+    help="API keys: who may ask the server, and as whom.",
+    epilog="Without a subcommand it lists: holdfast keys --owner ada",
     rich_markup_mode=None,
 )
 

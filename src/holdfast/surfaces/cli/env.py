@@ -1,0 +1,61 @@
+"""`holdfast env`: what an OpenAI client needs to talk to the local server, for a shell to take over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .invocation import AsJson, Invocation, command
+from .tree import app
+
+if TYPE_CHECKING:
+    from ...settings import Settings
+
+EVERY_ADDRESS = {"0.0.0.0", "::", "[::]", "*"}
+
+
+@command(app, "env")
+async def env(invocation: Invocation, as_json: AsJson = False) -> None:
+    """Print the local server's address and key, as exports for a shell.
+
+    After them any OpenAI client or script talks to the local server, as owner 'default'. The key is this
+    user's own (api.key in $HOLDFAST_HOME); it is made if there is none.
+
+    \b
+    Examples:
+      eval "$(holdfast env)"
+      holdfast env --json
+    """
+    import shlex
+
+    from ...runtime.local_key import ensure_local_key
+    from ...settings import home
+    from .output import on_terminal, print_json, remark, write
+
+    base_url = address(invocation.settings)
+    async with invocation.making(quiet=True) as opened:
+        token, _ = await ensure_local_key(opened.store, home())
+    variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": token}
+    if as_json:
+        print_json(variables)
+        return
+    for name, value in variables.items():
+        write(f"export {name}={shlex.quote(value)}\n")
+    if on_terminal():
+        remark('To set them in this shell: eval "$(holdfast env)"')
+
+
+def address(settings: Settings) -> str:
+    """Where a client on this machine reaches the server."""
+    from ...errors import BadSetting
+
+    host, port = settings.server.host, settings.server.port
+    if not port:
+        raise BadSetting(
+            "server.port is 0, so the server takes any free port and says at its start which; set "
+            "HOLDFAST_SERVER__PORT to that one"
+        )
+    if host in EVERY_ADDRESS:
+        host = "127.0.0.1"
+    elif ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return f"http://{host}:{port}/v1"
