@@ -10,8 +10,8 @@ PYTEST := $(BIN)/python -m pytest
 
 QUICK_TESTS = $(wildcard tests/unit tests/contract tests/integration)
 
-run: $(RUN) ## talk to a small local model in a durable chat
-	@$(BIN)/python examples/chat.py
+run: $(RUN) ## serve the OpenAI API with a small local model: no key of any provider needed
+	@$(BIN)/holdfast serve
 
 test: $(DEV) ## every test but the soak versions
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi # the Nth-fault suite, Linux only

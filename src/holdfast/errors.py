@@ -185,11 +185,13 @@ class ModelError(HoldfastError):
 class TurnStopped(HoldfastError):
     """A turn was interrupted or cancelled before its answer was whole. What it had said is kept."""
 
-    def __init__(self, turn_id: str, status: str, why: str) -> None:
+    def __init__(self, turn_id: str, status: str, why: str, retry: bool = False) -> None:
         super().__init__(f"turn {turn_id} was {status}: {why}; what it had said is kept")
         self.turn_id = turn_id
         self.status = status
         self.code = status
+        self.retry = retry
+        """Would the same request, sent again, take the turn up?"""
 
 
 class StoreError(HoldfastError):

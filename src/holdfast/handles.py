@@ -26,7 +26,7 @@ from .domain.leases import Lease
 from .domain.messages import Message, MessageStatus, NewMessage, new_messages
 from .domain.names import check_name
 from .domain.sessions import EndReason, Session
-from .domain.turns import RequestKey, Settlement, Turn, TurnBegun, TurnRequest, TurnStatus
+from .domain.turns import RequestKey, Settlement, Turn, TurnBegun, TurnOutdated, TurnRequest, TurnStatus
 from .errors import BadInput, LeaseLost, StoreError
 from .runtime.lease_keeper import LeaseKeeper, own_turns
 from .runtime.node_keeper import NodeKeeper
@@ -256,6 +256,7 @@ class LiveTurn:
             model=self._model,
         )
         outcome = await workshop.leases.begin(request, self._wait_seconds)
+        assert not isinstance(outcome, TurnOutdated)  # it named nothing that could be
         self._turn = outcome.turn
         if isinstance(outcome, TurnBegun):
             self._lease = outcome.lease

@@ -30,6 +30,10 @@ class Conversation:
     created_at: datetime
     forked_from: str | None = None
     """The session whose view was copied to begin this conversation."""
+    revision: int = 0
+    """Moves when a context changes in any other way than by an appended message."""
+    history: bytes | None = None
+    """The chain of prints of all that was shown; None while a turn runs, and whenever it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,8 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Continues:
-    """The stored conversation goes on: messages from index `new_from` on are new. None may be: then the newest
-    message, which nobody has answered, is answered now."""
+    """The stored conversation goes on: messages from index `new_from` on are new. None may be: then the
+    newest message, which nobody has answered, is answered now."""
 
     new_from: int
 
@@ -70,8 +70,8 @@ class AnswersAgain:
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """The history differs: a fork begins behind message `seq` of `session_id` (None: it has nothing in common)
-    and goes on with the messages from index `new_from` on."""
+    """The history differs: a fork begins behind message `seq` of `session_id` (None: it has nothing in
+    common) and goes on with the messages from index `new_from` on."""
 
     session_id: str | None
     seq: int

@@ -92,6 +92,11 @@ def user_message(text: str) -> NewMessage:
     return new_message({"role": "user", "content": text})
 
 
+def instruction(text: str) -> bytes:
+    """The JSON of a system message, which goes to the model and is not stored."""
+    return msgspec.json.encode({"role": "system", "content": text})
+
+
 def new_messages(value: str | Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> tuple[NewMessage, ...]:
     """What a person hands in: a text (said by the user), one message object, or several."""
     if isinstance(value, str):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -83,6 +83,41 @@ class RequestKey:
     route: str
     key: str
     body_hash: bytes
+    implied: bool = False
+    """No key was given: the body stands for itself. Only a request that says it is a `retry` is then taken
+    for the newest one with this body, and only for IMPLIED_FOR; any other is a new one."""
+    retry: bool = False
+
+
+IMPLIED_FOR = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a conversation looked like to whoever decided about a turn. If it has changed since, the decision
+    is to be made again."""
+
+    conversation_id: str
+    last_seq: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Fork first, and begin the turn in the fork: behind message `seq` of this session."""
+
+    session_id: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewResponse:
+    """The Responses API's name for a turn, and what its request asked for."""
+
+    id: str
+    request: bytes
+    previous_id: str | None = None
+    background: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +136,15 @@ class TurnRequest:
     """Should a session that this turn opens live and die with the node?"""
     request_key: RequestKey | None = None
     model: str | None = None
+    seen: Seen | None = None
+    branch: Branch | None = None
+    replaces: tuple[int, ...] = ()
+    """Replies that leave the context, because what they answered is answered again. Such a turn, and one that
+    answers a message nobody has answered (`again`), may bring no message of its own."""
+    again: bool = False
+    anonymous: bool = False
+    """Does a conversation that this turn begins go on with whoever brings its whole history?"""
+    response: NewResponse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +160,8 @@ class TurnBegun:
     """Is this a retry that takes an unfinished turn up again?"""
     next_event: int = 0
     """The number for its draft's next event: above all that earlier attempts used or reserved."""
+    history: bytes | None = None
+    """The chain of prints of all that was shown before this turn; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +181,12 @@ class TurnWaits:
     turn_id: str | None
 
 
-TurnOutcome = TurnBegun | TurnRepeated | TurnWaits
+@dataclass(frozen=True, slots=True)
+class TurnOutdated:
+    """The conversation is no longer what the caller has seen; nothing was written."""
+
+
+TurnOutcome = TurnBegun | TurnRepeated | TurnWaits | TurnOutdated
 
 
 @dataclass(frozen=True, slots=True)

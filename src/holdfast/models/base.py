@@ -71,6 +71,11 @@ class Chunk:
         }
 
     @property
+    def finishes(self) -> bool:
+        """Does it carry a `finish_reason`?"""
+        return any(choice.get("finish_reason") for choice in self.value.get("choices") or ())
+
+    @property
     def only_usage(self) -> bool:
         """Is this the chunk that a stream has only because usage was asked for: usage, and no choice?"""
         return not self.value.get("choices") and bool(self.value.get("usage"))

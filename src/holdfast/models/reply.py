@@ -51,6 +51,11 @@ class ReplyFolder:
         self._usage: dict[str, Any] | None = None
         self._stand_in = secrets.token_hex(8)  # for tool call ids, where the stream has no id either
 
+    @property
+    def begun(self) -> bool:
+        """Has any chunk come?"""
+        return bool(self._top or self._choices)
+
     def add(self, chunk: Chunk) -> None:
         for name, value in chunk.value.items():
             if name == "choices":
@@ -70,6 +75,13 @@ class ReplyFolder:
             usage=self._usage,
             model=self._top.get("model"),
         )
+
+    def answer(self) -> dict[str, Any]:
+        """The completion without its messages: what else there is to say about the answer."""
+        completion = self.completion()
+        for choice in completion["choices"]:
+            del choice["message"]
+        return completion
 
     def completion(self) -> dict[str, Any]:
         """The whole answer as the `chat.completion` object that a request without `stream` gets."""

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TypeVar
 
-from ..domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus, TurnWaits
+from ..domain.turns import TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus, TurnWaits
 from ..errors import ConversationBusy, NestedTurn, NodeReaped, NotFound, StoreError
 from ..store.base import Store
 from .node_keeper import NodeKeeper
@@ -35,10 +35,22 @@ class LeaseKeeper:
         self._reaper = reaper
         self._abandoned: set[asyncio.Task[None]] = set()
 
-    async def begin(self, request: TurnRequest, wait_seconds: float) -> TurnBegun | TurnRepeated:
-        """Begin the turn, or find the one this request already was; ConversationBusy when time is up."""
+    async def begin(
+        self,
+        request: TurnRequest,
+        wait_seconds: float,
+        *,
+        is_here: Callable[[str], bool] = lambda turn_id: False,
+        when_busy: Callable[[str], Awaitable[None]] | None = None,
+    ) -> TurnBegun | TurnRepeated | TurnOutdated:
+        """Begin the turn, or find the one this request already was; ConversationBusy when time is up.
 
-        async def attempt() -> TurnBegun | TurnRepeated | TurnWaits:
+        A repeated request is waited for while its turn runs, unless that runs here and can be joined
+        (`is_here`). `when_busy` may cut the turn short that holds the conversation. TurnOutdated: the request
+        was made for a conversation that has changed since.
+        """
+
+        async def attempt() -> TurnBegun | TurnRepeated | TurnOutdated | TurnWaits:
             nonlocal request
             self._keeper.runs(request.turn_id)
             try:
@@ -48,10 +60,14 @@ class LeaseKeeper:
                 self._keeper.runs(request.turn_id)
                 outcome = await self._store.begin_turn(request)
             if isinstance(outcome, TurnRepeated) and outcome.turn.status is TurnStatus.RUNNING:
+                if is_here(outcome.turn.id):
+                    return outcome
                 return TurnWaits(outcome.turn.conversation_id, outcome.turn.node_id, outcome.turn.id)
+            if isinstance(outcome, TurnWaits) and when_busy is not None and outcome.turn_id is not None:
+                await when_busy(outcome.turn_id)
             return outcome
 
-        outcome: TurnBegun | TurnRepeated
+        outcome: TurnBegun | TurnRepeated | TurnOutdated
         try:
             outcome = await self._wait(attempt, wait_seconds)
         except asyncio.CancelledError:

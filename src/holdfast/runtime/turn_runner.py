@@ -1,190 +1,297 @@
-"""Drives one turn: the context to the model, its words to a listener and into drafts, the answer to disk.
+"""Runs turns: the context to the model, its words to listeners and into drafts, the answer to disk.
 
-The listener is never further than `checkpoint_seconds` ahead of the disk: when a checkpoint takes longer,
-the stream waits for it. Whatever cuts the turn short (a signal, the model, a lost lease), what was said until
-then is kept as its draft, unless somebody else has ended the turn already; then `LeaseLost` is raised, also
-while the model is silent.
+A turn belongs to this process, not to whoever asked: a client that goes away does not end it. Whatever cuts
+it short (a signal, the model, a person, a lost lease), what was said until then is kept, and listeners are
+told the truth after it is on disk. A request that comes again while its turn runs here joins it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import msgspec
 
-from ..domain.turns import TurnStatus
-from ..errors import ModelError, NotFound
-from ..models.base import Chunk, Model, ModelRequest
-from ..models.reply import Reply, ReplyFolder
+from ..domain.histories import extended, print_of
+from ..domain.messages import new_message
+from ..domain.turns import Settlement, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
+from ..errors import HoldfastError, LeaseLost, ModelError, NodeReaped, NotFound, StoreError, TurnStopped
+from ..models.base import Model, ModelRequest
+from ..models.reply import ReplyFolder
 from ..store.base import Store
+from .checkpoints import Checkpoints
+from .lease_keeper import LeaseKeeper
+from .node_keeper import NodeKeeper
+from .running_turn import Answered, Outcome, RunningTurn, Stop, Telling, Unanswered
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 CHECKPOINT_SECONDS = 0.5
 LOOK_SECONDS = 1.0
 
-Listener = Callable[[Chunk], None]
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A turn to be run: what begins it, and what the model gets besides the context."""
 
-class RunningTurn(Protocol):
-    """What the runner needs of a turn; `handles.LiveTurn` is one."""
-
-    usage: dict[str, int]
-
-    @property
-    def id(self) -> str: ...
-
-    async def context_json(self) -> bytes: ...
-
-    async def draft(self, text: str) -> None: ...
-
-    async def append(self, content: Any) -> int: ...
+    request: TurnRequest
+    telling: Telling
+    instructions: tuple[bytes, ...] = ()
+    """Messages that go first, as JSON; not stored."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    prints: tuple[bytes, ...] = ()
+    """Of the request's messages."""
+    history: bytes | None = None
+    """The chain of what is shown before them, where the caller knows it better than the store."""
 
 
 class TurnRunner:
-    def __init__(self, store: Store, checkpoint_seconds: float = CHECKPOINT_SECONDS) -> None:
-        self._store = store
-        self._checkpoint_seconds = checkpoint_seconds
+    """Everything this node answers. `watch` notices turns that somebody else has ended."""
 
-    async def answer(
+    def __init__(
         self,
-        turn: RunningTurn,
+        store: Store,
+        keeper: NodeKeeper,
+        leases: LeaseKeeper,
         model: Model,
-        *,
-        instructions: str = "",
-        name: str | None = None,
-        listen: Listener = lambda chunk: None,
-    ) -> Reply:
-        """Ask the model and append what it answers; returns it. The turn itself is left to its block.
-
-        `instructions` go first, as a system message that is not stored. `name`: the model to ask for.
-        Raises ModelError if there was no whole answer, LeaseLost if the turn was ended by someone else.
-        """
-        messages = instructed(await turn.context_json(), instructions)
-        folder = ReplyFolder()
-        drafts = _Drafts(turn, self._checkpoint_seconds)
-        reading = asyncio.create_task(
-            self._read(model, ModelRequest(messages, model=name), folder, drafts, listen)
-        )
-        watching = asyncio.create_task(self._until_ended(turn))
-        keeping = asyncio.create_task(drafts.keep())
-        whole = False
-        try:
-            await asyncio.wait({reading, watching, keeping}, return_when=asyncio.FIRST_COMPLETED)
-            whole = reading.done() and not reading.cancelled() and reading.exception() is None
-        finally:
-            for task in (reading, watching):
-                task.cancel()
-            await asyncio.gather(reading, watching, return_exceptions=True)
-            # The answer itself is about to be stored; anything less is kept as the draft it is.
-            drafts.stop(keep_rest=not whole)
-            await finished(asyncio.gather(keeping, return_exceptions=True))
-        for task in (keeping, watching, reading):
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
-        reply = folder.reply()
-        turn.usage = tokens(reply.usage)
-        if reply.finish_reason is None:
-            await drafts.save()
-            raise ModelError("the model's answer broke off before its end; what it had said is kept")
-        await finished(turn.append(reply.message))
-        return reply
-
-    async def _read(
-        self, model: Model, request: ModelRequest, folder: ReplyFolder, drafts: _Drafts, listen: Listener
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        on_speech: Callable[[], None] = lambda: None,
     ) -> None:
-        async for chunk in model.stream(request):
-            await drafts.room()
-            folder.add(chunk)
-            listen(chunk)
-            drafts.add(chunk.adds.get("content", ""))
+        self._store = store
+        self._keeper = keeper
+        self._leases = leases
+        self._model = model
+        self._checkpoint_seconds = checkpoint_seconds
+        self._on_speech = on_speech
+        self._running: dict[str, RunningTurn] = {}
+        self._beginning: dict[str, asyncio.Future[RunningTurn | None]] = {}
+        self._watching: asyncio.Task[None] | None = None
 
-    async def _until_ended(self, turn: RunningTurn) -> None:
-        """Notice that somebody else ended the turn, though the model may be silent: raises LeaseLost."""
-        while True:
+    # --- turns -------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Mapping[str, RunningTurn]:
+        """The turns under way, by id."""
+        return self._running
+
+    async def begin(
+        self, order: Order, wait_seconds: float, *, interrupt: bool = False
+    ) -> RunningTurn | TurnRepeated | TurnOutdated:
+        """Begin the turn and run it from now on; or join the one that this request already is.
+
+        TurnRepeated: it has ended. TurnOutdated: the conversation has changed, decide again. `interrupt`: a
+        turn that holds the conversation is cut short instead of being waited for. Raises what
+        LeaseKeeper.begin does.
+        """
+        turn_id = order.request.turn_id
+        begun: asyncio.Future[RunningTurn | None] = asyncio.get_running_loop().create_future()
+        self._beginning[turn_id] = begun
+        running: RunningTurn | None = None
+        try:
+            while True:
+                outcome = await self._leases.begin(
+                    order.request,
+                    wait_seconds,
+                    is_here=self._is_here,
+                    when_busy=self._cut_short if interrupt else None,
+                )
+                if isinstance(outcome, TurnBegun):
+                    running = self._run(outcome, order)
+                    return running
+                if isinstance(outcome, TurnOutdated) or outcome.turn.status is not TurnStatus.RUNNING:
+                    return outcome
+                joined = self._running.get(outcome.turn.id) or await self._beginning[outcome.turn.id]
+                if joined is not None:
+                    return joined
+        finally:
+            del self._beginning[turn_id]
+            begun.set_result(running)
+
+    async def stop(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
+        """End a running turn, here or elsewhere, and keep what it said. False if it was not running."""
+        running = self._running.get(turn_id)
+        if running is None or (owner is not None and running.turn.owner != owner):
+            return await self._store.cancel_turn(owner, turn_id, status, why)
+        if running.outcome is not None:
+            return False
+        self._stop(running, Stop(status, why))
+        await running.ended()
+        return isinstance(running.outcome, Unanswered)
+
+    async def drain(self, seconds: float) -> None:
+        """Give what runs this long, then interrupt it; what it said is kept."""
+        running = list(self._running.values())
+        await _all_ended(running, seconds)
+        for turn in running:
+            if turn.outcome is None:
+                self._stop(turn, Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True))
+        await _all_ended(running, None)
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self.drain(0)
+
+    def _is_here(self, turn_id: str) -> bool:
+        return turn_id in self._running or turn_id in self._beginning
+
+    async def _cut_short(self, turn_id: str) -> None:
+        await self.stop(None, turn_id, TurnStatus.INTERRUPTED, "a newer request took its place")
+
+    def _stop(self, running: RunningTurn, stop: Stop) -> None:
+        assert running.task is not None
+        if running.stop is None:
+            running.stop = stop
+            running.task.cancel()
+
+    # --- one turn ----------------------------------------------------------------------------------
+
+    def _run(self, begun: TurnBegun, order: Order) -> RunningTurn:
+        running = RunningTurn(begun)
+        running.task = asyncio.create_task(self._see_through(running, order), name=begun.turn.id)
+        self._running[begun.turn.id] = running
+        self._on_speech()
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+        return running
+
+    async def _see_through(self, running: RunningTurn, order: Order) -> None:
+        """Run the turn to its end, whatever that is."""
+        folder = ReplyFolder()
+        begun = running.begun
+        checkpoints = Checkpoints(
+            self._store,
+            begun.lease,
+            self._checkpoint_seconds,
+            begun.next_event,
+            numbered=order.telling.numbered,
+            restarts=begun.taken_up,
+        )
+        outcome: Outcome
+        try:
+            outcome = await self._answer(running, order, folder, checkpoints)
+        except asyncio.CancelledError:
+            stop = running.stop or Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True)
+            outcome = await through(self._settle(running, stop, None, checkpoints, folder))
+        except HoldfastError as error:
+            outcome = await self._settle_failed(running, error, checkpoints, folder)
+        except Exception as error:
+            log.exception("turn %s failed by a mistake of our own", running.turn.id)
+            mistake = HoldfastError(f"internal error ({type(error).__name__}); the server's log has more")
+            outcome = await self._settle_failed(running, mistake, checkpoints, folder)
+        finally:
+            self._running.pop(running.turn.id, None)
+            self._keeper.ran(running.turn.id)
+            self._on_speech()
+        running.finish(outcome, order.telling.end(outcome))
+
+    async def _answer(
+        self, running: RunningTurn, order: Order, folder: ReplyFolder, checkpoints: Checkpoints
+    ) -> Answered:
+        begun, telling = running.begun, order.telling
+        events = telling.begin(begun)
+        running.tell(events)
+        running.preface = len(events)
+        checkpoints.add({}, events)
+        context = await self._store.context(begun.turn.owner, begun.session.id)
+        messages = b"[%b]" % b",".join((*order.instructions, *context.chunks))
+        async for chunk in self._model.stream(ModelRequest(messages, order.model, options=order.options)):
+            if checkpoints.behind:
+                await checkpoints.room()
+            folder.add(chunk)
+            events = telling.add(chunk)
+            running.tell(events)
+            checkpoints.add(chunk.adds, events)
+        reply = folder.reply()
+        if reply.finish_reason is None:
+            raise ModelError("the model's answer broke off before its end; what it had said is kept")
+        await checkpoints.rest()
+        history = order.history or begun.history
+        if history is not None and not begun.taken_up:
+            history = extended(history, (*order.prints, print_of(reply.message)))
+        answer = folder.answer()
+        last_seq = await through(
+            self._store.commit_reply(
+                begun.lease,
+                (new_message(reply.message),),
+                usage=tokens(reply.usage),
+                answer=msgspec.json.encode(answer),
+                history=None if begun.taken_up else history,
+            )
+        )
+        return Answered(reply, answer, last_seq)
+
+    async def _settle_failed(
+        self, running: RunningTurn, error: HoldfastError, checkpoints: Checkpoints, folder: ReplyFolder
+    ) -> Outcome:
+        return await through(
+            self._settle(running, Stop(TurnStatus.FAILED, str(error)), error, checkpoints, folder)
+        )
+
+    async def _settle(
+        self,
+        running: RunningTurn,
+        stop: Stop,
+        error: HoldfastError | None,
+        checkpoints: Checkpoints,
+        folder: ReplyFolder,
+    ) -> Unanswered:
+        """Keep what was said and end the turn; if somebody else has ended it, say as what."""
+        reason: HoldfastError = error or TurnStopped(running.turn.id, stop.status.value, stop.why, stop.retry)
+        status = stop.status
+        try:
+            if isinstance(error, LeaseLost | NodeReaped):
+                raise error
+            await checkpoints.save()
+            await self._store.settle_turn(
+                running.lease,
+                Settlement(
+                    status, error=str(reason), code=code_of(reason), usage=tokens(folder.reply().usage)
+                ),
+            )
+        except (LeaseLost, NodeReaped) as lost:
+            await checkpoints.rest()
+            status, reason = await self._ended_by_others(running, lost)
+        except StoreError as trouble:
+            log.error("turn %s could not be settled: %s", running.turn.id, trouble)
+            reason = error or trouble
+        return Unanswered(status, reason, folder.begun)
+
+    async def _ended_by_others(
+        self, running: RunningTurn, lost: HoldfastError
+    ) -> tuple[TurnStatus, HoldfastError]:
+        try:
+            turn = await self._store.turn(None, running.turn.id)
+        except NotFound:
+            return TurnStatus.CANCELLED, NotFound("conversation", running.turn.conversation_id)
+        if turn.status is TurnStatus.CANCELLED or turn.status is TurnStatus.INTERRUPTED:
+            return turn.status, TurnStopped(turn.id, turn.status.value, "somebody else ended it")
+        return TurnStatus.INTERRUPTED, lost
+
+    # --- watching ----------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Notice turns that were ended from outside, though their model may be silent."""
+        while self._running:
             version = self._store.version()
+            before = dict(self._running)
             try:
-                running = (await self._store.turn(None, turn.id)).status is TurnStatus.RUNNING
-            except NotFound:
-                running = False  # its conversation was deleted
-            if not running:
-                await turn.append(())  # under its lease: refused, since that has passed on
+                held = set((await self._store.held(self._keeper.node_id)).leases.values())
+            except StoreError as trouble:
+                log.warning("cannot look after running turns: %s", trouble)
+                held = set(before)
+            for turn_id, running in before.items():
+                if turn_id not in held and running.outcome is None:
+                    self._stop(running, Stop(TurnStatus.INTERRUPTED, "somebody else ended it"))
             await self._store.changed(version, LOOK_SECONDS)
             await asyncio.sleep(LOOK_SECONDS / 4)
-
-
-class _Drafts:
-    """Keeps the growing reply on disk, at most every `seconds`. A checkpoint is never cut in half."""
-
-    def __init__(self, turn: RunningTurn, seconds: float) -> None:
-        self._turn = turn
-        self._seconds = seconds
-        self._text = ""
-        self._unsaved_since: float | None = None
-        """When the oldest word was said that is not on disk."""
-        self._saving = 0
-        """How much of the text the checkpoint under way holds, or the last one held."""
-        self._grown_since: float | None = None
-        """When the oldest word was said that this checkpoint does not hold."""
-        self._grown = asyncio.Event()
-        self._saved = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._keep_rest = True
-
-    def add(self, text: str) -> None:
-        if not text:
-            return
-        self._text += text
-        now = time.monotonic()
-        self._unsaved_since = self._unsaved_since or now
-        self._grown_since = self._grown_since or now
-        self._grown.set()
-
-    async def room(self) -> None:
-        """Wait while there are words that were said longer than `seconds` ago and are not on disk."""
-        while self._unsaved_since and time.monotonic() - self._unsaved_since > self._seconds:
-            self._saved.clear()
-            await self._saved.wait()
-
-    async def save(self) -> None:
-        if len(self._text) > self._saving:
-            self._saving, self._grown_since = len(self._text), None
-            await self._turn.draft(self._text)
-            self._unsaved_since = self._grown_since
-        self._saved.set()
-
-    def stop(self, *, keep_rest: bool) -> None:
-        self._keep_rest = keep_rest
-        self._stopping.set()
-        self._grown.set()
-
-    async def keep(self) -> None:
-        """The first words at once, then whatever has come since, until told to stop."""
-        while not self._stopping.is_set():
-            await self._grown.wait()
-            self._grown.clear()
-            if self._stopping.is_set():
-                break
-            await self.save()
-            try:
-                async with asyncio.timeout(self._seconds):
-                    await self._stopping.wait()
-            except TimeoutError:
-                continue
-        if self._keep_rest:
-            await self.save()
-
-
-def instructed(messages: bytes, instructions: str) -> bytes:
-    """A JSON array of messages with the instructions first; the rest is not decoded."""
-    if not instructions:
-        return messages
-    first = msgspec.json.encode({"role": "system", "content": instructions})
-    rest = messages[1:]
-    return b"[" + first + (b"," if rest.strip() != b"]" else b"") + rest
 
 
 def tokens(usage: Mapping[str, Any] | None) -> dict[str, int]:
@@ -195,6 +302,29 @@ def tokens(usage: Mapping[str, Any] | None) -> dict[str, int]:
         for ours, theirs in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
         if isinstance(usage.get(theirs), int)
     }
+
+
+def code_of(error: HoldfastError) -> str:
+    """An error in one word, for events."""
+    return getattr(error, "code", None) or type(error).__name__
+
+
+async def _all_ended(turns: list[RunningTurn], seconds: float | None) -> None:
+    tasks = {turn.task for turn in turns if turn.task is not None and not turn.task.done()}
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds)
+
+
+async def through(work: Coroutine[Any, Any, T]) -> T:
+    """Do this to its end; a cancellation that comes meanwhile has come too late."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+    return task.result()
 
 
 async def finished(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:

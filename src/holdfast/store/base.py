@@ -175,6 +175,17 @@ class Store(Protocol):
         """Messages numbered first..last as they were said, deleted ones left out."""
         ...
 
+    async def visible(
+        self, owner: str | None, conversation_id: str, *, limit: int | None = None
+    ) -> list[Message]:
+        """What a client has been shown: neither excluded nor deleted, oldest first; only the newest
+        `limit`."""
+        ...
+
+    async def conversations_with_history(self, owner: str, history: bytes) -> list[Conversation]:
+        """Free conversations begun without a name whose whole visible history has this chain; two at most."""
+        ...
+
     async def context(self, owner: str | None, session_id: str) -> Context:
         """What the model would get in this session, as joined JSON bytes and as messages."""
         ...
@@ -189,6 +200,10 @@ class Store(Protocol):
 
     async def turn_messages(self, turn_id: str) -> list[Message]:
         """What was said in a turn, in order; messages that left the context included."""
+        ...
+
+    async def turn_answer(self, turn_id: str) -> bytes | None:
+        """What `commit_reply` kept of the model's answer besides its messages."""
         ...
 
     async def drafts(self, turn_id: str, *, after_event: int = -1) -> list[Draft]:
@@ -267,8 +282,9 @@ class Store(Protocol):
         """Resolve, take the lease, open a session if one is needed, commit the messages: one transaction.
 
         Idempotent by owner, route, key and body hash. Another turn holding the conversation, or the
-        same request seen before, are outcomes; RequestMismatch, TurnSuperseded, NotFound and
-        NodeReaped are raised. Nothing is written unless the turn has begun.
+        same request seen before, and a conversation that is no longer as the caller has seen it, are
+        outcomes; RequestMismatch, TurnSuperseded, NotFound and NodeReaped are raised. Nothing is written
+        unless the turn has begun.
         """
         ...
 
@@ -281,11 +297,18 @@ class Store(Protocol):
         ...
 
     async def commit_reply(
-        self, lease: Lease, messages: Sequence[NewMessage] = (), *, usage: Mapping[str, int] | None = None
+        self,
+        lease: Lease,
+        messages: Sequence[NewMessage] = (),
+        *,
+        usage: Mapping[str, int] | None = None,
+        answer: bytes | None = None,
+        history: bytes | None = None,
     ) -> int:
         """Append the reply, complete the turn and release the lease: one transaction.
 
-        Returns the conversation's last number. LeaseLost writes nothing.
+        `answer` is kept for a repeated request; `history` is the chain of all that a client has now been
+        shown, None if that is not known. Returns the conversation's last number. LeaseLost writes nothing.
         """
         ...
 
@@ -312,6 +335,10 @@ class Store(Protocol):
 
     async def beat(self, node_id: str) -> Held:
         """Say that this node lives, in one write; returns what it holds. NodeReaped if it was reaped."""
+        ...
+
+    async def held(self, node_id: str) -> Held:
+        """What this node holds; only looks."""
         ...
 
     async def leave(self, node_id: str, reason: str) -> None:

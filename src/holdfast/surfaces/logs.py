@@ -32,3 +32,5 @@ def start_logging(level: str, style: str) -> None:
     text = logging.Formatter("%(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JSONLines() if style == "json" else text)
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    for chatty in ("uvicorn", "asyncio"):
+        logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -18,7 +18,7 @@ from typing import TypeVar
 import apsw
 
 from ...domain.contexts import Context
-from ...domain.conversations import Address
+from ...domain.conversations import Address, Conversation
 from ...domain.drafts import Draft
 from ...domain.events import Event
 from ...domain.keys import ApiKey
@@ -202,6 +202,14 @@ class SQLiteStore:
             lambda tx: reads.messages(tx, owner, conversation_id, first, last, limit, newest_first)
         )
 
+    async def visible(
+        self, owner: str | None, conversation_id: str, *, limit: int | None = None
+    ) -> list[Message]:
+        return await self._read(lambda tx: reads.visible(tx, owner, conversation_id, limit))
+
+    async def conversations_with_history(self, owner: str, history: bytes) -> list[Conversation]:
+        return await self._read(lambda tx: reads.conversations_with_history(tx, owner, history))
+
     async def context(self, owner: str | None, session_id: str) -> Context:
         return await self._read(lambda tx: read_context(tx, self._cache, owner, session_id))
 
@@ -215,6 +223,9 @@ class SQLiteStore:
 
     async def turn_messages(self, turn_id: str) -> list[Message]:
         return await self._read(lambda tx: reads.turn_messages(tx, turn_id))
+
+    async def turn_answer(self, turn_id: str) -> bytes | None:
+        return await self._read(lambda tx: reads.turn_answer(tx, turn_id))
 
     async def drafts(self, turn_id: str, *, after_event: int = -1) -> list[Draft]:
         return await self._read(lambda tx: reads.drafts(tx, turn_id, after_event))
@@ -298,9 +309,17 @@ class SQLiteStore:
         await self._write(lambda tx: turn_writes.append_draft(tx, lease, draft))
 
     async def commit_reply(
-        self, lease: Lease, messages: Sequence[NewMessage] = (), *, usage: Mapping[str, int] | None = None
+        self,
+        lease: Lease,
+        messages: Sequence[NewMessage] = (),
+        *,
+        usage: Mapping[str, int] | None = None,
+        answer: bytes | None = None,
+        history: bytes | None = None,
     ) -> int:
-        return await self._write(lambda tx: turn_writes.commit_reply(tx, lease, messages, usage))
+        return await self._write(
+            lambda tx: turn_writes.commit_reply(tx, lease, messages, usage, answer, history)
+        )
 
     async def settle_turn(self, lease: Lease, settlement: Settlement) -> None:
         await self._write(lambda tx: turn_writes.settle_turn(tx, lease, settlement))
@@ -326,6 +345,9 @@ class SQLiteStore:
 
     async def beat(self, node_id: str) -> Held:
         return await self._write(lambda tx: node_writes.beat(tx, node_id))
+
+    async def held(self, node_id: str) -> Held:
+        return await self._read(lambda tx: node_writes.held(tx, node_id))
 
     async def leave(self, node_id: str, reason: str) -> None:
         await self._write(lambda tx: node_writes.leave(tx, node_id, reason))

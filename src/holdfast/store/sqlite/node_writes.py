@@ -40,6 +40,10 @@ def join(tx: Transaction, node: Node) -> None:
 def beat(tx: Transaction, node_id: str) -> Held:
     if tx.one(Q.beat, id=node_id, now=tx.now) is None:
         raise NodeReaped(node_id)
+    return held(tx, node_id)
+
+
+def held(tx: Transaction, node_id: str) -> Held:
     return Held({row[0]: row[1] for row in tx.all(Q.held_by, node=node_id)})
 
 

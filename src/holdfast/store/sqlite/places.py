@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from ...domain.conversations import Address, Conversation
 from ...domain.ids import parse_message_id
 from ...domain.sessions import Session
+from ...domain.turns import Seen
 from ...errors import BadInput, NotFound
 from ..base import Place
-from .rows import Row, is_ready, to_conversation, to_place, to_session, token_of
+from .rows import Row, history_in, is_ready, seen_in, to_conversation, to_place, to_session, token_of
 from .transaction import Q, Transaction
 
 
@@ -31,6 +32,14 @@ class Reached:
     def token(self) -> int:
         return token_of(self.row)
 
+    @property
+    def seen(self) -> Seen:
+        return seen_in(self.row)
+
+    @property
+    def history(self) -> bytes | None:
+        return history_in(self.row)
+
     def place(self) -> Place:
         return Place(*to_place(self.row), self.addressed)
 
@@ -49,6 +58,8 @@ def reach(tx: Transaction, owner: str | None, address: Address) -> Reached | Non
         addressed = address.id
     elif address.id.startswith("turn_"):
         row = tx.one(Q.place_by_turn, id=address.id, owner=owner)
+    elif address.id.startswith("resp_"):
+        row = tx.one(Q.place_by_response, id=address.id, owner=owner)
     elif message := parse_message_id(address.id):
         row = tx.one(Q.place_by_conversation, id=message[0], owner=owner)
     else:

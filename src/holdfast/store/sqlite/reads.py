@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...domain.conversations import Conversation
 from ...domain.drafts import Draft
 from ...domain.events import Event
 from ...domain.keys import ApiKey
@@ -13,7 +14,7 @@ from ...errors import BadInput, NotFound
 from ..base import Found, Page, SessionFilter, Statistics
 from .key_writes import to_key
 from .places import conversation_of, session_of
-from .rows import to_draft, to_event, to_message, to_node, to_session, to_stamp, to_turn
+from .rows import to_conversation, to_draft, to_event, to_message, to_node, to_session, to_stamp, to_turn
 from .search import SearchIndex
 from .transaction import Q, Transaction
 
@@ -59,6 +60,22 @@ def forks(tx: Transaction, owner: str | None, conversation_id: str) -> list[Sess
     conversation_of(tx, owner, conversation_id)
     rows = tx.all(Q.forks_of_conversation, conversation=conversation_id, owner=owner)
     return [to_session(row) for row in rows]
+
+
+def visible(tx: Transaction, owner: str | None, conversation_id: str, limit: int | None) -> list[Message]:
+    conversation_of(tx, owner, conversation_id)
+    rows = tx.all(Q.visible_messages, conversation=conversation_id, limit=-1 if limit is None else limit)
+    return [to_message(row) for row in reversed(rows)]
+
+
+def conversations_with_history(tx: Transaction, owner: str, history: bytes) -> list[Conversation]:
+    rows = tx.all(Q.conversations_with_history, owner=owner, history=history)
+    return [to_conversation(row) for row in rows]
+
+
+def turn_answer(tx: Transaction, turn_id: str) -> bytes | None:
+    row = tx.one(Q.turn_answer, id=turn_id)
+    return row[0] if row else None
 
 
 def messages(

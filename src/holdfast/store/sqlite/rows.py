@@ -14,7 +14,7 @@ from ...domain.events import Event
 from ...domain.messages import Message, MessageStatus
 from ...domain.nodes import Identity, Node, NodeKind
 from ...domain.sessions import Edge, Session
-from ...domain.turns import Turn, TurnStatus
+from ...domain.turns import Seen, Turn, TurnStatus
 from ...domain.views import View
 
 Row = Sequence[Any]
@@ -40,10 +40,14 @@ def to_json(value: object) -> str:
 
 
 def to_conversation(row: Row) -> Conversation:
-    (id_, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, forked_from) = row
+    (
+        id_, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, forked_from,
+        revision, history,
+    ) = row  # fmt: skip
     return Conversation(
-        id_, owner, key, title, source, tip, last_seq, token, holder, turn, to_time(created_at), forked_from
-    )
+        id_, owner, key, title, source, tip, last_seq, token, holder, turn, to_time(created_at), forked_from,
+        revision, history,
+    )  # fmt: skip
 
 
 def to_session(row: Row) -> Session:
@@ -86,7 +90,8 @@ def to_session(row: Row) -> Session:
 # Places in a session's row, for what is asked of it before a value is made, or changed in it.
 _NODE, _LAST_ACTIVITY_AT, _ENDED_AT, _MODEL, _LAST_SEQ, _TURN, _HOLDER = 7, 13, 15, 17, 20, 21, 22
 _SESSION_COLUMNS = 27
-_TOKEN = _SESSION_COLUMNS + 2  # of a place's row
+_CONVERSATION, _KNOWN_LAST_SEQ, _TOKEN = 1, _SESSION_COLUMNS + 1, _SESSION_COLUMNS + 2  # of a place's row
+_REVISION, _HISTORY = _SESSION_COLUMNS + 5, _SESSION_COLUMNS + 6
 
 
 def is_ready(row: Row, node_id: str) -> bool:
@@ -97,6 +102,16 @@ def is_ready(row: Row, node_id: str) -> bool:
 def token_of(row: Row) -> int:
     token: int = row[_TOKEN]
     return token
+
+
+def seen_in(row: Row) -> Seen:
+    """What a place's row shows of its conversation."""
+    return Seen(row[_CONVERSATION], row[_KNOWN_LAST_SEQ], row[_REVISION])
+
+
+def history_in(row: Row) -> bytes | None:
+    history: bytes | None = row[_HISTORY]
+    return history
 
 
 def to_session_spoken_in(
@@ -114,7 +129,7 @@ def to_session_spoken_in(
 
 def to_place(row: Row) -> tuple[Conversation, Session]:
     tip = to_session(row[:_SESSION_COLUMNS])
-    (source, last_seq, token, created_at, forked_from) = row[_SESSION_COLUMNS:]
+    (source, last_seq, token, created_at, forked_from, revision, history) = row[_SESSION_COLUMNS:]
     return Conversation(
         tip.conversation_id,
         tip.owner,
@@ -128,6 +143,8 @@ def to_place(row: Row) -> tuple[Conversation, Session]:
         tip.running_turn,
         to_time(created_at),
         forked_from,
+        revision,
+        history,
     ), tip
 
 

@@ -78,6 +78,7 @@ def open_conversation(
     view: View | None = None,
     copied: int = 0,
     edge: Edge | None = None,
+    anonymous: bool = False,
 ) -> Session:
     """A conversation and its first session, attached to `node_id` if there is one."""
     check_name("an owner", owner)
@@ -93,6 +94,7 @@ def open_conversation(
         tip=session_id,
         last_seq=copied,
         forked_from=forked_from.id if forked_from else None,
+        anonymous=anonymous,
         now=tx.now,
     )
     if address.id is not None:

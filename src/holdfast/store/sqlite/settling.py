@@ -58,6 +58,7 @@ def settle(
         status=status.value,
         error=why if status is TurnStatus.FAILED else None,
         usage=to_json(usage) if usage else None,
+        answer=None,
         now=tx.now,
     )
     data = {"code": code} if status is TurnStatus.FAILED else {"seq": fenced[0], "why": why}

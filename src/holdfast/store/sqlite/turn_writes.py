@@ -8,19 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 from ...domain.conversations import Conversation
 from ...domain.drafts import Draft
 from ...domain.events import EventType
+from ...domain.histories import EMPTY
 from ...domain.leases import Lease
 from ...domain.messages import NewMessage
 from ...domain.names import storable
 from ...domain.sessions import Session, opening_after
 from ...domain.turns import (
+    IMPLIED_FOR,
+    Branch,
+    NewResponse,
     Settlement,
     Turn,
     TurnBegun,
     TurnOutcome,
+    TurnOutdated,
     TurnRepeated,
     TurnRequest,
     TurnStatus,
@@ -33,6 +40,7 @@ from .places import conversation_of, reach, session_of
 from .rows import to_json, to_session_spoken_in, to_time, to_turn
 from .session_writes import (
     continue_conversation,
+    fork,
     open_conversation,
     settle_left_behind,
 )
@@ -41,7 +49,7 @@ from .transaction import Q, Transaction
 
 
 def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
-    if not request.messages:
+    if not request.messages and not request.again:
         raise BadInput("a turn needs at least one message")
     known = _known_request(tx, request)
     if (
@@ -56,22 +64,54 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         return _take_up(tx, request, known)
     reached = reach(tx, request.owner, request.address)
     if reached is None:
+        if request.seen is not None and request.seen.conversation_id:
+            return TurnOutdated()
         return _begin_first(tx, request)
-    if reached.is_ready_for(request.node_id):
+    history = reached.history
+    if reached.is_ready_for(request.node_id) and not request.branch and not request.replaces:
+        if request.seen is not None and request.seen != reached.seen:
+            return TurnOutdated()
         session = to_session_spoken_in(
             reached.row, tx.now, request.turn_id, request.node_id, len(request.messages), request.model
         )
-        return _start(tx, request, session, reached.token, reached.addressed)
+        return _start(tx, request, session, reached.token, reached.addressed, history)
     place = reached.place()
     waits = _waits(tx, place.conversation)
     if waits is not None:
         return waits
+    if request.seen is not None and request.seen != reached.seen:
+        return TurnOutdated()
+    if request.branch is not None:
+        return _begin_branch(tx, request, request.branch)
     if settle_left_behind(tx, place.conversation.id):
+        history = None
         reached = reach(tx, request.owner, request.address)
         assert reached is not None
         place = reached.place()
-    session = _session_for(tx, request, place.conversation, place.tip)
-    return _start(tx, request, _spoken_in(tx, request, session), place.conversation.token, place.addressed)
+    shows_from = _replace(tx, place.conversation, request.replaces)
+    session = _session_for(tx, request, place.conversation, place.tip, shows_from)
+    session = _spoken_in(tx, request, session)
+    return _start(tx, request, session, place.conversation.token, place.addressed, history)
+
+
+def _begin_branch(tx: Transaction, request: TurnRequest, branch: Branch) -> TurnBegun:
+    """A history that differs goes on in a conversation of its own; the one it came from stays as it is."""
+    node_id, attached = request.node_id, request.attached
+    session = fork(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached)
+    return _start(tx, request, _spoken_in(tx, request, session), 0, None, None)
+
+
+def _replace(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -> int | None:
+    """What is answered again loses its old replies; returns the number of the message before them."""
+    for seq in seqs:
+        tx.run(Q.insert_exclusion, conversation=conversation.id, seq=seq, reason="answered again", now=tx.now)
+        tx.event(
+            EventType.MESSAGE_EXCLUDED, conversation.owner, conversation.id, seq=seq, reason="answered again"
+        )
+    if not seqs:
+        return None
+    tx.run(Q.touch_revision, id=conversation.id)
+    return max(1, min(seqs) - 1)
 
 
 def _waits(tx: Transaction, conversation: Conversation) -> TurnWaits | None:
@@ -86,7 +126,10 @@ def _known_request(tx: Transaction, request: TurnRequest) -> Turn | None:
     key = request.request_key
     if key is None:
         return None
-    row = tx.one(Q.turn_by_request, owner=request.owner, route=key.route, key=key.key)
+    if key.implied and not key.retry:
+        return None
+    since = tx.now - IMPLIED_FOR // timedelta(microseconds=1) if key.implied else 0
+    row = tx.one(Q.turn_by_request, owner=request.owner, route=key.route, key=key.key, since=since)
     if row is None:
         return None
     *columns, body_hash = row
@@ -100,8 +143,10 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
     if (request.address.id or request.address.key) and not request.address.may_create:
         raise NotFound("session" if request.address.id else "conversation", str(request.address))
     node_id = request.node_id if request.attached else None
-    session = open_conversation(tx, request.owner, request.address, node_id, request.source)
-    return _start(tx, request, _spoken_in(tx, request, session), 0, None)
+    session = open_conversation(
+        tx, request.owner, request.address, node_id, request.source, anonymous=request.anonymous
+    )
+    return _start(tx, request, _spoken_in(tx, request, session), 0, None, EMPTY)
 
 
 def _session_for(
@@ -126,7 +171,12 @@ def _session_for(
 
 
 def _start(
-    tx: Transaction, request: TurnRequest, session: Session, token: int, addressed: str | None
+    tx: Transaction,
+    request: TurnRequest,
+    session: Session,
+    token: int,
+    addressed: str | None,
+    history: bytes | None,
 ) -> TurnBegun:
     """Take the lease, store the messages, write the turn. `session` is already as it stands afterwards."""
     lease = _take_lease(tx, request.turn_id, request.node_id, session, token, len(request.messages))
@@ -140,6 +190,7 @@ def _start(
         node=request.node_id,
         first_seq=first_seq,
         model=request.model,
+        response_id=request.response.id if request.response else None,
         now=tx.now,
     )
     tx.insert_messages(
@@ -148,6 +199,8 @@ def _start(
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
     key = request.request_key
     if key is not None:
+        if key.implied:
+            tx.run(Q.forget_request, owner=request.owner, route=key.route, key=key.key)
         tx.run(
             Q.insert_request,
             owner=request.owner,
@@ -157,6 +210,8 @@ def _start(
             turn=request.turn_id,
             now=tx.now,
         )
+    if request.response is not None:
+        _insert_response(tx, request, request.response)
     tx.event(
         EventType.TURN_STARTED,
         request.owner,
@@ -177,8 +232,22 @@ def _start(
         first_seq=first_seq,
         started_at=session.last_activity_at,
         model=request.model,
+        response_id=request.response.id if request.response else None,
     )
-    return TurnBegun(turn, lease, session, addressed)
+    return TurnBegun(turn, lease, session, addressed, history=history)
+
+
+def _insert_response(tx: Transaction, request: TurnRequest, response: NewResponse) -> None:
+    tx.run(
+        Q.insert_response,
+        id=response.id,
+        owner=request.owner,
+        turn=request.turn_id,
+        previous=response.previous_id,
+        background=response.background,
+        request=response.request.decode(),
+        now=tx.now,
+    )
 
 
 def _spoken_in(tx: Transaction, request: TurnRequest, session: Session, known: Turn | None = None) -> Session:
@@ -257,12 +326,17 @@ def append(tx: Transaction, lease: Lease, messages: Sequence[NewMessage]) -> int
 
 
 def _write_under(
-    tx: Transaction, lease: Lease, statement: str, messages: Sequence[NewMessage]
+    tx: Transaction, lease: Lease, statement: str, messages: Sequence[NewMessage], **more: Any
 ) -> tuple[int, str]:
     """Number and store messages by a statement that holds only under the lease; returns the conversation's
     last number and owner."""
     row = tx.one(
-        statement, id=lease.conversation_id, token=lease.token, node=lease.node_id, count=len(messages)
+        statement,
+        id=lease.conversation_id,
+        token=lease.token,
+        node=lease.node_id,
+        count=len(messages),
+        **more,
     )
     if row is None:
         raise LeaseLost(lease.conversation_id, lease.token)
@@ -297,15 +371,21 @@ def _holds(tx: Transaction, lease: Lease) -> bool:
 
 
 def commit_reply(
-    tx: Transaction, lease: Lease, messages: Sequence[NewMessage], usage: Mapping[str, int] | None
+    tx: Transaction,
+    lease: Lease,
+    messages: Sequence[NewMessage],
+    usage: Mapping[str, int] | None,
+    answer: bytes | None = None,
+    history: bytes | None = None,
 ) -> int:
-    last_seq, owner = _write_under(tx, lease, Q.release_lease, messages)
+    last_seq, owner = _write_under(tx, lease, Q.release_lease, messages, history=history)
     tx.run(
         Q.settle_turn,
         id=lease.turn_id,
         status=TurnStatus.COMPLETED.value,
         error=None,
         usage=to_json(usage) if usage else None,
+        answer=answer,
         now=tx.now,
     )
     _touch(tx, lease.session_id, usage)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,8 +13,10 @@ from .tree import app
 
 if TYPE_CHECKING:
     from ...app import Holdfast
+    from ...domain.turns import TurnBegun
     from ...handles import LiveSession
     from ...models.base import Chunk, Model
+    from ...runtime.running_turn import Outcome
     from .interrupts import Interrupts
 
 KINDS = ("auto", "local", "scripted")
@@ -104,7 +106,7 @@ class _Run:
     async def turn(self, words: str, key: str | None, resume: str | None, source: str) -> int:
         import asyncio
 
-        from ...errors import LeaseLost, ModelError
+        from ...errors import LeaseLost, ModelError, TurnStopped
         from ...models.choose import choose_from
         from ..readings import place_of
         from .output import complain
@@ -119,11 +121,11 @@ class _Run:
                     self._session = await node.session(key, id=resume, source=source)
                     await self._answer(node, model, words)
             finally:
-                self._voice.end()
+                self._voice.finish()
                 await model.close()
         except asyncio.CancelledError:
             return self._stopped()
-        except LeaseLost:
+        except (LeaseLost, TurnStopped):
             complain("the turn was ended by someone else; what was said is kept", self._go_on())
             return 1
         except ModelError as error:
@@ -134,25 +136,43 @@ class _Run:
     async def _answer(self, node: Holdfast, model: Model, words: str) -> None:
         import asyncio
 
+        from ...domain.conversations import Address
+        from ...domain.ids import new_id
+        from ...domain.messages import instruction, user_message
         from ...domain.sessions import EndReason
-        from ...runtime.turn_runner import TurnRunner, finished
+        from ...domain.turns import TurnRequest
+        from ...runtime.running_turn import RunningTurn, Unanswered
+        from ...runtime.turn_runner import Order, TurnRunner, finished
         from .output import note
 
         assert self._session is not None
         settings = self._invocation.settings
         name, wait = settings.model.name or None, settings.server.busy_wait_seconds
+        prompt = settings.agent.system_prompt
+        request = TurnRequest(
+            turn_id=new_id("turn"),
+            owner=node.owner,
+            node_id=node.node_id,
+            address=Address(id=self._session.conversation_id),
+            messages=(user_message(words),),
+            attached=True,
+            model=name,
+        )
+        order = Order(request, self._voice, (instruction(prompt),) if prompt else (), model=name)
+        runner = TurnRunner(node.store, node.keeper, node.leases, model, settings.server.checkpoint_seconds)
         busy = f"the conversation is busy with another turn; waiting up to {wait:g} s"
         waiting = asyncio.get_running_loop().call_later(SAY_WAITING_SECONDS, note, busy)
         try:
-            async with self._session.turn(words, model=name) as turn:
-                waiting.cancel()
-                self._begun = True
-                prompt = settings.agent.system_prompt
-                await TurnRunner(node.store).answer(
-                    turn, model, instructions=prompt, name=name, listen=self._voice.say
-                )
+            running = await runner.begin(order, wait)
+            waiting.cancel()
+            assert isinstance(running, RunningTurn)
+            self._begun = True
+            outcome = await running.ended()
         finally:
             waiting.cancel()
+            await finished(runner.close())
+        if isinstance(outcome, Unanswered):
+            raise outcome.error
         self._answered = True
         # Only a session that was opened for this run ends with it; one that was open before goes on.
         await finished(node.stop(EndReason.COMPLETED))
@@ -177,12 +197,25 @@ class _Run:
 
 
 class Voice:
-    """The answer on stdout, piece by piece; harmless to a terminal."""
+    """The answer on stdout, piece by piece; harmless to a terminal. How `run` tells a turn."""
+
+    numbered = False
 
     def __init__(self, nobody_listens: Callable[[], None]) -> None:
         self._nobody_listens = nobody_listens
         self._muted = False
         self._last = "\n"
+
+    def begin(self, begun: TurnBegun) -> Sequence[bytes]:
+        return ()
+
+    def add(self, chunk: Chunk) -> Sequence[bytes]:
+        self.say(chunk)
+        return ()
+
+    def end(self, outcome: Outcome) -> Sequence[bytes]:
+        self.finish()
+        return ()
 
     def say(self, chunk: Chunk) -> None:
         from .output import harmless, on_terminal
@@ -191,7 +224,7 @@ class Voice:
         if text:
             self._write(harmless(text) if on_terminal() else text)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Begin a new line, unless the answer did."""
         if not self._last.endswith("\n"):
             self._write("\n")

@@ -1,5 +1,6 @@
 -- fragment: conversation_columns
-id, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, forked_from
+id, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, forked_from,
+revision, history_hash
 
 -- name: conversation_by_id
 -- A conversation by its own id, for its owner (or for an operator, owner NULL).
@@ -12,8 +13,13 @@ WHERE id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :i
 
 -- name: insert_conversation
 -- A conversation and its first session are inserted together.
-INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, forked_from, created_at)
-VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :forked_from, :now);
+INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, forked_from, anonymous, created_at)
+VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :forked_from, :anonymous, :now);
+
+-- name: conversations_with_history
+-- Conversations begun without a name whose whole visible history is this one. Two are as good as many.
+SELECT {conversation_columns} FROM conversations
+WHERE owner = :owner AND history_hash = :history AND anonymous = 1 AND holder IS NULL LIMIT 2;
 
 -- name: insert_alias
 INSERT INTO aliases (owner, alias, conversation, created_at) VALUES (:owner, :alias, :conversation, :now);
@@ -27,12 +33,13 @@ UPDATE conversations SET title = :title WHERE id = :id AND (:owner IS NULL OR ow
 
 -- name: touch_revision
 -- A context changed otherwise than by an appended message: nothing cached of it is valid any more.
-UPDATE conversations SET revision = revision + 1 WHERE id = :id;
+UPDATE conversations SET revision = revision + 1, history_hash = NULL WHERE id = :id;
 
 -- name: take_lease
 -- Only a free conversation, still at the token that was seen, only by a node that is present. The token rises
--- with each holder. Messages get their numbers in the same statement.
-UPDATE conversations SET holder = :node, turn = :turn, token = :token + 1, last_seq = last_seq + :count
+-- with each holder. Messages get their numbers in the same statement. What is shown is about to change.
+UPDATE conversations SET holder = :node, turn = :turn, token = :token + 1, last_seq = last_seq + :count,
+                         history_hash = NULL
 WHERE id = :id AND holder IS NULL AND token = :token
   AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL);
 
@@ -44,7 +51,7 @@ RETURNING last_seq, owner;
 
 -- name: release_lease
 -- Number the last messages and let go, in one statement. The token stays, so it is never handed out twice.
-UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL
+UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL, history_hash = :history
 WHERE id = :id AND token = :token AND holder = :node
 RETURNING last_seq, owner;
 

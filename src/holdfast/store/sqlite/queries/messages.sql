@@ -13,6 +13,13 @@ WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_
 SELECT {message_columns} FROM messages
 WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq DESC LIMIT :limit;
 
+-- name: visible_messages
+-- The newest messages that a client has been shown and that still count.
+SELECT {message_columns} FROM messages m
+WHERE m.conversation = :conversation AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq DESC LIMIT :limit;
+
 -- name: messages_of_turn
 SELECT {message_columns} FROM messages
 WHERE conversation = (SELECT conversation FROM turns WHERE id = :turn)

@@ -12,7 +12,7 @@ LEFT JOIN nodes n ON n.id = coalesce(CASE WHEN c.tip = s.id THEN c.holder END, s
 SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner IS NULL OR s.owner = :owner);
 
 -- fragment: place_columns
-{session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from
+{session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from, c.revision, c.history_hash
 
 -- fragment: place_tables
 conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coalesce(c.holder, s.node)
@@ -29,6 +29,11 @@ WHERE c.id = (SELECT conversation FROM sessions WHERE id = :id) AND (:owner IS N
 -- name: place_by_turn
 SELECT {place_columns} FROM {place_tables}
 WHERE c.id = (SELECT conversation FROM turns WHERE id = :id) AND (:owner IS NULL OR c.owner = :owner);
+
+-- name: place_by_response
+SELECT {place_columns} FROM {place_tables}
+WHERE c.id = (SELECT t.conversation FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id)
+  AND (:owner IS NULL OR c.owner = :owner);
 
 -- name: place_by_key
 -- By the conversation's outside address.

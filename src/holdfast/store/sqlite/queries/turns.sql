@@ -8,7 +8,11 @@ SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner IS NULL OR owner = :
 -- The turn a request key stands for, and the hash of the body it came with.
 SELECT t.id, t.conversation, t.session, t.owner, t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at,
        t.error, t.model, t.usage, t.response_id, r.body_hash
-FROM requests r JOIN turns t ON t.no = r.turn WHERE r.owner = :owner AND r.route = :route AND r.key = :key;
+FROM requests r JOIN turns t ON t.no = r.turn
+WHERE r.owner = :owner AND r.route = :route AND r.key = :key AND r.created_at >= :since;
+
+-- name: turn_answer
+SELECT answer FROM turns WHERE id = :id;
 
 -- name: turns_of_conversation
 SELECT {turn_columns} FROM turns
@@ -19,8 +23,8 @@ ORDER BY no DESC LIMIT :limit;
 SELECT id FROM turns WHERE conversation = :conversation ORDER BY no DESC LIMIT 1;
 
 -- name: insert_turn
-INSERT INTO turns (id, conversation, session, owner, status, node, first_seq, started_at, model)
-VALUES (:id, :conversation, :session, :owner, 'running', :node, :first_seq, :now, :model);
+INSERT INTO turns (id, conversation, session, owner, status, node, first_seq, started_at, model, response_id)
+VALUES (:id, :conversation, :session, :owner, 'running', :node, :first_seq, :now, :model, :response_id);
 
 -- name: take_up_turn
 -- A retry goes on with an unfinished turn: it runs again, on this node, in this session.
@@ -29,11 +33,21 @@ UPDATE turns SET status = 'running', ended_at = NULL, error = NULL, node = :node
 WHERE id = :id;
 
 -- name: settle_turn
-UPDATE turns SET status = :status, ended_at = :now, error = :error, usage = coalesce(:usage, usage) WHERE id = :id;
+UPDATE turns SET status = :status, ended_at = :now, error = :error, usage = coalesce(:usage, usage),
+                 answer = :answer
+WHERE id = :id;
 
 -- name: insert_request
 INSERT INTO requests (turn, owner, route, key, body_hash, created_at)
 SELECT no, :owner, :route, :key, :body_hash, :now FROM turns WHERE id = :turn;
+
+-- name: forget_request
+-- A body that stands for itself stands for the newest request it came with.
+DELETE FROM requests WHERE owner = :owner AND route = :route AND key = :key;
+
+-- name: insert_response
+INSERT INTO responses (id, owner, turn, previous, background, request, created_at)
+VALUES (:id, :owner, :turn, :previous, :background, :request, :now);
 
 -- name: insert_draft
 -- A checkpoint, only under the lease. Zero rows: it was lost, and nothing is written.

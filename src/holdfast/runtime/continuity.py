@@ -1,0 +1,145 @@
+"""Finds where a request belongs: which conversation, what of it is new, whether it forks or answers again.
+
+It looks before the turn begins, so what it decides is bound to what it saw (`Seen`): if the conversation has
+changed when the lease is taken, the turn does not begin and the question is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from ..domain.conversations import Address, Conversation
+from ..domain.histories import (
+    EMPTY,
+    AnswersAgain,
+    Branches,
+    Continues,
+    History,
+    Shown,
+    extended,
+    place,
+    print_of,
+)
+from ..domain.messages import Message, MessageStatus, NewMessage
+from ..domain.turns import Branch, Seen, TurnRequest
+from ..errors import NotFound
+from ..store.base import Place, Store
+
+LOOK_BACK = 64
+"""How many messages more than the request's own are read to find where a trimmed history belongs."""
+NEW = Seen("", 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A request's messages, with where they belong."""
+
+    address: Address
+    messages: tuple[NewMessage, ...]
+    prints: tuple[bytes, ...]
+    history: bytes | None = None
+    """The chain of what is shown before them; None: ask the store when the turn has begun."""
+    seen: Seen | None = None
+    branch: Branch | None = None
+    replaces: tuple[int, ...] = ()
+    anonymous: bool = False
+
+    def applied_to(self, request: TurnRequest) -> TurnRequest:
+        return replace(
+            request,
+            address=self.address,
+            messages=self.messages,
+            seen=self.seen,
+            branch=self.branch,
+            replaces=self.replaces,
+            again=not self.messages,
+            anonymous=self.anonymous,
+        )
+
+
+class Continuity:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def placed(self, owner: str, address: Address, history: History) -> Placed:
+        """Where this history belongs. NotFound for an id of ours that leads nowhere."""
+        if address.id is None and address.key is None:
+            return await self._by_history(owner, address, history)
+        if not history.brings_history and history.messages[0].answers is None:
+            return Placed(address, history.messages, history.prints)
+        try:
+            found = await self._store.resolve(owner, address)
+        except NotFound:
+            if not address.may_create:
+                raise
+            return Placed(address, history.messages, history.prints, EMPTY, NEW)
+        return await self._in(owner, found, history)
+
+    async def _by_history(self, owner: str, address: Address, history: History) -> Placed:
+        """Without a name, only the whole history of exactly one conversation is a name."""
+        known = history.answered
+        if known:
+            chain = extended(EMPTY, history.prints[:known])
+            candidates = await self._store.conversations_with_history(owner, chain)
+            if len(candidates) == 1:
+                (only,) = candidates
+                return Placed(
+                    Address(id=only.id), history.messages[known:], history.prints[known:], chain, _seen(only)
+                )
+        return Placed(address, history.messages, history.prints, EMPTY, anonymous=True)
+
+    async def _in(self, owner: str, found: Place, history: History) -> Placed:
+        conversation, known = found.conversation, history.answered
+        stays = Address(id=found.addressed or conversation.id)
+        seen = _seen(conversation)
+        chain = extended(EMPTY, history.prints[:known]) if known else None
+        if chain is not None and chain == conversation.history:
+            return Placed(stays, history.messages[known:], history.prints[known:], chain, seen)
+        brings_results = any(message.answers for message in history.messages[known:])
+        awaited = (await self._store.context(owner, found.tip.id)).awaited if brings_results else ()
+        shown = await self._shown(owner, conversation, len(history.messages) + LOOK_BACK)
+        placement = place(history, shown, awaited)
+        if isinstance(placement, Branches) and shown and shown[0].seq > 1:
+            shown = await self._shown(owner, conversation, None)
+            placement = place(history, shown, awaited)
+        if isinstance(placement, Continues):
+            new = placement.new_from
+            return Placed(stays, history.messages[new:], history.prints[new:], None, seen)
+        if isinstance(placement, AnswersAgain):
+            whole = extended(EMPTY, history.prints)
+            return Placed(stays, (), (), whole, seen, replaces=placement.replaces)
+        new = placement.new_from
+        rest, prints, chain = (
+            history.messages[new:],
+            history.prints[new:],
+            extended(EMPTY, history.prints[:new]),
+        )
+        if placement.session_id is None:
+            return Placed(Address(), rest, prints, chain)
+        branch = Branch(placement.session_id, placement.seq)
+        return Placed(stays, rest, prints, chain, seen, branch)
+
+    async def _shown(self, owner: str, conversation: Conversation, limit: int | None) -> Sequence[Shown]:
+        messages = await self._store.visible(owner, conversation.id, limit=limit)
+        if len(messages) > LOOK_BACK * 4:
+            return await asyncio.to_thread(_all_shown, messages)
+        return _all_shown(messages)
+
+
+def _seen(conversation: Conversation) -> Seen:
+    return Seen(conversation.id, conversation.last_seq, conversation.revision)
+
+
+def _all_shown(messages: Sequence[Message]) -> list[Shown]:
+    return [_shown(message) for message in messages]
+
+
+def _shown(message: Message) -> Shown:
+    value = msgspec.json.decode(message.body)
+    calls = tuple(str(call.get("id")) for call in value.get("tool_calls") or ())
+    interrupted = message.status is MessageStatus.INTERRUPTED
+    return Shown(message.seq, message.session_id, message.role, print_of(value), calls, interrupted)

@@ -1,0 +1,124 @@
+"""A turn under way in this process: what it has said so far, for any number of listeners, and how it ended.
+
+Listeners come and go without the turn noticing. One that comes late hears everything from the beginning: a
+client whose connection broke joins its own turn again. What is told last is told after it is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..domain.leases import Lease
+from ..domain.sessions import Session
+from ..domain.turns import Turn, TurnBegun, TurnStatus
+from ..errors import HoldfastError
+from ..models.base import Chunk
+from ..models.reply import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer is on disk."""
+
+    reply: Reply
+    answer: dict[str, Any]
+    """What the model's completion carried besides its message."""
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """There is no whole answer; what had been said is kept."""
+
+    status: TurnStatus
+    error: HoldfastError
+    spoke: bool = False
+    """Had the model begun to answer?"""
+
+
+Outcome = Answered | Unanswered
+
+
+class Telling(Protocol):
+    """How a surface puts a turn into events: one for each turn."""
+
+    numbered: bool
+    """Are its events kept on disk under their numbers, so that they can be asked for again?"""
+
+    def begin(self, begun: TurnBegun) -> Sequence[bytes]: ...
+
+    def add(self, chunk: Chunk) -> Sequence[bytes]: ...
+
+    def end(self, outcome: Outcome) -> Sequence[bytes]: ...
+
+
+@dataclass(slots=True)
+class Stop:
+    """Why a turn is being stopped before its end."""
+
+    status: TurnStatus
+    why: str
+    retry: bool = False
+    """Would the same request, sent again, take the turn up?"""
+
+
+@dataclass(slots=True)
+class RunningTurn:
+    begun: TurnBegun
+    events: list[bytes] = field(default_factory=list)
+    """As they were told, the first under number `begun.next_event`."""
+    preface: int = 0
+    """How many of them were told before the model was asked."""
+    outcome: Outcome | None = None
+    task: asyncio.Task[None] | None = None
+    stop: Stop | None = None
+    _waiter: asyncio.Future[None] | None = None
+
+    @property
+    def turn(self) -> Turn:
+        return self.begun.turn
+
+    @property
+    def session(self) -> Session:
+        return self.begun.session
+
+    @property
+    def lease(self) -> Lease:
+        return self.begun.lease
+
+    def tell(self, events: Sequence[bytes]) -> None:
+        if events:
+            self.events.extend(events)
+            self._wake()
+
+    def finish(self, outcome: Outcome, events: Sequence[bytes]) -> None:
+        self.events.extend(events)
+        self.outcome = outcome
+        self._wake()
+
+    async def heard(self, count: int, timeout: float | None = None) -> bool:
+        """Wait until there are more than `count` events, or the turn has ended. False: time is up."""
+        if len(self.events) > count or self.outcome is not None:
+            return True
+        if self._waiter is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+        await asyncio.wait({self._waiter}, timeout=timeout)
+        return len(self.events) > count or self.outcome is not None
+
+    async def ended(self, timeout: float | None = None) -> Outcome | None:
+        """Wait for the end. None: time is up."""
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        while self.outcome is None:
+            left = None if deadline is None else deadline - asyncio.get_running_loop().time()
+            if left is not None and left <= 0:
+                return None
+            await self.heard(len(self.events), left)
+        return self.outcome
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

@@ -1,0 +1,258 @@
+"""One HTTP request: who calls, what it carries, and how whatever goes wrong is answered.
+
+`Endpoint` is the ASGI end of a route. Before its handler runs, the request has a caller, is not too many, and
+comes from a host and a page that may call; whatever the handler raises is answered in OpenAI's error shape. A
+body is read only when it is asked for, within limits of size and time, and is an object of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope, Send
+
+from ...app import Holdfast
+from ...domain.keys import ApiKey, Caller, acting_as, acting_for
+from ...errors import BadInput, BadKey, HoldfastError, StoreFailed
+from ...models.base import Model
+from ...runtime.continuity import Continuity
+from ...runtime.key_keeper import KeyKeeper
+from ...runtime.turn_runner import TurnRunner
+from ...settings import Settings
+from ...store.base import Store
+from .doors import Doors
+from .failures import Failure, Refusal, failure_of
+from .meters import Meters
+
+log = logging.getLogger(__name__)
+
+BODY_SECONDS = 60.0
+"""How long a request's body may take to arrive."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Services:
+    """What handlers work with; `server.py` makes one."""
+
+    holdfast: Holdfast
+    model: Model
+    runner: TurnRunner
+    continuity: Continuity
+    keys: KeyKeeper
+    doors: Doors
+    meters: Meters
+    draining: asyncio.Event
+    """Set when the server is about to stop: streams without an end of their own end now."""
+    broken: asyncio.Event
+    """Set when the store has failed for good: the server must stop."""
+
+    @property
+    def store(self) -> Store:
+        return self.holdfast.store
+
+    @property
+    def settings(self) -> Settings:
+        return self.holdfast.settings
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer."""
+
+    value: Any
+    """What is sent as JSON; bytes are sent as they are."""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    media_type: str = "application/json"
+
+    async def send(self, call: Call) -> None:
+        body = self.value if isinstance(self.value, bytes) else _encode(self.value)
+        await call.start(self.status, {"content-type": self.media_type, **self.headers}, len(body))
+        await call.send({"type": "http.response.body", "body": body})
+
+
+class Answer(Protocol):
+    """What a handler returns: something that sends itself. `Reply` is one; streams are others."""
+
+    async def send(self, call: Call) -> None: ...
+
+
+@dataclass(slots=True)
+class Call:
+    services: Services
+    request: Request
+    receive: Receive
+    _send: Send
+    id: str
+    key: ApiKey | None = None
+    _caller: Caller | None = None
+    started: bool = False
+    status: int = 0
+
+    @property
+    def caller(self) -> Caller:
+        if self._caller is None:
+            raise BadKey()
+        return self._caller
+
+    @property
+    def owner(self) -> str:
+        """Whose data this request writes."""
+        return self.caller.owner
+
+    @property
+    def read_owner(self) -> str | None:
+        """Whose data this request reads; None: everybody's, which only an admin may say."""
+        return acting_for(self.caller, self.request.query_params.get("owner"))
+
+    @property
+    def store(self) -> Store:
+        return self.services.store
+
+    def header(self, *names: str) -> str | None:
+        """The first of these headers that is there and not empty."""
+        for name in names:
+            value = self.request.headers.get(name)
+            if value:
+                return value
+        return None
+
+    def query(self, name: str) -> str | None:
+        return self.request.query_params.get(name)
+
+    def query_number(self, name: str, default: int, least: int = 0, most: int = 2**53) -> int:
+        text = self.request.query_params.get(name)
+        if text is None or text == "":
+            return default
+        if not text.isascii() or not text.isdecimal() or len(text) > 16 or not least <= int(text) <= most:
+            raise BadInput(f"{name} must be a whole number from {least} to {most}, not {text!r}")
+        return int(text)
+
+    def path(self, name: str) -> str:
+        return str(self.request.path_params[name])
+
+    async def body(self) -> bytes:
+        """The request's body. Refused when it is too large, or takes too long to arrive."""
+        limit = int(self.services.settings.server.max_body_mb * 2**20)
+        declared = self.request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > limit:
+            raise _too_large(limit)
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while True:
+                    message = await self.receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect()
+                    piece = message.get("body", b"")
+                    size += len(piece)
+                    if size > limit:
+                        raise _too_large(limit)
+                    pieces.append(piece)
+                    if not message.get("more_body"):
+                        break
+        except TimeoutError:
+            raise Refusal(408, "the request's body did not arrive in time", "request_timeout") from None
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def json(self, *, optional: bool = False) -> dict[str, Any]:
+        """The body as a JSON object; with `optional`, no body is an empty one."""
+        return parsed(await self.body(), optional=optional)
+
+    async def disconnected(self) -> None:
+        """Returns when the client has gone away."""
+        while (await self.receive())["type"] != "http.disconnect":
+            continue
+
+    async def start(self, status: int, headers: Mapping[str, str], length: int | None = None) -> None:
+        self.started, self.status = True, status
+        listed = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        listed.append((b"x-request-id", self.id.encode()))
+        listed.extend(self.services.doors.headers_for(self.request))
+        if length is not None:
+            listed.append((b"content-length", b"%d" % length))
+        await self._send({"type": "http.response.start", "status": status, "headers": listed})
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await self._send(message)
+
+
+Handler = Callable[[Call], Awaitable[Answer]]
+
+
+class Endpoint:
+    """The ASGI end of a route."""
+
+    def __init__(self, services: Services, handler: Handler, *, name: str, open: bool = False) -> None:
+        self._services = services
+        self._handler = handler
+        self._name = name
+        self._open = open
+        """Does it answer without a key?"""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services = self._services
+        call = Call(services, Request(scope, receive), receive, send, f"req_{secrets.token_hex(12)}")
+        with services.meters.request(self._name, call):
+            try:
+                services.doors.check(call.request)
+                if self._open:
+                    answer = await self._handler(call)
+                else:
+                    call.key = await services.keys.authenticate(_bearer(call.request))
+                    call._caller = acting_as(call.key, call.request.headers.get("x-holdfast-owner"))
+                    with services.doors.place():
+                        answer = await self._handler(call)
+                        await answer.send(call)
+                    return
+                await answer.send(call)
+            except ClientDisconnect:
+                return
+            except StoreFailed as error:
+                log.critical("%s; the server stops", error)
+                services.broken.set()
+                await fail(call, failure_of(error))
+            except (HoldfastError, RecursionError) as error:
+                await fail(call, failure_of(error))
+            except Exception as error:
+                log.exception("%s failed by a mistake of our own (request %s)", self._name, call.id)
+                await fail(call, failure_of(error))
+
+
+async def fail(call: Call, failure: Failure) -> None:
+    """Answer with an error, unless the answer has begun: then the connection says enough by ending."""
+    if not call.started:
+        await Reply({"error": failure.object()}, failure.status, failure.headers).send(call)
+
+
+def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
+    if optional and not body.strip():
+        return {}
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"the body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadInput("the body must be a JSON object")
+    return value
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(
+        413, f"the body is larger than {limit / 2**20:g} MiB ([server] max_body_mb)", "request_too_large"
+    )

@@ -1,0 +1,300 @@
+"""`POST /v1/chat/completions`: a turn of a durable conversation, or, with `store: false`, just the model.
+
+The request's messages are compared with what is stored: only what is new is added, a history that differs
+forks. Unknown fields go to the model as they came, and what it says comes back as it said it. The chunk that
+carries `finish_reason` waits until the answer is on disk and names the conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ...domain.histories import History, history_of
+from ...domain.ids import new_id
+from ...domain.messages import MessageStatus
+from ...domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
+from ...errors import BadInput, TurnStopped
+from ...models.base import Chunk, ModelRequest
+from ...models.reply import ReplyFolder
+from ...runtime.running_turn import Answered, Outcome, RunningTurn
+from ...runtime.turn_runner import Order
+from .asking import ask
+from .call import Answer, Call, Reply, parsed
+from .failures import failure_of
+from .naming import about, about_begun, headers_of, naming_of, request_key
+from .routes import Route
+from .streams import HEADERS, Listener, TurnStream
+
+ROUTE = "/v1/chat/completions"
+OURS = frozenset({"messages", "model", "stream", "store"})
+"""Fields that are not passed on as they are."""
+
+DONE = b"data: [DONE]\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    history: History
+    messages: Sequence[Any]
+    """As they came."""
+    model: str | None
+    options: Mapping[str, Any]
+    stream: bool
+    store: bool
+    wants_usage: bool
+
+
+def parse(body: dict[str, Any]) -> ChatRequest:
+    """Check what we read of a request; the rest is the model's business."""
+    model, stream, store = body.get("model"), body.get("stream"), body.get("store")
+    if model is not None and not isinstance(model, str):
+        raise BadParameter("model", "must be a text")
+    for name, value in (("stream", stream), ("store", store)):
+        if value is not None and not isinstance(value, bool):
+            raise BadParameter(name, "must be true or false")
+    options = body.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise BadParameter("stream_options", "must be an object")
+    count = body.get("n")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 128):
+        raise BadParameter("n", "must be a whole number from 1 to 128")
+    return ChatRequest(
+        history_of(body.get("messages") or []),
+        body["messages"],
+        model or None,
+        {name: value for name, value in body.items() if name not in OURS},
+        bool(stream),
+        store is not False,
+        bool((options or {}).get("include_usage")),
+    )
+
+
+class BadParameter(BadInput):
+    """A field of a request that cannot be used."""
+
+    def __init__(self, param: str, why: str) -> None:
+        super().__init__(f"{param} {why}")
+        self.param = param
+
+
+async def complete(call: Call) -> Answer:
+    body = await call.body()
+    asked = parse(parsed(body))
+    naming = await naming_of(call)
+    if not asked.store and not naming.names_something:
+        return await _pass_through(call, asked)
+    if (asked.options.get("n") or 1) > 1:
+        raise BadParameter("n", "may be more than 1 only with store: false")
+    telling = ChatTelling(asked.wants_usage)
+    order = Order(
+        TurnRequest(
+            turn_id=new_id("turn"),
+            owner=call.owner,
+            node_id=call.services.holdfast.node_id,
+            address=naming.address,
+            messages=asked.history.messages,
+            source=naming.source,
+            request_key=request_key(call, ROUTE, body),
+            model=asked.model,
+        ),
+        telling,
+        tuple(message.body for message in asked.history.instructions),
+        asked.options,
+        asked.model,
+    )
+    running = await ask(call, order, asked.history, naming)
+    if isinstance(running, TurnRepeated):
+        return await _again(call, running, asked)
+    headers = headers_of(running.session, running.turn)
+    if asked.stream:
+        return TurnStream(running, headers, interrupts=naming.interrupted_by_leaving)
+    return WholeAnswer(running, headers, naming.interrupted_by_leaving)
+
+
+@dataclass(slots=True)
+class WholeAnswer:
+    """The answer of a turn in one piece, when it has ended."""
+
+    running: RunningTurn
+    headers: Mapping[str, str]
+    interrupts: bool
+
+    async def send(self, call: Call) -> None:
+        running = self.running
+        if self.interrupts:
+            async with Listener(call, running):
+                outcome = await running.ended()
+        else:
+            outcome = await running.ended()
+        if isinstance(outcome, Answered):
+            completion = whole(outcome.answer, outcome.reply.message, about_begun(running.begun))
+            await Reply(completion, headers=self.headers).send(call)
+        else:
+            assert outcome is not None
+            failure = failure_of(outcome.error)
+            body = {"error": failure.object(), "holdfast": about_begun(running.begun)}
+            await Reply(body, failure.status, {**failure.headers, **self.headers}).send(call)
+
+
+class ChatTelling:
+    """A turn as chat.completion.chunk events."""
+
+    numbered = False
+
+    def __init__(self, wants_usage: bool) -> None:
+        self._wants_usage = wants_usage
+        self._begun: TurnBegun | None = None
+        self._held: list[Chunk] = []
+        """From the chunk with `finish_reason` on: told when the answer is on disk."""
+
+    def begin(self, begun: TurnBegun) -> Sequence[bytes]:
+        self._begun = begun
+        return ()
+
+    def add(self, chunk: Chunk) -> Sequence[bytes]:
+        if self._held or chunk.finishes:
+            self._held.append(chunk)
+            return ()
+        if chunk.only_usage and not self._wants_usage:
+            return ()
+        return (framed(chunk.raw),)
+
+    def end(self, outcome: Outcome) -> Sequence[bytes]:
+        ours = {"holdfast": about_begun(self._begun)} if self._begun else {}
+        if not isinstance(outcome, Answered):
+            return (framed(_encode({"error": failure_of(outcome.error).object(), **ours})), DONE)
+        return (*finished_chunks(self._held, ours, self._wants_usage), DONE)
+
+
+def finished_chunks(held: Sequence[Chunk], ours: Mapping[str, Any], wants_usage: bool) -> list[bytes]:
+    """The chunks from `finish_reason` on; the one that carries it says where the conversation is."""
+    return [
+        framed(_encode({**chunk.value, **ours}) if chunk.finishes else chunk.raw)
+        for chunk in held
+        if wants_usage or not chunk.only_usage
+    ]
+
+
+def framed(data: bytes) -> bytes:
+    return b"data: %b\n\n" % data
+
+
+def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """A chat.completion object."""
+    choices = [{**choice, "message": message} for choice in answer["choices"]]
+    return {**answer, "object": "chat.completion", "choices": choices, "holdfast": ours}
+
+
+# --- asked before ----------------------------------------------------------------------------------------
+
+
+async def _again(call: Call, repeated: TurnRepeated, asked: ChatRequest) -> Answer:
+    """The answer this request already got."""
+    turn, session = repeated.turn, repeated.session
+    if turn.status is not TurnStatus.COMPLETED:
+        raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
+    answer = msgspec.json.decode(await call.store.turn_answer(turn.id) or b"{}")
+    said = [
+        message
+        for message in await call.store.turn_messages(turn.id)
+        if message.role == "assistant" and message.status is MessageStatus.COMPLETED
+    ]
+    completion = whole({"choices": [{}], **answer}, said[-1].content() if said else {}, about(session, turn))
+    headers = headers_of(session, turn)
+    if not asked.stream:
+        return Reply(completion, headers=headers)
+    return Reply(
+        _as_stream(completion, asked.wants_usage),
+        headers={**HEADERS, **headers},
+        media_type=HEADERS["content-type"],
+    )
+
+
+def _as_stream(completion: Mapping[str, Any], wants_usage: bool) -> bytes:
+    """A finished answer told as a stream."""
+    ours = completion["holdfast"]
+    common = {
+        name: value for name, value in completion.items() if name not in ("choices", "usage", "holdfast")
+    }
+    common["object"] = "chat.completion.chunk"
+    (choice,) = completion["choices"]
+    delta = dict(choice["message"])
+    if delta.get("tool_calls"):
+        delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(delta["tool_calls"])]
+    said = {"index": 0, "delta": delta, "finish_reason": None}
+    end = {"index": 0, "delta": {}, "finish_reason": choice.get("finish_reason")}
+    chunks: list[dict[str, Any]] = [
+        {**common, "choices": [said]},
+        {**common, "choices": [end], "holdfast": ours},
+    ]
+    if wants_usage and completion.get("usage"):
+        chunks.append({**common, "choices": [], "usage": completion["usage"]})
+    return b"".join((*(framed(_encode(chunk)) for chunk in chunks), DONE))
+
+
+# --- not kept --------------------------------------------------------------------------------------------
+
+
+async def _pass_through(call: Call, asked: ChatRequest) -> Answer:
+    """`store: false` without a name: the model's answer, and nothing is kept."""
+    request = ModelRequest(_encode(asked.messages), asked.model, options=asked.options)
+    chunks = call.services.model.stream(request)
+    if asked.stream:
+        return PassedOn(chunks, asked.wants_usage, await anext(chunks, None))
+    folder = ReplyFolder()
+    async for chunk in chunks:
+        folder.add(chunk)
+    return Reply(folder.completion())
+
+
+@dataclass(slots=True)
+class PassedOn:
+    """A stream of the model's own, with its first chunk read already: its status is known."""
+
+    chunks: Any
+    wants_usage: bool
+    first: Chunk | None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def send(self, call: Call) -> None:
+        async with Listener(call) as listener:
+            await call.start(200, {**HEADERS, **self.headers})
+            try:
+                chunk = self.first
+                while chunk is not None and not listener.gone:
+                    if self.wants_usage or not chunk.only_usage:
+                        await listener.say(framed(chunk.raw))
+                    chunk = await anext(self.chunks, None)
+            except Exception as error:
+                await listener.say(framed(_encode({"error": failure_of(error).object()})))
+            finally:
+                await self.chunks.aclose()
+            await call.send({"type": "http.response.body", "body": DONE})
+
+
+ROUTES = (
+    Route(
+        "POST",
+        ROUTE,
+        complete,
+        "Answer a conversation; streams if asked to.",
+        body={
+            "type": "object",
+            "required": ["messages"],
+            "properties": {
+                "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+                "model": {"type": "string"},
+                "stream": {"type": "boolean"},
+                "store": {"type": "boolean"},
+                "n": {"type": "integer", "minimum": 1, "maximum": 128},
+            },
+        },
+        media_types=("application/json", "text/event-stream"),
+    ),
+)

@@ -1,0 +1,130 @@
+"""Errors as OpenAI clients know them: `{"error": {"message", "type", "param", "code"}}` and a status.
+
+The model's own refusals that concern the request (400, 404, 413, 422, 429) are passed on; a key of ours that
+it does not accept, its failures and its silence are ours to answer for: 502 and 504. `x-should-retry` tells
+the official SDKs whether the same request can go through a moment later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import (
+    BadInput,
+    BadKey,
+    Conflict,
+    ConversationBusy,
+    HoldfastError,
+    ModelError,
+    NotAllowed,
+    NotFound,
+    RequestMismatch,
+    StoreError,
+    StoreFull,
+    ToolCallClosed,
+    TurnStopped,
+    TurnSuperseded,
+)
+
+PASSED_ON = frozenset({400, 404, 413, 422, 429})
+
+INVALID = "invalid_request_error"
+CONFLICT = "conflict_error"
+SERVER = "server_error"
+UPSTREAM = "upstream_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What goes over the wire."""
+
+    status: int
+    message: str
+    type: str
+    code: str
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def object(self) -> dict[str, Any]:
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+
+class Refusal(HoldfastError):
+    """A request that HTTP itself refuses: its path, method, host, size or number."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.failure = Failure(
+            status, message, INVALID if status < 500 else SERVER, code, None, headers or {}
+        )
+
+
+RETRY = {"x-should-retry": "true"}
+NO_RETRY = {"x-should-retry": "false"}
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The failure an exception means to a client."""
+    said = str(error)
+    match error:
+        case Refusal():
+            return error.failure
+        case BadKey():
+            return Failure(401, said, INVALID, "invalid_api_key", headers={"www-authenticate": "Bearer"})
+        case NotAllowed():
+            return Failure(403, said, "permission_error", "insufficient_scope")
+        case BadInput():
+            return Failure(400, said, INVALID, "invalid_value", getattr(error, "param", None))
+        case NotFound():
+            return Failure(404, said, INVALID, "not_found")
+        case ConversationBusy():
+            return Failure(409, said, CONFLICT, "conversation_locked", headers={**RETRY, "retry-after": "1"})
+        case RequestMismatch():
+            return Failure(409, said, CONFLICT, "idempotency_key_reused", "Idempotency-Key", NO_RETRY)
+        case TurnSuperseded():
+            return Failure(409, said, CONFLICT, "turn_superseded", headers=NO_RETRY)
+        case ToolCallClosed():
+            return Failure(409, said, CONFLICT, "tool_call_closed", "messages", NO_RETRY)
+        case Conflict():
+            return Failure(409, said, CONFLICT, "conflict", headers=NO_RETRY)
+        case TurnStopped():
+            if error.retry:
+                return Failure(503, said, SERVER, "turn_interrupted", headers={**RETRY, "retry-after": "1"})
+            return Failure(409, said, CONFLICT, f"turn_{error.status}", headers=NO_RETRY)
+        case ModelError():
+            return _of_model(error)
+        case StoreFull():
+            return Failure(507, said, SERVER, "insufficient_storage", headers=RETRY)
+        case StoreError():
+            return Failure(503, said, SERVER, "store_unavailable", headers=RETRY)
+        case RecursionError():
+            return Failure(400, "the request is nested too deeply", INVALID, "invalid_value")
+        case HoldfastError():
+            return Failure(500, said, SERVER, "internal_error")
+        case _:
+            return Failure(500, "internal error; the server's log has more", SERVER, "internal_error")
+
+
+def _of_model(error: ModelError) -> Failure:
+    status = error.status
+    headers = {} if error.retry_after is None else {"retry-after": f"{error.retry_after:g}"}
+    if status in PASSED_ON:
+        type_, code = error.type or INVALID, error.code or _CODES.get(status, "invalid_value")
+        return Failure(status, error.said or str(error), type_, code, error.param, headers)
+    if status in (401, 403):
+        return Failure(502, str(error), UPSTREAM, "upstream_auth", headers=NO_RETRY)
+    if status == 504:
+        return Failure(504, str(error), UPSTREAM, "upstream_timeout", headers=headers)
+    return Failure(502, str(error), UPSTREAM, "upstream_error", headers=headers)
+
+
+_CODES = {404: "model_not_found", 413: "request_too_large", 429: "rate_limit_exceeded"}

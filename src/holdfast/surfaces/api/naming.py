@@ -1,0 +1,121 @@
+"""How a request names its conversation, and how the answer names it back.
+
+In: a session id (newest or stale), a conversation id or an alias; a key; or nothing. Out: the effective
+session and the stable conversation, in headers and in the answer's `holdfast` field. The headers of Hermes
+work too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from ...domain.conversations import Address
+from ...domain.names import check_name
+from ...domain.sessions import Session
+from ...domain.turns import RequestKey, Turn, TurnBegun
+from ...errors import BadInput, NotFound
+from .call import Call
+
+SESSION_ID = ("x-holdfast-session-id", "x-hermes-session-id")
+SESSION_KEY = ("x-holdfast-session-key", "x-hermes-session-key")
+SOURCE = "x-holdfast-source"
+WHEN_BUSY = "x-holdfast-when-busy"
+ON_DISCONNECT = "x-holdfast-on-disconnect"
+IDEMPOTENCY_KEY = "idempotency-key"
+RETRY_COUNT = "x-stainless-retry-count"
+
+DEFAULT_SOURCE = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What a request's headers say about where it belongs and how it wants to be treated."""
+
+    address: Address
+    source: str
+    alias: str | None
+    """A name that is to lead to the same conversation from now on."""
+    interrupts_others: bool
+    interrupted_by_leaving: bool
+
+    @property
+    def names_something(self) -> bool:
+        return self.address.id is not None or self.address.key is not None
+
+
+async def naming_of(call: Call) -> Naming:
+    """Read the headers. Both an id and a key: the id decides; one that is new becomes another name of the
+    key's conversation."""
+    id_, key = call.header(*SESSION_ID), call.header(*SESSION_KEY)
+    alias: str | None = None
+    if id_ is not None and key is not None:
+        try:
+            await call.store.resolve(call.owner, Address(id=id_))
+            key = None
+        except NotFound:
+            if not Address(id=id_).may_create:
+                raise
+            id_, alias = None, id_
+    address = Address(id=id_, key=key)
+    source = call.header(SOURCE)
+    if source is not None:
+        check_name("X-Holdfast-Source", source)
+    return Naming(
+        address,
+        source or ("" if key and ":" in key else DEFAULT_SOURCE),
+        alias,
+        _choice(call, WHEN_BUSY, ("wait", "interrupt"), "wait") == "interrupt",
+        _choice(call, ON_DISCONNECT, ("finish", "interrupt"), call.services.settings.server.on_disconnect)
+        == "interrupt",
+    )
+
+
+def request_key(call: Call, route: str, body: bytes) -> RequestKey:
+    """What makes this request the same when it comes again: its Idempotency-Key, or, for a retry of the
+    official SDK, its body and the conversation it names."""
+    named = "\0".join(call.header(*names) or "" for names in (SESSION_ID, SESSION_KEY))
+    digest = sha256(body).digest()
+    key = call.header(IDEMPOTENCY_KEY)
+    if key is not None:
+        return RequestKey(route, check_name("an Idempotency-Key", key), digest)
+    count = call.header(RETRY_COUNT) or "0"
+    implied = sha256(f"{call.caller.key_id}\0{named}\0".encode() + digest).hexdigest()
+    return RequestKey(
+        route, f"body:{implied}", digest, implied=True, retry=count.isdecimal() and int(count) > 0
+    )
+
+
+def headers_of(session: Session, turn: Turn) -> dict[str, str]:
+    return {
+        "x-holdfast-session-id": session.id,
+        "x-hermes-session-id": session.id,
+        "x-holdfast-conversation-id": session.conversation_id,
+        "x-holdfast-turn-id": turn.id,
+    }
+
+
+def about(session: Session, turn: Turn, addressed: str | None = None) -> dict[str, Any]:
+    """The `holdfast` field of an answer."""
+    return {
+        "session_id": session.id,
+        "conversation_id": session.conversation_id,
+        "turn_id": turn.id,
+        "compacted": addressed is not None and addressed != session.id,
+        "reset": None,
+        "notices": [],
+    }
+
+
+def about_begun(begun: TurnBegun) -> dict[str, Any]:
+    return about(begun.session, begun.turn, begun.addressed)
+
+
+def _choice(call: Call, header: str, choices: tuple[str, ...], default: str) -> str:
+    value = call.header(header)
+    if value is None:
+        return default
+    if value.lower() not in choices:
+        raise BadInput(f"{header} must be {' or '.join(choices)}, not {value!r:.60}")
+    return value.lower()

@@ -1,0 +1,219 @@
+"""The server: opens holdfast as a node, answers HTTP until a signal comes, and leaves in good order.
+
+On SIGTERM or SIGINT nothing new is accepted; turns that run get `drain_seconds` and are then interrupted,
+with what they had said kept; a second signal does not wait. A store that has failed for good ends the server
+with exit code 1: nothing it would say could be trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from ...app import Holdfast
+from ...domain.nodes import NodeKind
+from ...errors import BadSetting
+from ...models.base import Model
+from ...runtime.continuity import Continuity
+from ...runtime.key_keeper import KeyKeeper
+from ...runtime.turn_runner import TurnRunner
+from ...settings import Settings
+from ...store.base import Store
+from . import chat, health, upstream_models
+from .call import Endpoint, Services
+from .doors import Doors
+from .meters import Meters
+from .routes import Route, mounted, unknown
+
+log = logging.getLogger(__name__)
+
+ROUTES: tuple[Route, ...] = (*chat.ROUTES, *upstream_models.ROUTES, *health.ROUTES)
+
+KEEP_ALIVE_SECONDS = 75
+GRACE_SECONDS = 5
+"""How much longer than `drain_seconds` a connection may take to send what is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where the server listens and keeps what it is told."""
+
+    host: str
+    port: int
+    location: str
+
+    @property
+    def url(self) -> str:
+        """As a client on this machine would write it."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host).strip("[]")
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+async def _nothing(*_: object) -> None:
+    return None
+
+
+def application(services: Services) -> ASGIApp:
+    """Every route, as one ASGI application."""
+    app = Starlette(routes=mounted(services, ROUTES))
+    app.router.default = Endpoint(services, unknown, name="unknown", open=True)
+    app.router.redirect_slashes = False
+    return app.router
+
+
+async def serve(
+    settings: Settings,
+    model: Model,
+    *,
+    prepare: Callable[[Store, Settings], Awaitable[None]] = _nothing,
+    announce: Callable[[Listening], Awaitable[None]] = _nothing,
+) -> int:
+    """Serve until a signal comes; returns the exit code.
+
+    `prepare` may refuse before anything is answered; `announce` is called when the server listens.
+    """
+    listening = bound(settings.server.host, settings.server.port)
+    holdfast = Holdfast(settings, kind=NodeKind.SERVER, catch_signals=False)
+    try:
+        await holdfast.start()
+        await prepare(holdfast.store, settings)
+    except BaseException:
+        listening.close()
+        await holdfast.stop()
+        raise
+    services = _services(holdfast, model)
+    where = Listening(settings.server.host, listening.getsockname()[1], holdfast.store.location)
+    server = _Server(
+        uvicorn.Config(
+            application(services),
+            http="httptools",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=int(settings.server.drain_seconds) + GRACE_SECONDS,
+        ),
+        lambda: announce(where),
+    )
+    leaving = _Leaving(services, server)
+    leaving.on_signals()
+    try:
+        await server.serve(sockets=[listening])
+        await leaving.done()
+    finally:
+        await services.runner.close()
+        await holdfast.stop()
+    return leaving.exit_code
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there, or a sentence that says why not."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise BadSetting(
+            f"cannot listen on {host} port {port}: {why}; [server] host and port (--host, --port) say where"
+        ) from None
+    listening.setblocking(False)
+    return listening
+
+
+def _services(holdfast: Holdfast, model: Model) -> Services:
+    settings = holdfast.settings
+    store = holdfast.store
+    meters = Meters()
+    runner = TurnRunner(
+        store, holdfast.keeper, holdfast.leases, model, settings.server.checkpoint_seconds, meters.spoken
+    )
+    return Services(
+        holdfast=holdfast,
+        model=model,
+        runner=runner,
+        continuity=Continuity(store),
+        keys=KeyKeeper(store, os.environ.get("HOLDFAST_API_KEY")),
+        doors=Doors(settings.server),
+        meters=meters,
+        draining=asyncio.Event(),
+        broken=asyncio.Event(),
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own idea of signals: leaving is ours."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            await self._on_started()
+
+
+class _Leaving:
+    """From the first signal to the last turn."""
+
+    def __init__(self, services: Services, server: _Server) -> None:
+        self._services = services
+        self._server = server
+        self._drain: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._broken = asyncio.create_task(self._when_broken())
+        self.exit_code = 0
+
+    def on_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.leave)
+
+    def leave(self) -> None:
+        """The first time: drain. The second time: do not wait."""
+        if self._drain is not None:
+            self._hurry.set()
+            return
+        log.info("stopping: %d turns are running", len(self._services.runner.running))
+        self._services.draining.set()
+        self._server.should_exit = True
+        self._drain = asyncio.create_task(self._until_drained())
+
+    async def done(self) -> None:
+        """Everything has been brought to rest."""
+        self._broken.cancel()
+        if self._drain is not None:
+            await self._drain
+
+    async def _until_drained(self) -> None:
+        runner = self._services.runner
+        patient = asyncio.create_task(runner.drain(self._services.settings.server.drain_seconds))
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({patient, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not patient.done():
+            await runner.drain(0)
+        await patient
+
+    async def _when_broken(self) -> None:
+        await self._services.broken.wait()
+        self.exit_code = 1
+        self.leave()

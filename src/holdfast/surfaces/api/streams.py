@@ -1,0 +1,125 @@
+"""A running turn over server-sent events: what it says, as it says it, to whoever listens.
+
+The status line waits for the model's first word or its refusal, at most HEADERS_SECONDS; after that errors
+come inside the stream. While nothing is said, comments keep the connection alive. The turn does not depend on
+its listeners: one that leaves is only missed if it asked for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...domain.turns import TurnStatus
+from ...runtime.running_turn import RunningTurn, Unanswered
+from .call import Call
+
+HEADERS_SECONDS = 10.0
+KEEPALIVE_SECONDS = 5.0
+LOOK_SECONDS = 2.0
+"""How often an idle stream looks whether its key is still good."""
+
+HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+
+
+@dataclass(slots=True)
+class TurnStream:
+    """The events of a turn from number `first` (of those told here) on, framed already."""
+
+    running: RunningTurn
+    headers: Mapping[str, str] = field(default_factory=dict)
+    first: int = 0
+    interrupts: bool = False
+    """Is the turn cut short when this listener leaves?"""
+    waits: bool = True
+    """Does the status line wait for the model?"""
+
+    async def send(self, call: Call) -> None:
+        running = self.running
+        if self.waits:
+            await self._first_word()
+        async with Listener(call, running if self.interrupts else None) as listener:
+            await call.start(200, {**HEADERS, **self.headers})
+            heard = self.first
+            while not listener.gone:
+                if not await running.heard(heard, LOOK_SECONDS):
+                    if not await listener.still_there():
+                        break
+                    continue
+                told = running.events[heard:]
+                heard += len(told)
+                if told:
+                    await listener.say(b"".join(told))
+                if running.outcome is not None and heard >= len(running.events):
+                    break
+                if listener.is_due and not await listener.still_there():
+                    break
+            await call.send({"type": "http.response.body", "body": b""})
+
+    async def _first_word(self) -> None:
+        """Wait for the model's status. A refusal before the first word is an error of the request."""
+        running = self.running
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HEADERS_SECONDS
+        while len(running.events) <= running.preface and running.outcome is None:
+            left = deadline - loop.time()
+            if left <= 0:
+                return
+            await running.heard(len(running.events), left)
+        outcome = running.outcome
+        if isinstance(outcome, Unanswered) and not outcome.spoke:
+            raise outcome.error
+
+
+class Listener:
+    """One client of a stream: keeps it alive, notices that it left or may no longer listen."""
+
+    def __init__(self, call: Call, interrupts: RunningTurn | None = None) -> None:
+        self._call = call
+        self._interrupts = interrupts
+        self._loop = asyncio.get_running_loop()
+        self._said_at = self._looked_at = self._loop.time()
+        self._watch: asyncio.Task[None] | None = None
+        self.gone = False
+
+    async def __aenter__(self) -> Listener:
+        self._watch = asyncio.create_task(self._until_gone())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._watch is not None
+        self._watch.cancel()
+        await asyncio.gather(self._watch, return_exceptions=True)
+
+    async def _until_gone(self) -> None:
+        await self._call.disconnected()
+        self.gone = True
+        running = self._interrupts
+        if running is not None and running.outcome is None:
+            await self._call.services.runner.stop(
+                None, running.turn.id, TurnStatus.INTERRUPTED, "its client went away"
+            )
+
+    async def say(self, data: bytes) -> None:
+        self._said_at = self._loop.time()
+        await self._call.send({"type": "http.response.body", "body": data, "more_body": True})
+
+    @property
+    def is_due(self) -> bool:
+        """Is it time to look after this listener again?"""
+        return self._loop.time() - self._looked_at >= LOOK_SECONDS
+
+    async def still_there(self) -> bool:
+        """Send a comment if nothing was said for a while. False if its key has been revoked."""
+        self._looked_at = self._loop.time()
+        key = self._call.key
+        if key is not None and not await self._call.services.keys.is_valid(key):
+            return False
+        if self._loop.time() - self._said_at >= KEEPALIVE_SECONDS:
+            await self.say(b": keepalive\n\n")
+        return not self.gone

@@ -1,0 +1,108 @@
+"""`holdfast serve`: the OpenAI API over durable sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .invocation import Invocation, command
+from .run import model_setting
+from .tree import app
+
+if TYPE_CHECKING:
+    from ...models.base import Model
+    from ...settings import Settings
+    from ...store.base import Store
+    from ..api.server import Listening
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+
+@command(app, "serve", fast_loop=True)
+async def serve(
+    invocation: Invocation,
+    host: Annotated[str | None, typer.Option(metavar="H", help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(metavar="P", help="The port to listen on; 0: any.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="auto|local|scripted|URL|NAME", help="Who answers.")
+    ] = None,
+) -> int:
+    """Serve the OpenAI API; every conversation is kept.
+
+    Any OpenAI client works with only its base URL changed. Ctrl-C or SIGTERM lets running turns finish for a
+    few seconds; whatever is cut short is kept.
+
+    \b
+    Examples:
+      holdfast serve
+      holdfast serve --model http://localhost:11434/v1
+      holdfast serve --port 9000 --store sqlite:///agent.db
+    """
+    from ...errors import BadSetting, ModelError
+    from ...models.choose import choose_from
+    from ...models.effective_window import WindowOrigin, window_of
+    from ..api.server import serve as serve_until_stopped
+
+    server: dict[str, Any] = {"host": host, "port": port}
+    invocation.overrides = {"server": {name: value for name, value in server.items() if value is not None}}
+    if model is not None:
+        invocation.overrides["model"] = model_setting(model)
+    settings = invocation.settings
+    if invocation.owner_name is not None:
+        raise BadSetting("a server has no owner: each request's key says whose data it reads and writes")
+    invocation.start_logging(settings.log.level)
+    answers = await choose_from(settings.model)
+    try:
+        try:
+            window = await window_of(answers, settings.model)
+            tokens = f"{window.tokens:,} tokens of context"
+            if window.origin is WindowOrigin.ASSUMED:
+                tokens += ", which is a guess: the model does not say; set [model] context_window"
+        except ModelError as error:
+            tokens = f"not reachable now: {error}"
+
+        async def announce(listening: Listening) -> None:
+            await say_hello(listening, settings, answers, tokens)
+
+        return await serve_until_stopped(settings, answers, prepare=keys_are_ready, announce=announce)
+    finally:
+        await answers.close()
+
+
+async def keys_are_ready(store: Store, settings: Settings) -> None:
+    """Make sure that somebody can get in: on loopback the local key; anywhere else a key made beforehand."""
+    import os
+
+    from ...errors import BadSetting
+    from ...runtime.local_key import ensure_local_key
+    from ...settings import home
+
+    if settings.server.host in LOOPBACK:
+        await ensure_local_key(store, home())
+    elif not os.environ.get("HOLDFAST_API_KEY") and not any(
+        key.revoked_at is None for key in await store.keys(None)
+    ):
+        raise BadSetting(
+            f"{settings.server.host} can be reached from other machines, and there is no API key yet; make "
+            "one with `holdfast keys create`, or set HOLDFAST_API_KEY"
+        )
+
+
+async def say_hello(listening: Listening, settings: Settings, model: Model, tokens: str) -> None:
+    """Who answers, where the store is, how to get in; the key itself only to a terminal."""
+    from ...runtime.local_key import local_key
+    from ...settings import home
+    from .output import on_terminal, write
+
+    write(f"holdfast answers at {listening.url}/v1\n")
+    write(f"  model  {model.description}; {tokens}\n")
+    write(f"  store  {listening.location}\n")
+    token = local_key(home()) if settings.server.host in LOOPBACK else None
+    if token is None:
+        write("  keys   those of `holdfast keys list`, and $HOLDFAST_API_KEY if it is set\n")
+    elif on_terminal():
+        write(f"  key    {token}\n")
+        write('  try    eval "$(holdfast env)", then any OpenAI client; Ctrl-C stops\n')
+    else:
+        write("  key    `holdfast env` prints it\n")
