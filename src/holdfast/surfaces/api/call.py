@@ -121,7 +121,7 @@ class Call:
     def header(self, *names: str) -> str | None:
         """The first of these headers that is there and not empty."""
         for name in names:
-            value = self.request.headers.get(name)
+            value = header_of(self.request, name)
             if value:
                 return value
         return None
@@ -210,7 +210,7 @@ class Endpoint:
                     answer = await self._handler(call)
                 else:
                     call.key = await services.keys.authenticate(_bearer(call.request))
-                    call._caller = acting_as(call.key, call.request.headers.get("x-holdfast-owner"))
+                    call._caller = acting_as(call.key, header_of(call.request, "x-holdfast-owner"))
                     with services.doors.place():
                         answer = await self._handler(call)
                         await answer.send(call)
@@ -233,6 +233,19 @@ async def fail(call: Call, failure: Failure) -> None:
     """Answer with an error, unless the answer has begun: then the connection says enough by ending."""
     if not call.started:
         await Reply({"error": failure.object()}, failure.status, failure.headers).send(call)
+
+
+def header_of(request: Request, name: str) -> str | None:
+    """A header that says something about whose data it is or where it belongs: said once, in UTF-8."""
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise BadInput(f"the header {name} was sent {len(values)} times; send it once")
+    if not values:
+        return None
+    try:
+        return values[0].encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return values[0]
 
 
 def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
