@@ -91,7 +91,7 @@ async def serve(
         listening.close()
         await holdfast.stop()
         raise
-    services = _services(holdfast, model)
+    services = services_of(holdfast, model)
     where = Listening(settings.server.host, listening.getsockname()[1], holdfast.store.location)
     server = _Server(
         uvicorn.Config(
@@ -134,7 +134,8 @@ def bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _services(holdfast: Holdfast, model: Model) -> Services:
+def services_of(holdfast: Holdfast, model: Model) -> Services:
+    """Everything that handlers work with, on a holdfast that has started."""
     settings = holdfast.settings
     store = holdfast.store
     meters = Meters()

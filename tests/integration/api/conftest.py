@@ -1,0 +1,168 @@
+"""A real server in the test's own event loop: real sockets, real store, a scripted model.
+
+`server` is one with the defaults. A test that needs another model or other settings takes `start_server`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from holdfast.app import Holdfast
+from holdfast.domain.keys import Scope, new_key
+from holdfast.domain.nodes import NodeKind
+from holdfast.models.base import Model
+from holdfast.models.scripted import ScriptedModel
+from holdfast.settings import load
+from holdfast.store.base import Store
+from holdfast.surfaces.api.call import Services
+from holdfast.surfaces.api.server import application, bound, services_of
+
+ADMIN_OWNER = "default"
+
+
+@dataclass(slots=True)
+class Running:
+    """A server that answers at `url`."""
+
+    url: str
+    admin_key: str
+    """An admin's token, of owner `default`; `client` sends it."""
+    services: Services
+    model: Any
+    """A ScriptedModel, unless the test brought another."""
+    _clients: AsyncExitStack
+    client: httpx.AsyncClient = field(init=False)
+
+    @property
+    def store(self) -> Store:
+        return self.services.store
+
+    async def key(self, owner: str = "ada", scope: str = "chat") -> str:
+        """The token of a new key."""
+        key, token = new_key(owner, Scope(scope), (), self.store.now())
+        await self.store.add_key(key, token.hash)
+        return str(token)
+
+    async def with_token(self, token: str | None, **headers: str) -> httpx.AsyncClient:
+        """A client that sends this token (None: no token), and these headers, with every request."""
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        return await self._clients.enter_async_context(
+            httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False)
+        )
+
+    async def client_of(self, owner: str = "ada", scope: str = "chat", **headers: str) -> httpx.AsyncClient:
+        """A client with a new key."""
+        return await self.with_token(await self.key(owner, scope), **headers)
+
+    async def say(
+        self, text: str = "hello", *, client: httpx.AsyncClient | None = None, **headers: str
+    ) -> dict[str, Any]:
+        """One turn over HTTP; returns the whole answer. Headers by their names with underscores."""
+        response = await (client or self.client).post(
+            "/v1/chat/completions",
+            json={"messages": [{"role": "user", "content": text}]},
+            headers={name.replace("_", "-"): value for name, value in headers.items()},
+        )
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+
+StartServer = Callable[..., Awaitable[Running]]
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signals, which says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def running_server(
+    home: Path, model: Model | None = None, settings: Mapping[str, Mapping[str, Any]] | None = None
+) -> AsyncIterator[Running]:
+    """A server on the store in `home`, until the block is left."""
+    given: dict[str, Any] = {name: dict(section) for name, section in (settings or {}).items()}
+    given.setdefault("store", {})["url"] = f"sqlite:///{home / 'holdfast.db'}"
+    given.setdefault("server", {}).setdefault("drain_seconds", 1)
+    answers = model or ScriptedModel()
+    holdfast = Holdfast(
+        load(environment={"HOLDFAST_HOME": str(home)}, given=given), kind=NodeKind.SERVER, catch_signals=False
+    )
+    await holdfast.start()
+    services = services_of(holdfast, answers)
+    listening = bound("127.0.0.1", 0)
+    server = _Server(
+        uvicorn.Config(
+            application(services), http="httptools", lifespan="off", log_config=None, access_log=False,
+            timeout_graceful_shutdown=2,
+        )
+    )  # fmt: skip
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        async with AsyncExitStack() as clients:
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            running = Running(url, "", services, answers, clients)
+            running.admin_key = await running.key(ADMIN_OWNER, "admin")
+            running.client = await running.with_token(running.admin_key)
+            await server.listens.wait()
+            yield running
+    finally:
+        services.draining.set()
+        server.should_exit = True
+        await services.runner.drain(0)
+        await serving
+        await services.runner.close()
+        await holdfast.stop()
+
+
+@pytest.fixture
+def server_home(tmp_path: Path) -> Iterator[Path]:
+    """A directory for the server's store, in memory where the system offers that."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=memory) as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+async def start_server(server_home: Path) -> AsyncIterator[StartServer]:
+    """Starts a server: `await start_server(model, server={"busy_wait_seconds": 0.1})`. Several of them share
+    one store."""
+    async with AsyncExitStack() as servers:
+
+        async def start(model: Model | None = None, **settings: Mapping[str, Any]) -> Running:
+            return await servers.enter_async_context(running_server(server_home, model, settings))
+
+        yield start
+
+
+@pytest.fixture
+async def server(start_server: StartServer) -> Running:
+    return await start_server()
