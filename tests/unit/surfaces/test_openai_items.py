@@ -142,6 +142,11 @@ CHAT_FILE = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:â€
         ),
         pytest.param([user([])], [user("")], id="no parts"),
         pytest.param(
+            [said([out("a") | {"parsed": {"b": 1}}]), fc("c1", parsed_arguments={"b": 1})],
+            [said("a", tool_calls=[call("c1")])],
+            id="what the SDK made of an output",
+        ),
+        pytest.param(
             [fc("c1"), fc("c2", id="fc_9", status="completed"), fco("c1", "3"), fco("c2", "4")],
             [said(None, tool_calls=[call("c1"), call("c2")]), tool("c1", "3"), tool("c2", "4")],
             id="calls of one reply come together",

@@ -25,8 +25,8 @@ ITEMS = (
     *("message", "reasoning", "item_reference", "function_call", "function_call_output"),
     *("custom_tool_call", "custom_tool_call_output"),
 )
-# What an item has only because it once was somebody's output, here or elsewhere.
-OF_OUTPUT = ("id", "type", "status", "created_by")
+# What an item has only because it once was somebody's output; the SDK adds `parsed_…`.
+OF_OUTPUT = ("id", "type", "status", "created_by", "parsed_arguments")
 OF_CALL = (*OF_OUTPUT, "call_id", "name", "arguments", "input", "caller", "async", "namespace", "index")
 OF_RESULT = (*OF_OUTPUT, "call_id", "output", "caller", "namespace")
 OF_CHAT = ("tool_calls", "tool_call_id", "function_call")

@@ -173,9 +173,9 @@ def _calls(content: Mapping[str, Any], message_id: str, custom_tools: Collection
 
 def _call(call: Mapping[str, Any], name_of_item: str, custom_tools: Collection[str]) -> Item:
     custom, function = call.get("custom"), call.get("function")
-    facts: Mapping[str, Any] = (
-        function if isinstance(function, Mapping) else custom if isinstance(custom, Mapping) else {}
-    )
+    facts: Mapping[str, Any] = function if isinstance(function, Mapping) else {}
+    if isinstance(custom, Mapping) and not facts.get("name"):
+        facts = custom
     name, arguments = shown(facts.get("name")), shown(facts.get("arguments"))
     head = {
         "id": name_of_item,

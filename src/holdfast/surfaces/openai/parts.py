@@ -61,7 +61,7 @@ def chat_part(value: object, param: str, *, said_by_model: bool = False) -> Part
     name = given_text(part.get("type"), f"{param}.type")
     if name in TEXTS:
         text = given_text(part.get("text"), f"{param}.text")
-        return {"type": "text", "text": text, **_others(part, "type", "text", "logprobs")}
+        return {"type": "text", "text": text, **_others(part, "type", "text", "logprobs", "parsed")}
     if name == "refusal" and said_by_model:
         refusal = given_text(part.get("refusal"), f"{param}.refusal")
         return {"type": "refusal", "refusal": refusal, **_others(part, "type", "refusal")}

@@ -1,0 +1,172 @@
+"""The `response` object of the Responses API, at any moment of its turn's life.
+
+    running      in_progress (queued, while nobody has begun)
+    completed    completed; incomplete, if the model stopped for want of tokens or by a filter
+    interrupted  incomplete, for the reason `interrupted`, which OpenAI does not have
+    failed       failed, with its error
+    cancelled    cancelled
+
+Every field of OpenAI's is there, null where there is nothing to say; a default that is the model's own
+business is null, too. `holdfast` says which conversation it became part of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ...domain.turns import TurnStatus
+
+CUT_SHORT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+INTERRUPTED = "interrupted"
+# What the SDKs' types allow as the code of a response's error, as far as it can happen here.
+CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt", 413: "invalid_prompt", 422: "invalid_prompt"}
+NOTHING_ASKED: Mapping[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "prompt_cache_key": None,
+    "prompt_cache_retention": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": None,
+    "store": True,
+    "temperature": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": None,
+    "truncation": "disabled",
+    "user": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """What is certain about a response from its beginning."""
+
+    id: str
+    created_at: datetime
+    echo: Mapping[str, Any] = field(default_factory=dict)
+    """Of its request, as `ResponsesRequest` has it."""
+    model: str = ""
+    conversation_id: str | None = None
+    previous_response_id: str | None = None
+    background: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseState:
+    """How it stands with a response."""
+
+    status: str
+    reason: str | None = None
+    """Why it is incomplete."""
+    error: Mapping[str, Any] | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.status not in ("queued", "in_progress")
+
+
+QUEUED = ResponseState("queued")
+IN_PROGRESS = ResponseState("in_progress")
+
+
+def state_of(
+    status: TurnStatus, *, finish_reason: str | None = None, error: Mapping[str, Any] | None = None
+) -> ResponseState:
+    """How it stands with a response whose turn has this status; `finish_reason` is the model's."""
+    match status:
+        case TurnStatus.RUNNING:
+            return IN_PROGRESS
+        case TurnStatus.COMPLETED:
+            reason = CUT_SHORT.get(finish_reason or "")
+            return ResponseState("incomplete", reason) if reason else ResponseState("completed")
+        case TurnStatus.INTERRUPTED:
+            return ResponseState("incomplete", INTERRUPTED)
+        case TurnStatus.CANCELLED:
+            return ResponseState("cancelled")
+        case TurnStatus.FAILED:
+            return ResponseState("failed", error=error or response_error("the turn failed"))
+
+
+def response_error(message: str, status: int | None = None) -> dict[str, Any]:
+    """The error of a failed response; `status` is the HTTP status that it would have had as a request."""
+    return {"code": CODES.get(status or 500, "server_error"), "message": message}
+
+
+def response_object(
+    head: ResponseHead,
+    state: ResponseState,
+    *,
+    output: Sequence[Mapping[str, Any]] = (),
+    usage: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    completed_at: datetime | None = None,
+    holdfast: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The response. `usage` is the model's, by either of OpenAI's names; `model` is who answered."""
+    conversation = {"id": head.conversation_id} if head.conversation_id else None
+    response = {
+        "id": head.id,
+        "object": "response",
+        "created_at": int(head.created_at.timestamp()),
+        "status": state.status,
+        "completed_at": int(completed_at.timestamp())
+        if completed_at and state.status == "completed"
+        else None,
+        "background": head.background,
+        "conversation": conversation,
+        "error": dict(state.error) if state.error else None,
+        "incomplete_details": {"reason": state.reason} if state.status == "incomplete" else None,
+        **NOTHING_ASKED,
+        **head.echo,
+        "model": model or head.model,
+        "output": list(output),
+        "previous_response_id": head.previous_response_id,
+        "prompt": None,
+        "usage": response_usage(usage),
+    }
+    return {**response, "holdfast": dict(holdfast)} if holdfast is not None else response
+
+
+def response_usage(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Tokens as the Responses API counts them; None if the model did not say."""
+    if not usage:
+        return None
+    read = _count(usage, "input_tokens", "prompt_tokens")
+    written = _count(usage, "output_tokens", "completion_tokens")
+    of_input = _details(usage, "input_tokens_details", "prompt_tokens_details")
+    of_output = _details(usage, "output_tokens_details", "completion_tokens_details")
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {
+            "cached_tokens": _count(of_input, "cached_tokens"),
+            "cache_write_tokens": _count(of_input, "cache_write_tokens"),
+        },
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": _count(of_output, "reasoning_tokens")},
+        "total_tokens": _count(usage, "total_tokens") or read + written,
+    }
+
+
+def deleted_response(response_id: str) -> dict[str, Any]:
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+def _count(facts: Mapping[str, Any], *names: str) -> int:
+    for name in names:
+        value = facts.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return 0
+
+
+def _details(facts: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    return next((facts[name] for name in names if isinstance(facts.get(name), Mapping)), {})
