@@ -145,9 +145,9 @@ def place(history: History, shown: Sequence[Shown], awaited: Sequence[str] = ())
     if placed is not None:
         return placed
     if not history.answered:
-        _check_results(history.messages, shown, awaited)
+        check_results(history.messages, shown, awaited)
         return Continues(0)
-    _check_results(history.messages[history.answered :], shown, awaited)
+    check_results(history.messages[history.answered :], shown, awaited)
     common = 0
     while common < min(len(history.messages), len(shown)) and _same(history, common, shown[common]):
         common += 1
@@ -202,7 +202,7 @@ def _same(history: History, at: int, shown: Shown) -> bool:
     )
 
 
-def _check_results(new: Sequence[NewMessage], shown: Sequence[Shown], awaited: Sequence[str]) -> None:
+def check_results(new: Sequence[NewMessage], shown: Sequence[Shown], awaited: Sequence[str]) -> None:
     """A result must be for a call that is awaited, or be part of the history the request itself brings."""
     brought = {call for message in new for call in message.calls}
     called = {call for each in shown for call in each.calls}

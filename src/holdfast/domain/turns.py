@@ -121,6 +121,20 @@ class NewResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class Response:
+    """A turn under the Responses API's name, with what its request asked for."""
+
+    id: str
+    turn: Turn
+    request: bytes
+    previous_id: str | None
+    background: bool
+    brought: int
+    """How many of the turn's messages, its first, came with the request."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRequest:
     """Everything `begin_turn` needs. The caller chooses the turn's id, so that it can know the turn
     as its own before the store has answered."""

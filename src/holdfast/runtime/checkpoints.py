@@ -79,6 +79,14 @@ class Checkpoints:
         if self._timer is not None:
             self._timer.cancel()
 
+    def last(self, events: Sequence[bytes]) -> Draft | None:
+        """The checkpoint that goes to disk with the whole answer: events that no other holds, and its end."""
+        if not self._numbered:
+            return None
+        events = (*self._events, *events)
+        first = self._next_event
+        return Draft(first, first + max(1, len(events)) - 1, b"".join(events), {}, self._restarts)
+
     def _start(self) -> None:
         self._saving = self._loop.create_task(self._save())
         self._saving.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -91,7 +99,7 @@ class Checkpoints:
         draft = Draft(
             self._next_event,
             self._next_event + max(1, len(events)) - 1,
-            b"\n".join(events),
+            b"".join(events),
             {name: "".join(parts) for name, parts in adds.items()},
             self._restarts,
         )

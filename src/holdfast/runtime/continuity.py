@@ -20,12 +20,13 @@ from ..domain.histories import (
     Continues,
     History,
     Shown,
+    check_results,
     extended,
     place,
     print_of,
 )
 from ..domain.messages import Message, MessageStatus, NewMessage
-from ..domain.turns import Branch, Seen, TurnRequest
+from ..domain.turns import Branch, Seen, Turn, TurnRequest
 from ..errors import NotFound
 from ..store.base import Place, Store
 
@@ -78,6 +79,34 @@ class Continuity:
                 raise
             return Placed(address, history.messages, history.prints, EMPTY, NEW)
         return await self._in(owner, found, history)
+
+    async def appended(self, owner: str, address: Address, history: History) -> Placed:
+        """All of it is new, and goes behind what there is; results must be of calls that are awaited."""
+        if any(message.answers for message in history.messages):
+            found = await self._store.resolve(owner, address)
+            context = await self._store.context(owner, found.tip.id)
+            shown = await self._shown(owner, found.conversation, None)
+            check_results(history.messages, shown, context.awaited)
+            return Placed(address, history.messages, history.prints, seen=_seen(found.conversation))
+        return Placed(address, history.messages, history.prints)
+
+    async def behind(self, owner: str, turn: Turn, history: History) -> Placed:
+        """Behind this turn: the newest of its conversation is continued, an older one is forked from."""
+        conversation_id = turn.conversation_id
+        found = await self._store.resolve(owner, Address(id=conversation_id))
+        (newest,) = await self._store.turns(owner, conversation_id, limit=1)
+        if newest.id == turn.id:
+            placed = await self.appended(owner, Address(id=conversation_id), history)
+            return replace(placed, seen=_seen(found.conversation))
+        last = (await self._store.turn_messages(turn.id))[-1]
+        branch = Branch(last.session_id, last.seq)
+        return Placed(
+            Address(id=conversation_id),
+            history.messages,
+            history.prints,
+            seen=_seen(found.conversation),
+            branch=branch,
+        )
 
     async def _by_history(self, owner: str, address: Address, history: History) -> Placed:
         """Without a name, only the whole history of exactly one conversation is a name."""

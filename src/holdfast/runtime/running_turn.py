@@ -26,7 +26,6 @@ class Answered:
     reply: Reply
     answer: dict[str, Any]
     """What the model's completion carried besides its message."""
-    last_seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,8 @@ class RunningTurn:
     preface: int = 0
     """How many of them were told before the model was asked."""
     outcome: Outcome | None = None
+    last_words: Sequence[bytes] = ()
+    """How the end of an answer will be told, once it is on disk."""
     task: asyncio.Task[None] | None = None
     stop: Stop | None = None
     _waiter: asyncio.Future[None] | None = None

@@ -190,7 +190,9 @@ class TurnRunner:
             self._running.pop(running.turn.id, None)
             self._keeper.ran(running.turn.id)
             self._on_speech()
-        running.finish(outcome, order.telling.end(outcome))
+        running.finish(
+            outcome, running.last_words if isinstance(outcome, Answered) else order.telling.end(outcome)
+        )
 
     async def _answer(
         self, running: RunningTurn, order: Order, folder: ReplyFolder, checkpoints: Checkpoints
@@ -216,17 +218,19 @@ class TurnRunner:
         history = order.history or begun.history
         if history is not None and not begun.taken_up:
             history = extended(history, (*order.prints, print_of(reply.message)))
-        answer = folder.answer()
-        last_seq = await through(
+        answered = Answered(reply, folder.answer())
+        running.last_words = telling.end(answered)
+        await through(
             self._store.commit_reply(
                 begun.lease,
                 (new_message(reply.message),),
                 usage=tokens(reply.usage),
-                answer=msgspec.json.encode(answer),
+                answer=msgspec.json.encode(answered.answer),
                 history=None if begun.taken_up else history,
+                draft=checkpoints.last(running.last_words),
             )
         )
-        return Answered(reply, answer, last_seq)
+        return answered
 
     async def _settle_failed(
         self, running: RunningTurn, error: HoldfastError, checkpoints: Checkpoints, folder: ReplyFolder

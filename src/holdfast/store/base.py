@@ -25,7 +25,7 @@ from ..domain.leases import Lease
 from ..domain.messages import Message, NewMessage
 from ..domain.nodes import Liveness, Node
 from ..domain.sessions import Session
-from ..domain.turns import Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
+from ..domain.turns import Response, Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +206,16 @@ class Store(Protocol):
         """What `commit_reply` kept of the model's answer besides its messages."""
         ...
 
+    async def response(self, owner: str | None, response_id: str) -> Response: ...
+
+    async def delete_response(self, owner: str, response_id: str) -> None:
+        """Forget that a turn was a response; the turn and what was said stay."""
+        ...
+
+    async def last_number(self, turn_id: str) -> int:
+        """The highest event number that any checkpoint of this turn used or reserved; -1: there is none."""
+        ...
+
     async def drafts(self, turn_id: str, *, after_event: int = -1) -> list[Draft]:
         """A turn's checkpoints that hold events numbered above `after_event`."""
         ...
@@ -304,8 +314,11 @@ class Store(Protocol):
         usage: Mapping[str, int] | None = None,
         answer: bytes | None = None,
         history: bytes | None = None,
+        draft: Draft | None = None,
     ) -> int:
         """Append the reply, complete the turn and release the lease: one transaction.
+
+        `draft` holds the last of the events that tell of it.
 
         `answer` is kept for a repeated request; `history` is the chain of all that a client has now been
         shown, None if that is not known. Returns the conversation's last number. LeaseLost writes nothing.

@@ -26,7 +26,7 @@ from ...domain.leases import Lease
 from ...domain.messages import Message, NewMessage
 from ...domain.nodes import Identity, Liveness, Node, proof_of_death
 from ...domain.sessions import Session
-from ...domain.turns import Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
+from ...domain.turns import Response, Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
 from ...platforms import identity, start_of
 from ..base import Finding, Found, Held, Leftovers, Page, Place, Pruned, Retention, SessionFilter, Statistics
@@ -227,6 +227,15 @@ class SQLiteStore:
     async def turn_answer(self, turn_id: str) -> bytes | None:
         return await self._read(lambda tx: reads.turn_answer(tx, turn_id))
 
+    async def response(self, owner: str | None, response_id: str) -> Response:
+        return await self._read(lambda tx: reads.response(tx, owner, response_id))
+
+    async def delete_response(self, owner: str, response_id: str) -> None:
+        await self._write(lambda tx: turn_writes.delete_response(tx, owner, response_id))
+
+    async def last_number(self, turn_id: str) -> int:
+        return await self._read(lambda tx: reads.last_number(tx, turn_id))
+
     async def drafts(self, turn_id: str, *, after_event: int = -1) -> list[Draft]:
         return await self._read(lambda tx: reads.drafts(tx, turn_id, after_event))
 
@@ -316,9 +325,10 @@ class SQLiteStore:
         usage: Mapping[str, int] | None = None,
         answer: bytes | None = None,
         history: bytes | None = None,
+        draft: Draft | None = None,
     ) -> int:
         return await self._write(
-            lambda tx: turn_writes.commit_reply(tx, lease, messages, usage, answer, history)
+            lambda tx: turn_writes.commit_reply(tx, lease, messages, usage, answer, history, draft)
         )
 
     async def settle_turn(self, lease: Lease, settlement: Settlement) -> None:

@@ -9,12 +9,22 @@ from ...domain.keys import ApiKey
 from ...domain.messages import Message
 from ...domain.nodes import Node
 from ...domain.sessions import Session
-from ...domain.turns import Turn
+from ...domain.turns import Response, Turn
 from ...errors import BadInput, NotFound
 from ..base import Found, Page, SessionFilter, Statistics
 from .key_writes import to_key
 from .places import conversation_of, session_of
-from .rows import to_conversation, to_draft, to_event, to_message, to_node, to_session, to_stamp, to_turn
+from .rows import (
+    to_conversation,
+    to_draft,
+    to_event,
+    to_message,
+    to_node,
+    to_session,
+    to_stamp,
+    to_time,
+    to_turn,
+)
 from .search import SearchIndex
 from .transaction import Q, Transaction
 
@@ -71,6 +81,27 @@ def visible(tx: Transaction, owner: str | None, conversation_id: str, limit: int
 def conversations_with_history(tx: Transaction, owner: str, history: bytes) -> list[Conversation]:
     rows = tx.all(Q.conversations_with_history, owner=owner, history=history)
     return [to_conversation(row) for row in rows]
+
+
+def response(tx: Transaction, owner: str | None, response_id: str) -> Response:
+    row = tx.one(Q.response_by_id, id=response_id, owner=owner)
+    if row is None:
+        raise NotFound("response", response_id)
+    previous, background, brought, request, created_at, *columns = row
+    return Response(
+        response_id,
+        to_turn(columns),
+        request.encode(),
+        previous,
+        bool(background),
+        brought,
+        to_time(created_at),
+    )
+
+
+def last_number(tx: Transaction, turn_id: str) -> int:
+    row = tx.one(Q.next_event, turn=turn_id)
+    return row[0] - 1 if row else -1
 
 
 def turn_answer(tx: Transaction, turn_id: str) -> bytes | None:

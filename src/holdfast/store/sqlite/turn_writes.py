@@ -245,6 +245,7 @@ def _insert_response(tx: Transaction, request: TurnRequest, response: NewRespons
         turn=request.turn_id,
         previous=response.previous_id,
         background=response.background,
+        brought=len(request.messages),
         request=response.request.decode(),
         now=tx.now,
     )
@@ -377,7 +378,10 @@ def commit_reply(
     usage: Mapping[str, int] | None,
     answer: bytes | None = None,
     history: bytes | None = None,
+    draft: Draft | None = None,
 ) -> int:
+    if draft is not None:
+        append_draft(tx, lease, draft)
     last_seq, owner = _write_under(tx, lease, Q.release_lease, messages, history=history)
     tx.run(
         Q.settle_turn,
@@ -393,6 +397,11 @@ def commit_reply(
         EventType.TURN_COMPLETED, owner, lease.conversation_id, lease.session_id, lease.turn_id, seq=last_seq
     )
     return last_seq
+
+
+def delete_response(tx: Transaction, owner: str, response_id: str) -> None:
+    if not tx.run(Q.delete_response, id=response_id, owner=owner):
+        raise NotFound("response", response_id)
 
 
 def settle_turn(tx: Transaction, lease: Lease, settlement: Settlement) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from ...domain.histories import History
+from ...domain.messages import instruction
 from ...domain.turns import TurnOutdated, TurnRepeated
 from ...errors import ConversationBusy
+from ...runtime.continuity import Placed
 from ...runtime.running_turn import RunningTurn
 from ...runtime.turn_runner import Order
 from .call import Call
@@ -15,12 +17,17 @@ from .naming import Naming
 MOST_TRIES = 100
 
 
-async def ask(call: Call, order: Order, history: History, naming: Naming) -> RunningTurn | TurnRepeated:
-    """Begin the turn, join it, or find that it has been answered."""
+async def ask(
+    call: Call, order: Order, place: Callable[[], Awaitable[Placed]], naming: Naming
+) -> RunningTurn | TurnRepeated:
+    """Begin the turn, join it, or find that it has been answered. `place` says where it belongs."""
     services = call.services
+    prompt = services.settings.agent.system_prompt
+    if prompt:
+        order = replace(order, instructions=(instruction(prompt), *order.instructions))
     wait_seconds = services.settings.server.busy_wait_seconds
     for _ in range(MOST_TRIES):
-        placed = await services.continuity.placed(order.request.owner, naming.address, history)
+        placed = await place()
         attempt = replace(
             order, request=placed.applied_to(order.request), prints=placed.prints, history=placed.history
         )

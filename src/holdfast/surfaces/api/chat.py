@@ -17,17 +17,18 @@ from ...domain.histories import History, history_of
 from ...domain.ids import new_id
 from ...domain.messages import MessageStatus
 from ...domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
-from ...errors import BadInput, TurnStopped
+from ...errors import TurnStopped
 from ...models.base import Chunk, ModelRequest
 from ...models.reply import ReplyFolder
-from ...runtime.running_turn import Answered, Outcome, RunningTurn
+from ...runtime.running_turn import Answered, Outcome
 from ...runtime.turn_runner import Order
+from ..openai.parameters import BadParameter
 from .asking import ask
 from .call import Answer, Call, Reply, parsed
 from .failures import failure_of
 from .naming import about, about_begun, headers_of, naming_of, request_key
 from .routes import Route
-from .streams import HEADERS, Listener, TurnStream
+from .streams import HEADERS, Listener, TurnStream, WholeAnswer
 
 ROUTE = "/v1/chat/completions"
 OURS = frozenset({"messages", "model", "stream", "store"})
@@ -75,14 +76,6 @@ def parse(body: dict[str, Any]) -> ChatRequest:
     )
 
 
-class BadParameter(BadInput):
-    """A field of a request that cannot be used."""
-
-    def __init__(self, param: str, why: str) -> None:
-        super().__init__(f"{param} {why}")
-        self.param = param
-
-
 async def complete(call: Call) -> Answer:
     body = await call.body()
     asked = parse(parsed(body))
@@ -108,38 +101,21 @@ async def complete(call: Call) -> Answer:
         asked.options,
         asked.model,
     )
-    running = await ask(call, order, asked.history, naming)
+    continuity = call.services.continuity
+    running = await ask(
+        call, order, lambda: continuity.placed(call.owner, naming.address, asked.history), naming
+    )
     if isinstance(running, TurnRepeated):
         return await _again(call, running, asked)
     headers = headers_of(running.session, running.turn)
     if asked.stream:
         return TurnStream(running, headers, interrupts=naming.interrupted_by_leaving)
-    return WholeAnswer(running, headers, naming.interrupted_by_leaving)
-
-
-@dataclass(slots=True)
-class WholeAnswer:
-    """The answer of a turn in one piece, when it has ended."""
-
-    running: RunningTurn
-    headers: Mapping[str, str]
-    interrupts: bool
-
-    async def send(self, call: Call) -> None:
-        running = self.running
-        if self.interrupts:
-            async with Listener(call, running):
-                outcome = await running.ended()
-        else:
-            outcome = await running.ended()
-        if isinstance(outcome, Answered):
-            completion = whole(outcome.answer, outcome.reply.message, about_begun(running.begun))
-            await Reply(completion, headers=self.headers).send(call)
-        else:
-            assert outcome is not None
-            failure = failure_of(outcome.error)
-            body = {"error": failure.object(), "holdfast": about_begun(running.begun)}
-            await Reply(body, failure.status, {**failure.headers, **self.headers}).send(call)
+    return WholeAnswer(
+        running,
+        headers,
+        naming.interrupted_by_leaving,
+        lambda outcome, ours: whole(outcome.answer, outcome.reply.message, ours),
+    )
 
 
 class ChatTelling:

@@ -7,7 +7,7 @@ work too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -39,6 +39,10 @@ class Naming:
     """A name that is to lead to the same conversation from now on."""
     interrupts_others: bool
     interrupted_by_leaving: bool
+
+    def at(self, address: Address) -> Naming:
+        """The same, for a conversation that the body names."""
+        return replace(self, address=address)
 
     @property
     def names_something(self) -> bool:

@@ -29,7 +29,7 @@ from ...runtime.key_keeper import KeyKeeper
 from ...runtime.turn_runner import TurnRunner
 from ...settings import Settings
 from ...store.base import Store
-from . import chat, health, upstream_models
+from . import chat, health, responses, upstream_models
 from .call import Endpoint, Services
 from .doors import Doors
 from .meters import Meters
@@ -37,7 +37,7 @@ from .routes import Route, mounted, unknown
 
 log = logging.getLogger(__name__)
 
-ROUTES: tuple[Route, ...] = (*chat.ROUTES, *upstream_models.ROUTES, *health.ROUTES)
+ROUTES: tuple[Route, ...] = (*chat.ROUTES, *responses.ROUTES, *upstream_models.ROUTES, *health.ROUTES)
 
 KEEP_ALIVE_SECONDS = 75
 GRACE_SECONDS = 5

@@ -1,4 +1,4 @@
-"""A running turn over server-sent events: what it says, as it says it, to whoever listens.
+"""A running turn over HTTP: what it says, as it says it or in one piece, to whoever listens.
 
 The status line waits for the model's first word or its refusal, at most HEADERS_SECONDS; after that errors
 come inside the stream. While nothing is said, comments keep the connection alive. The turn does not depend on
@@ -8,12 +8,15 @@ its listeners: one that leaves is only missed if it asked for that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...domain.turns import TurnStatus
-from ...runtime.running_turn import RunningTurn, Unanswered
-from .call import Call
+from ...runtime.running_turn import Answered, RunningTurn, Unanswered
+from .call import Call, Reply
+from .failures import failure_of
+from .naming import about_begun
 
 HEADERS_SECONDS = 10.0
 KEEPALIVE_SECONDS = 5.0
@@ -74,6 +77,34 @@ class TurnStream:
         outcome = running.outcome
         if isinstance(outcome, Unanswered) and not outcome.spoke:
             raise outcome.error
+
+
+@dataclass(slots=True)
+class WholeAnswer:
+    """The answer of a turn in one piece, when it has ended."""
+
+    running: RunningTurn
+    headers: Mapping[str, str]
+    interrupts: bool
+    render: Callable[[Answered, dict[str, Any]], Any]
+    """The answer as its route gives it, with the `holdfast` field."""
+
+    async def send(self, call: Call) -> None:
+        running = self.running
+        if self.interrupts:
+            async with Listener(call, running):
+                outcome = await running.ended()
+        else:
+            outcome = await running.ended()
+        ours = about_begun(running.begun)
+        if isinstance(outcome, Answered):
+            answer = self.render(outcome, ours)
+            await Reply(answer, headers=self.headers).send(call)
+        else:
+            assert outcome is not None
+            failure = failure_of(outcome.error)
+            body = {"error": failure.object(), "holdfast": ours}
+            await Reply(body, failure.status, {**failure.headers, **self.headers}).send(call)
 
 
 class Listener:

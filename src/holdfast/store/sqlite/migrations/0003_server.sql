@@ -18,6 +18,7 @@ CREATE TABLE responses (
     turn        TEXT    NOT NULL UNIQUE REFERENCES turns (id) ON DELETE CASCADE,
     previous    TEXT,
     background  INTEGER NOT NULL,
+    brought     INTEGER NOT NULL,  -- how many of the turn's messages came with the request
     request     TEXT    NOT NULL,
     created_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;

@@ -46,8 +46,16 @@ SELECT no, :owner, :route, :key, :body_hash, :now FROM turns WHERE id = :turn;
 DELETE FROM requests WHERE owner = :owner AND route = :route AND key = :key;
 
 -- name: insert_response
-INSERT INTO responses (id, owner, turn, previous, background, request, created_at)
-VALUES (:id, :owner, :turn, :previous, :background, :request, :now);
+INSERT INTO responses (id, owner, turn, previous, background, brought, request, created_at)
+VALUES (:id, :owner, :turn, :previous, :background, :brought, :request, :now);
+
+-- name: response_by_id
+SELECT r.previous, r.background, r.brought, r.request, r.created_at, t.id, t.conversation, t.session, t.owner,
+       t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at, t.error, t.model, t.usage, t.response_id
+FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id AND (:owner IS NULL OR r.owner = :owner);
+
+-- name: delete_response
+DELETE FROM responses WHERE id = :id AND owner = :owner;
 
 -- name: insert_draft
 -- A checkpoint, only under the lease. Zero rows: it was lost, and nothing is written.
