@@ -4,8 +4,8 @@ Every measurement is a process of its own on a database of its own, on a real di
 across the stores, so that noise hits all alike, and the median of the rounds is printed. Peers come from PyPI
 into environments outside the tree (environments.py); one that cannot be had is named with the reason.
 
-    python bench/run.py                          everything, about seven minutes
-    python bench/run.py --quick                  one short round, under two minutes
+    python bench/run.py                          everything, about twelve minutes
+    python bench/run.py --quick                  one short round, about three minutes
     python bench/run.py --only history,resolve   some of the tables
     python bench/run.py --json FILE              every figure of every round as well
 """
@@ -24,15 +24,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import api
 import report
+from api_report import print_api
 from contestants import APPEND, HISTORY, HISTORY_MESSAGES, OPEN, RESOLVE, SINGLE, WRITERS, Row
 from figures import Figures
 from measure import fsyncs_per_second
 from runner import Runner, Unmeasured
 
-ROWS = {"append": APPEND, "history": HISTORY, "resolve": RESOLVE, "open": OPEN}
+ROWS = {"append": APPEND, "history": HISTORY, "resolve": RESOLVE, "open": OPEN, "api": ()}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,17 @@ class Bench:
         self._read(figures, OPEN, size=self.effort.sessions)
         report.print_open(figures, self.effort.sessions)
 
+    def api(self) -> None:
+        # Half a second more: the slowest server takes one to answer 64 clients.
+        table = api.ApiBench(self.runner.scratch, self.effort.seconds + 0.5, progress)
+        self.results["api"] = table.figures
+        table.install()
+        for number in range(self.effort.rounds):
+            self.calibrate()
+            table.round(rotated(api.ROWS, number))
+            table.help()
+        print_api(table.figures)
+
     def _read(self, figures: Figures, rows: Sequence[Row], **job: Any) -> None:
         for number in range(self.effort.rounds):
             self.calibrate()
@@ -126,7 +141,7 @@ class Bench:
         return self.results[name]
 
 
-def rotated(rows: Sequence[Row], number: int) -> list[Row]:
+def rotated(rows: Sequence[T], number: int) -> list[T]:
     """Each round begins with another row, so that no store always runs behind the same one."""
     shift = number * 2 % len(rows)
     return [*rows[shift:], *rows[:shift]]
