@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -21,7 +22,19 @@ from typing import Any
 
 from api_client import ClientJob
 from api_mock import PACED, SHORT, Manner
-from api_servers import HOLDFAST, JOURNALLED, KEY, MOCK, PROXY, Kind, Server, install, kept, started
+from api_servers import (
+    HOLDFAST,
+    JOURNALLED,
+    KEY,
+    MOCK,
+    PROXY,
+    Kind,
+    Server,
+    environment,
+    install,
+    kept,
+    started,
+)
 from figures import Figures
 from runner import HERE, Unmeasured
 
@@ -62,10 +75,12 @@ class ApiBench:
         self._pythons: dict[str, Path] = {}
 
     def install(self) -> None:
-        """Have every environment ready before anything is measured."""
+        """Have every environment ready, and every bytecode compiled, before anything is measured."""
         for row in ROWS:
             try:
                 self._pythons[row.key] = install(row.kind)
+                with self._directory() as directory, self._running(row, directory):
+                    self._progress(f"{row.label}: started once")
             except Unmeasured as reason:
                 self.figures.unmeasured[row.key] = str(reason)
 
@@ -88,10 +103,10 @@ class ApiBench:
 
     def help(self) -> None:
         """How long `holdfast --help` takes, and an interpreter that does nothing."""
-        python = Path(sys.executable)
+        python, variables = Path(sys.executable), environment(HOLDFAST, self._scratch / "api")
         try:
-            ours = median_seconds([str(python.parent / "holdfast"), "--help"])
-            bare = median_seconds([str(python), "-c", "pass"])
+            ours = median_seconds([str(python.parent / "holdfast"), "--help"], variables)
+            bare = median_seconds([str(python), "-c", "pass"], variables)
         except (OSError, subprocess.CalledProcessError) as error:
             self.figures.unmeasured["help"] = str(error)
         else:
@@ -99,18 +114,30 @@ class ApiBench:
 
     def _measure(self, row: ApiRow) -> dict[int, dict[str, Any]]:
         """All figures of one row: by the number of clients, and under 0 what there is one of."""
+        with self._directory() as directory:
+            with self._running(row, directory) as server:
+                results, acknowledged = self._ask(row, server)
+            stored = kept(row.kind, directory)
+        if stored is not None and stored < acknowledged:
+            raise Unmeasured(f"lost requests: {acknowledged} acknowledged, {stored} stored")
+        return results
+
+    @contextmanager
+    def _running(self, row: ApiRow, directory: Path) -> Iterator[Server]:
+        """The row's server in front of a mock of its own; the mock's own row asks the mock."""
+        with started(MOCK, Path(sys.executable), 0, directory) as mock:
+            if row.kind is MOCK:
+                yield mock
+                return
+            with started(row.kind, self._pythons[row.key], mock.port, directory) as server:
+                yield server
+
+    @contextmanager
+    def _directory(self) -> Iterator[Path]:
         directory = self._scratch / "api"
         directory.mkdir()
         try:
-            with started(MOCK, Path(sys.executable), 0, directory) as mock:
-                if row.kind is MOCK:
-                    return self._ask(row, mock)[0]
-                with started(row.kind, self._pythons[row.key], mock.port, directory) as server:
-                    results, acknowledged = self._ask(row, server)
-            stored = kept(row.kind, directory)
-            if stored is not None and stored < acknowledged:
-                raise Unmeasured(f"lost requests: {acknowledged} acknowledged, {stored} stored")
-            return results
+            yield directory
         finally:
             shutil.rmtree(directory)
 
@@ -175,11 +202,11 @@ def run_client(job: ClientJob) -> dict[str, Any]:
     return answer
 
 
-def median_seconds(command: Sequence[str]) -> float:
+def median_seconds(command: Sequence[str], variables: dict[str, str]) -> float:
     """The median time a command takes, after one run that is not counted."""
     times = []
     for _ in range(HELP_RUNS + 1):
         since = time.perf_counter()
-        subprocess.run(command, capture_output=True, check=True)
+        subprocess.run(command, env=variables, capture_output=True, check=True)
         times.append(time.perf_counter() - since)
     return median(times[1:])
