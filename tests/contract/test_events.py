@@ -171,6 +171,7 @@ async def test_no_event_holds_what_was_said(
     api_key, token = new_key(OWNER, Scope.CHAT, (), store.now())
     await store.add_key(api_key, token.hash)
     await store.revoke_key(api_key.id, OWNER)
+    await store.note_reading(OWNER, api_key.id, again.session)
     await store.leave(node.id, "closed")
 
     told = await all_events(store)

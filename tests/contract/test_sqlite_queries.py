@@ -90,6 +90,7 @@ async def node(store: SQLiteStore) -> Node:
 MAY_SCAN = {
     "all_nodes",
     "conversation_total",
+    "figures",
     "keys_of",
     "message_total",
     "session_end_reasons",
@@ -106,8 +107,8 @@ MAY_SCAN = {
     "turns_hold_leases",
     "turns_in_known_states",
 }
-# Each begins with the oldest row and looks at no more than `:limit` of them.
-BOUNDED = {"prune_drafts", "prune_events", "prune_requests"}
+# Each begins at one end and looks at no more rows than it says.
+BOUNDED = {"alive_of_all", "prune_drafts", "prune_events", "prune_requests"}
 # Indexes that hold only what is going on right now: walking one costs what there is to be done.
 SMALL_INDEXES = {
     "conversations_held",

@@ -19,6 +19,7 @@ class EventType(StrEnum):
     CONVERSATION_DELETED = "conversation.deleted"
     MESSAGE_EXCLUDED = "message.excluded"
     MESSAGE_DELETED = "message.deleted"
+    MESSAGES_READ_BY_ADMIN = "messages.read_by_admin"
     SESSION_OPENED = "session.opened"
     SESSION_DETACHED = "session.detached"
     SESSION_ENDED = "session.ended"
@@ -41,6 +42,7 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.CONVERSATION_DELETED: "a conversation and everything in it was deleted; data: messages",
     EventType.MESSAGE_EXCLUDED: "a message left the context but stays readable; data: seq, reason",
     EventType.MESSAGE_DELETED: "a message's text was deleted, its number kept; data: seq",
+    EventType.MESSAGES_READ_BY_ADMIN: "an admin read what another owner's messages say; data: key_id",
     EventType.SESSION_OPENED: "a session began; data: edge, parent, attached, source",
     EventType.SESSION_DETACHED: "another node spoke in an attached session, which now outlives its process",
     EventType.SESSION_ENDED: "a session ended; data: reason",

@@ -156,6 +156,8 @@ class TurnRequest:
     """Replies that leave the context, because what they answered is answered again. Such a turn, and one that
     answers a message nobody has answered (`again`), may bring no message of its own."""
     again: bool = False
+    retries: str | None = None
+    """Take this turn up again, by its id, instead of beginning one: it brings no messages."""
     anonymous: bool = False
     """Does a conversation that this turn begins go on with whoever brings its whole history?"""
     response: NewResponse | None = None

@@ -24,6 +24,7 @@ from ..domain.keys import ApiKey
 from ..domain.leases import Lease
 from ..domain.messages import Message, NewMessage
 from ..domain.nodes import Liveness, Node
+from ..domain.notices import Notice
 from ..domain.sessions import Session
 from ..domain.turns import Response, Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
 
@@ -126,6 +127,22 @@ class Statistics:
     sources: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a store can say about itself at any time, because it costs next to nothing."""
+
+    open_sessions: int
+    running_turns: int
+    messages: int
+    """Ever written, also those deleted since."""
+    events: int
+    undelivered_notices: int
+    log_bytes: int
+    """Written, but not yet moved to its final place."""
+    unindexed: int | None
+    """Messages that the search index does not hold yet; None: it cannot tell."""
+
+
 class Store(Protocol):
     """The durable state of holdfast. See the module's first paragraphs."""
 
@@ -193,9 +210,16 @@ class Store(Protocol):
     async def turn(self, owner: str | None, turn_id: str) -> Turn: ...
 
     async def turns(
-        self, owner: str | None, conversation_id: str, *, session_id: str | None = None, limit: int = 100
+        self,
+        owner: str | None,
+        conversation_id: str,
+        *,
+        session_id: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[Turn]:
-        """The newest turns of a conversation (or of one of its sessions), newest first."""
+        """The newest turns of a conversation (or of one of its sessions), newest first, behind the turn
+        `after`."""
         ...
 
     async def turn_messages(self, turn_id: str) -> list[Message]:
@@ -221,9 +245,20 @@ class Store(Protocol):
         ...
 
     async def events(
-        self, *, owner: str | None, after: int = 0, limit: int = 1000, conversation_id: str | None = None
+        self,
+        *,
+        owner: str | None,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int = 1000,
+        conversation_id: str | None = None,
     ) -> list[Event]:
-        """What happened after that cursor, oldest first."""
+        """What happened after that cursor, up to event `upto`, oldest first."""
+        ...
+
+    async def event_bounds(self) -> tuple[int, int]:
+        """The numbers of the oldest event that is kept and of the newest. No event up to the newest will
+        appear later: whoever has read up to it, of one owner or of all, may go on behind it."""
         ...
 
     async def search(
@@ -233,6 +268,19 @@ class Store(Protocol):
         ...
 
     async def statistics(self, owner: str | None) -> Statistics: ...
+
+    async def alive(self, owner: str | None, *, limit: int = 200) -> list[Session]:
+        """Open sessions, the most recently active first: all with a running turn or an attached process, and
+        others as far as they are among the newest. Cheap, however many are stored."""
+        ...
+
+    async def ended_since(self, owner: str | None, since: datetime, *, limit: int = 200) -> list[Session]:
+        """Sessions that have ended since then, the latest first."""
+        ...
+
+    async def figures(self) -> Figures:
+        """How much there is of everything, for an operator; cheap enough to be asked every few seconds."""
+        ...
 
     # --- conversations and sessions ----------------------------------------------------------------
 
@@ -284,6 +332,31 @@ class Store(Protocol):
 
     async def delete_conversation(self, owner: str | None, conversation_id: str) -> int:
         """Cancel what runs and remove the conversation completely. Returns its number of messages."""
+        ...
+
+    async def note_reading(self, owner: str, key_id: str, session: Session | None = None) -> None:
+        """Leave an event with this owner: an admin's key has read their messages, of this session or by a
+        search."""
+        ...
+
+    # --- notices -----------------------------------------------------------------------------------
+
+    async def add_notice(self, owner: str, conversation_id: str, kind: str, text: str) -> Notice:
+        """Something the person of this conversation should be told; undelivered until somebody has."""
+        ...
+
+    async def notices(
+        self, owner: str | None, *, undelivered: bool = False, after: str | None = None, limit: int = 20
+    ) -> Page[Notice]:
+        """A page of notices, oldest first, behind the notice `after`; only those nobody was told of."""
+        ...
+
+    async def undelivered(self, conversation_id: str) -> list[Notice]:
+        """What the person of this conversation has not been told yet, oldest first."""
+        ...
+
+    async def deliver_notice(self, owner: str | None, notice_id: str) -> Notice:
+        """The person has been told. A notice that was delivered before keeps its time."""
         ...
 
     # --- turns -------------------------------------------------------------------------------------

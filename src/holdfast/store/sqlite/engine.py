@@ -25,18 +25,41 @@ from ...domain.keys import ApiKey
 from ...domain.leases import Lease
 from ...domain.messages import Message, NewMessage
 from ...domain.nodes import Identity, Liveness, Node, proof_of_death
+from ...domain.notices import Notice
 from ...domain.sessions import Session
 from ...domain.turns import Response, Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
 from ...platforms import identity, start_of
-from ..base import Finding, Found, Held, Leftovers, Page, Place, Pruned, Retention, SessionFilter, Statistics
-from . import checks, key_writes, node_writes, places, reads, session_writes, turn_writes
+from ..base import (
+    Figures,
+    Finding,
+    Found,
+    Held,
+    Leftovers,
+    Page,
+    Place,
+    Pruned,
+    Retention,
+    SessionFilter,
+    Statistics,
+)
+from . import (
+    checks,
+    key_writes,
+    node_writes,
+    notice_writes,
+    overviews,
+    places,
+    reads,
+    session_writes,
+    turn_writes,
+)
 from .anchor import Anchor, handles_of
 from .connections import PATIENCE_SECONDS, check_library, connect
 from .contexts import ContextCache, read_context
 from .copies import back_up
 from .faults import cannot_open
-from .files import Inodes, prepare_directory
+from .files import Inodes, log_size, prepare_directory
 from .locks import NodeLocks
 from .migrations import migrate, newest
 from .readers import Readers
@@ -217,9 +240,15 @@ class SQLiteStore:
         return await self._read(lambda tx: reads.turn(tx, owner, turn_id))
 
     async def turns(
-        self, owner: str | None, conversation_id: str, *, session_id: str | None = None, limit: int = 100
+        self,
+        owner: str | None,
+        conversation_id: str,
+        *,
+        session_id: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> list[Turn]:
-        return await self._read(lambda tx: reads.turns(tx, owner, conversation_id, session_id, limit))
+        return await self._read(lambda tx: reads.turns(tx, owner, conversation_id, session_id, after, limit))
 
     async def turn_messages(self, turn_id: str) -> list[Message]:
         return await self._read(lambda tx: reads.turn_messages(tx, turn_id))
@@ -240,9 +269,18 @@ class SQLiteStore:
         return await self._read(lambda tx: reads.drafts(tx, turn_id, after_event))
 
     async def events(
-        self, *, owner: str | None, after: int = 0, limit: int = 1000, conversation_id: str | None = None
+        self,
+        *,
+        owner: str | None,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int = 1000,
+        conversation_id: str | None = None,
     ) -> list[Event]:
-        return await self._read(lambda tx: reads.events(tx, owner, after, limit, conversation_id))
+        return await self._read(lambda tx: reads.events(tx, owner, after, upto, limit, conversation_id))
+
+    async def event_bounds(self) -> tuple[int, int]:
+        return await self._read(overviews.event_bounds)
 
     async def search(
         self, owner: str | None, words: str, *, conversation_id: str | None = None, limit: int = 20
@@ -252,6 +290,17 @@ class SQLiteStore:
 
     async def statistics(self, owner: str | None) -> Statistics:
         return await self._read(lambda tx: reads.statistics(tx, owner))
+
+    async def alive(self, owner: str | None, *, limit: int = 200) -> list[Session]:
+        return await self._read(lambda tx: overviews.alive(tx, owner, limit))
+
+    async def ended_since(self, owner: str | None, since: datetime, *, limit: int = 200) -> list[Session]:
+        return await self._read(lambda tx: overviews.ended_since(tx, owner, to_stamp(since), limit))
+
+    async def figures(self) -> Figures:
+        self._check_open()
+        unindexed = await asyncio.to_thread(overviews.unindexed, self._index())
+        return await self._read(lambda tx: overviews.figures(tx, log_size(self._database), unindexed))
 
     # --- conversations and sessions ----------------------------------------------------------------
 
@@ -305,6 +354,25 @@ class SQLiteStore:
         self._cache.clear()
         self.start_indexing()
         return number
+
+    async def note_reading(self, owner: str, key_id: str, session: Session | None = None) -> None:
+        await self._write(lambda tx: key_writes.note_reading(tx, owner, key_id, session))
+
+    # --- notices -----------------------------------------------------------------------------------
+
+    async def add_notice(self, owner: str, conversation_id: str, kind: str, text: str) -> Notice:
+        return await self._write(lambda tx: notice_writes.add(tx, owner, conversation_id, kind, text))
+
+    async def notices(
+        self, owner: str | None, *, undelivered: bool = False, after: str | None = None, limit: int = 20
+    ) -> Page[Notice]:
+        return await self._read(lambda tx: notice_writes.notices(tx, owner, undelivered, after, limit))
+
+    async def undelivered(self, conversation_id: str) -> list[Notice]:
+        return await self._read(lambda tx: notice_writes.undelivered(tx, conversation_id))
+
+    async def deliver_notice(self, owner: str | None, notice_id: str) -> Notice:
+        return await self._write(lambda tx: notice_writes.deliver(tx, owner, notice_id))
 
     # --- turns -------------------------------------------------------------------------------------
 

@@ -55,6 +55,14 @@ def prepare_directory(directory: Path) -> None:
         )
 
 
+def log_size(database: Path) -> int:
+    """How large the write-ahead log is. Asked of the directory: nothing but SQLite may open it."""
+    try:
+        return os.stat(f"{database}-wal").st_size
+    except FileNotFoundError:
+        return 0
+
+
 class Inodes:
     """Remembers which files the store was opened on, and notices when others took their place."""
 

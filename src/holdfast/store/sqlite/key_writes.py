@@ -1,5 +1,7 @@
-"""The transactions of API keys: add, revoke. A row is never changed otherwise and never removed, so that a
-revoked key stays revoked whoever still has it."""
+"""The transactions of API keys: add, revoke, and what an admin's has read.
+
+A row is never changed otherwise and never removed, so that a revoked key stays revoked whoever still has it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import msgspec
 
 from ...domain.events import EventType
 from ...domain.keys import ApiKey, Scope
+from ...domain.sessions import Session
 from ...errors import Conflict, NotFound
 from .rows import Row, to_json, to_stamp, to_time, to_time_or_none
 from .transaction import Q, Transaction
@@ -47,3 +50,8 @@ def revoke(tx: Transaction, key_id: str, owner: str | None) -> bool:
         return False
     tx.event(EventType.KEY_REVOKED, row[1], key_id=key_id)
     return True
+
+
+def note_reading(tx: Transaction, owner: str, key_id: str, session: Session | None) -> None:
+    conversation_id, session_id = (session.conversation_id, session.id) if session else (None, None)
+    tx.event(EventType.MESSAGES_READ_BY_ADMIN, owner, conversation_id, session_id, key_id=key_id)

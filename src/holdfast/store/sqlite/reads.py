@@ -140,12 +140,28 @@ def turn(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
 
 
 def turns(
-    tx: Transaction, owner: str | None, conversation_id: str, session_id: str | None, limit: int
+    tx: Transaction,
+    owner: str | None,
+    conversation_id: str,
+    session_id: str | None,
+    after: str | None,
+    limit: int,
 ) -> list[Turn]:
     check_limit(limit, LARGEST_LIST)
     conversation_of(tx, owner, conversation_id)
+    below: int = _END_OF_TIME
+    if after is not None:
+        row = tx.one(Q.turn_number, id=after, conversation=conversation_id)
+        if row is None:
+            raise NotFound("turn", after)
+        below = row[0]
     rows = tx.all(
-        Q.turns_of_conversation, conversation=conversation_id, owner=owner, session=session_id, limit=limit
+        Q.turns_of_conversation,
+        conversation=conversation_id,
+        owner=owner,
+        session=session_id,
+        below=below,
+        limit=limit,
     )
     return [to_turn(row) for row in rows]
 
@@ -159,15 +175,24 @@ def drafts(tx: Transaction, turn_id: str, after_event: int) -> list[Draft]:
 
 
 def events(
-    tx: Transaction, owner: str | None, after: int, limit: int, conversation_id: str | None
+    tx: Transaction,
+    owner: str | None,
+    after: int,
+    upto: int | None,
+    limit: int,
+    conversation_id: str | None,
 ) -> list[Event]:
     check_limit(limit, LARGEST_LIST)
+    values = {
+        "after": after,
+        "upto": _END_OF_TIME if upto is None else upto,
+        "owner": owner,
+        "limit": limit,
+    }
     if conversation_id is None:
-        rows = tx.all(Q.events_after, after=after, owner=owner, limit=limit)
+        rows = tx.all(Q.events_after, **values)
     else:
-        rows = tx.all(
-            Q.events_of_conversation, conversation=conversation_id, after=after, owner=owner, limit=limit
-        )
+        rows = tx.all(Q.events_of_conversation, conversation=conversation_id, **values)
     return [to_event(row) for row in rows]
 
 

@@ -49,7 +49,7 @@ from .transaction import Q, Transaction
 
 
 def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
-    if not request.messages and not request.again:
+    if not request.messages and not request.again and request.retries is None:
         raise BadInput("a turn needs at least one message")
     known = _known_request(tx, request)
     if (
@@ -122,7 +122,12 @@ def _waits(tx: Transaction, conversation: Conversation) -> TurnWaits | None:
 
 
 def _known_request(tx: Transaction, request: TurnRequest) -> Turn | None:
-    """The turn this request already stands for, if it came before."""
+    """The turn this request already stands for, if it came before or says so."""
+    if request.retries is not None:
+        found = tx.one(Q.turn_by_id, id=request.retries, owner=request.owner)
+        if found is None:
+            raise NotFound("turn", request.retries)
+        return to_turn(found)
     key = request.request_key
     if key is None:
         return None

@@ -34,5 +34,9 @@ CREATE TABLE notices (
     created_at    INTEGER NOT NULL,
     delivered_at  INTEGER
 ) STRICT;
-CREATE INDEX notices_undelivered ON notices (conversation) WHERE delivered_at IS NULL;
+CREATE INDEX notices_by_owner ON notices (owner, no);
+CREATE INDEX notices_undelivered ON notices (owner, no) WHERE delivered_at IS NULL;
 CREATE INDEX notices_of_conversation ON notices (conversation);
+
+-- Who has just gone. Written when a session ends, never by a turn.
+CREATE INDEX sessions_ended ON sessions (ended_at) WHERE ended_at IS NOT NULL;

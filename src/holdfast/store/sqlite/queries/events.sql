@@ -3,11 +3,16 @@ INSERT INTO events (at, type, owner, conversation, session, turn, data) VALUES (
 
 -- name: events_after
 SELECT id, at, type, owner, conversation, session, turn, data FROM events
-WHERE id > :after AND (:owner IS NULL OR owner = :owner) ORDER BY id LIMIT :limit;
+WHERE id > :after AND id <= :upto AND (:owner IS NULL OR owner = :owner) ORDER BY id LIMIT :limit;
 
 -- name: events_of_conversation
 SELECT id, at, type, owner, conversation, session, turn, data FROM events
-WHERE conversation = :conversation AND id > :after AND (:owner IS NULL OR owner = :owner) ORDER BY id LIMIT :limit;
+WHERE conversation = :conversation AND id > :after AND id <= :upto AND (:owner IS NULL OR owner = :owner)
+ORDER BY id LIMIT :limit;
+
+-- name: event_bounds
+-- The oldest that is kept, and the newest.
+SELECT min(id), (SELECT max(id) FROM events) FROM events;
 
 -- name: forget_events
 -- A deleted conversation leaves one event behind, which says so.

@@ -82,6 +82,29 @@ SELECT {session_columns} FROM {session_tables}
 WHERE (s.last_activity_at, s.id) < (:at, :id) {session_filter}
 ORDER BY s.last_activity_at DESC, s.id DESC LIMIT :limit;
 
+-- fragment: alive
+s.ended_at IS NULL AND s.no IN (
+    SELECT t.no FROM conversations h JOIN sessions t ON t.id = h.tip WHERE h.holder IS NOT NULL
+    UNION ALL SELECT no FROM sessions WHERE node > '' AND ended_at IS NULL AND attached = 1
+
+-- name: alive_of_owner
+-- Open sessions: those with a running turn or a process behind them, and what else is open among the newest.
+SELECT {session_columns} FROM {session_tables} WHERE +s.owner = :owner AND {alive}
+    UNION ALL SELECT no FROM (SELECT no FROM sessions WHERE owner = :owner
+                              ORDER BY last_activity_at DESC, id DESC LIMIT :looked_at))
+ORDER BY +s.last_activity_at DESC, s.id DESC LIMIT :limit;
+
+-- name: alive_of_all
+-- The same for an operator.
+SELECT {session_columns} FROM {session_tables} WHERE {alive}
+    UNION ALL SELECT no FROM (SELECT no FROM sessions ORDER BY last_activity_at DESC, id DESC LIMIT :looked_at))
+ORDER BY +s.last_activity_at DESC, s.id DESC LIMIT :limit;
+
+-- name: ended_since
+-- Sessions that have ended lately, the latest first.
+SELECT {session_columns} FROM {session_tables}
+WHERE s.ended_at >= :since AND (:owner IS NULL OR +s.owner = :owner) ORDER BY s.ended_at DESC LIMIT :limit;
+
 -- name: insert_session
 -- The unique index allows one open session per conversation.
 INSERT INTO sessions (id, conversation, owner, ordinal, edge, parent, source, attached, node, opened_at,

@@ -16,8 +16,12 @@ SELECT answer FROM turns WHERE id = :id;
 
 -- name: turns_of_conversation
 SELECT {turn_columns} FROM turns
-WHERE conversation = :conversation AND (:owner IS NULL OR owner = :owner) AND (:session IS NULL OR session = :session)
+WHERE conversation = :conversation AND no < :below AND (:owner IS NULL OR owner = :owner)
+  AND (:session IS NULL OR session = :session)
 ORDER BY no DESC LIMIT :limit;
+
+-- name: turn_number
+SELECT no FROM turns WHERE id = :id AND conversation = :conversation;
 
 -- name: newest_turn
 SELECT id FROM turns WHERE conversation = :conversation ORDER BY no DESC LIMIT 1;

@@ -1,0 +1,72 @@
+"""The transactions of notices: add, deliver; and the pages that are read of them.
+
+`add` is for writing functions that change something a person should be told of: they call it in the same
+transaction.
+"""
+
+from __future__ import annotations
+
+from ...domain.ids import new_id
+from ...domain.notices import Notice, check_notice
+from ...errors import NotFound
+from ..base import Page
+from .places import conversation_of
+from .rows import Row, to_time, to_time_or_none
+from .transaction import Q, Transaction
+
+
+def to_notice(row: Row) -> Notice:
+    (id_, owner, conversation, key, kind, text, created_at, delivered_at) = row
+    return Notice(
+        id_, owner, conversation, key, kind, text, to_time(created_at), to_time_or_none(delivered_at)
+    )
+
+
+def add(tx: Transaction, owner: str, conversation_id: str, kind: str, text: str) -> Notice:
+    check_notice(kind, text)
+    conversation = conversation_of(tx, owner, conversation_id)
+    notice = Notice(new_id("note"), owner, conversation.id, conversation.key, kind, text, to_time(tx.now))
+    tx.run(
+        Q.insert_notice,
+        id=notice.id,
+        owner=owner,
+        conversation=conversation.id,
+        kind=kind,
+        text=text,
+        now=tx.now,
+    )
+    return notice
+
+
+def deliver(tx: Transaction, owner: str | None, notice_id: str) -> Notice:
+    tx.run(Q.deliver_notice, id=notice_id, owner=owner, now=tx.now)
+    return _one(tx, owner, notice_id)
+
+
+def notices(
+    tx: Transaction, owner: str | None, undelivered: bool, after: str | None, limit: int
+) -> Page[Notice]:
+    behind = 0
+    if after is not None:
+        _one(tx, owner, after)
+        row = tx.one(Q.notice_number, id=after)
+        assert row is not None
+        behind = row[0]
+    if owner is None:
+        rows = tx.all(Q.notices_of_all, undelivered=undelivered, behind=behind, limit=limit + 1)
+    elif undelivered:
+        rows = tx.all(Q.undelivered_of_owner, owner=owner, behind=behind, limit=limit + 1)
+    else:
+        rows = tx.all(Q.notices_of_owner, owner=owner, behind=behind, limit=limit + 1)
+    return Page([to_notice(row) for row in rows[:limit]], len(rows) > limit)
+
+
+def undelivered(tx: Transaction, conversation_id: str) -> list[Notice]:
+    return [to_notice(row) for row in tx.all(Q.undelivered_of_conversation, conversation=conversation_id)]
+
+
+def _one(tx: Transaction, owner: str | None, notice_id: str) -> Notice:
+    row = tx.one(Q.notice_by_id, id=notice_id, owner=owner)
+    if row is None:
+        raise NotFound("notice", notice_id)
+    return to_notice(row)

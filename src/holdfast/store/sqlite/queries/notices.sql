@@ -1,0 +1,40 @@
+-- fragment: notice_columns
+t.id, t.owner, t.conversation, c.key, t.kind, t.text, t.created_at, t.delivered_at
+
+-- fragment: notice_tables
+notices t JOIN conversations c ON c.id = t.conversation
+
+-- name: insert_notice
+INSERT INTO notices (id, owner, conversation, kind, text, created_at)
+VALUES (:id, :owner, :conversation, :kind, :text, :now);
+
+-- name: deliver_notice
+-- Once: a notice that was delivered keeps its time.
+UPDATE notices SET delivered_at = :now
+WHERE id = :id AND delivered_at IS NULL AND (:owner IS NULL OR owner = :owner);
+
+-- name: notice_by_id
+SELECT {notice_columns} FROM {notice_tables} WHERE t.id = :id AND (:owner IS NULL OR t.owner = :owner);
+
+-- name: notice_number
+SELECT no FROM notices WHERE id = :id;
+
+-- name: notices_of_owner
+-- A page, oldest first, behind the cursor.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.owner = :owner AND t.no > :behind ORDER BY t.no LIMIT :limit;
+
+-- name: undelivered_of_owner
+-- The same of those nobody has been told of.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.owner = :owner AND t.delivered_at IS NULL AND t.no > :behind ORDER BY t.no LIMIT :limit;
+
+-- name: notices_of_all
+-- The same for an operator.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.no > :behind AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t.no LIMIT :limit;
+
+-- name: undelivered_of_conversation
+-- A conversation has few notices, and fewer that nobody was told of.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.conversation = :conversation AND t.delivered_at IS NULL ORDER BY t.no;
