@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..domain.histories import extended, print_of
+from ..domain.histories import EMPTY, extended, print_of, print_of_body
 from ..domain.messages import new_message
 from ..domain.turns import Settlement, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
 from ..errors import HoldfastError, LeaseLost, ModelError, NodeReaped, NotFound, StoreError, TurnStopped
@@ -215,9 +215,7 @@ class TurnRunner:
         if reply.finish_reason is None:
             raise ModelError("the model's answer broke off before its end; what it had said is kept")
         await checkpoints.rest()
-        history = order.history or begun.history
-        if history is not None and not begun.taken_up:
-            history = extended(history, (*order.prints, print_of(reply.message)))
+        history = extended(await self._shown_before(order, begun), (print_of(reply.message),))
         answered = Answered(reply, folder.answer())
         running.last_words = telling.end(answered)
         await through(
@@ -226,11 +224,20 @@ class TurnRunner:
                 (new_message(reply.message),),
                 usage=tokens(reply.usage),
                 answer=msgspec.json.encode(answered.answer),
-                history=None if begun.taken_up else history,
+                history=history,
                 draft=checkpoints.last(running.last_words),
             )
         )
         return answered
+
+    async def _shown_before(self, order: Order, begun: TurnBegun) -> bytes:
+        """The chain of all that was shown before the reply. Where a reply was interrupted or taken up again,
+        nobody has kept it: it is read."""
+        history = order.history or begun.history
+        if history is not None and not begun.taken_up:
+            return extended(history, order.prints)
+        shown = await self._store.visible(begun.turn.owner, begun.turn.conversation_id)
+        return extended(EMPTY, [print_of_body(message.body) for message in shown])
 
     async def _settle_failed(
         self, running: RunningTurn, error: HoldfastError, checkpoints: Checkpoints, folder: ReplyFolder
