@@ -167,11 +167,11 @@ async def everything(store: Store) -> dict[str, Any]:
         await all_sessions(store), key=lambda session: (session.conversation_id, session.ordinal)
     )
     conversations = sorted({session.conversation_id for session in sessions})
-    places = [await store.resolve(None, Address(id=conversation)) for conversation in conversations]
+    known = [await store.conversation(None, Address(id=conversation)) for conversation in conversations]
     turns = [await store.turns(None, conversation) for conversation in conversations]
     return {
         "sessions": sessions,
-        "conversations": [place.conversation for place in places],
+        "conversations": known,
         "messages": [await messages(store, conversation) for conversation in conversations],
         "contexts": [(await store.context(None, session.id)).json() for session in sessions],
         "turns": turns,

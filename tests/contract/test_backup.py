@@ -42,6 +42,9 @@ async def a_little_of_everything(store: Store, node: Node) -> TurnBegun:
     await store.exclude(OWNER, old.conversation_id, [1], "wrong")
     await store.delete_message(OWNER, old.conversation_id, 2)
     await store.set_title(OWNER, old.conversation_id, "Kelp")
+    await store.set_metadata(OWNER, old.conversation_id, {"sea": "calm"})
+    made = await store.create_conversation(OWNER, node.id, messages=[to_message(calling("a", "b"))])
+    await store.reduce_message(OWNER, made.id, 1, to_message(calling("b")), [0])
     await store.add_alias(OWNER, "outside name", old.conversation_id)
     fork = await store.fork(OWNER, old.id, node.id)
     await say(store, node, owner=OTHER)
@@ -188,6 +191,8 @@ VERBS: dict[str, Verb] = {
     "resolve": lambda s, b, _: s.resolve(OWNER, Address(id=b.session.id)),
     "session": lambda s, b, _: s.session(OWNER, b.session.id),
     "sessions": lambda s, b, _: s.sessions(SessionFilter(OWNER)),
+    "conversation": lambda s, b, _: s.conversation(OWNER, Address(id=b.session.id)),
+    "conversations": lambda s, b, _: s.conversations(OWNER),
     "line": lambda s, b, _: s.line(OWNER, b.session.conversation_id),
     "forks": lambda s, b, _: s.forks(OWNER, b.session.conversation_id),
     "messages": lambda s, b, _: s.messages(OWNER, b.session.conversation_id),
@@ -203,10 +208,16 @@ VERBS: dict[str, Verb] = {
     "end_session": lambda s, b, _: s.end_session(OWNER, b.session.id, "closed"),
     "resume_session": lambda s, b, _: s.resume_session(OWNER, b.session.id, b.lease.node_id),
     "fork": lambda s, b, _: s.fork(OWNER, b.session.id, b.lease.node_id),
+    "create_conversation": lambda s, b, _: s.create_conversation(OWNER, b.lease.node_id),
+    "add_messages": lambda s, b, _: s.add_messages(
+        OWNER, b.session.conversation_id, b.lease.node_id, [to_message("late")]
+    ),
+    "set_metadata": lambda s, b, _: s.set_metadata(OWNER, b.session.conversation_id, {"sea": "calm"}),
     "set_title": lambda s, b, _: s.set_title(OWNER, b.session.conversation_id, "Kelp"),
     "add_alias": lambda s, b, _: s.add_alias(OWNER, "kelp", b.session.conversation_id),
     "exclude": lambda s, b, _: s.exclude(OWNER, b.session.conversation_id, [1], "wrong"),
     "delete_message": lambda s, b, _: s.delete_message(OWNER, b.session.conversation_id, 1),
+    "reduce_message": lambda s, b, _: s.reduce_message(OWNER, b.session.conversation_id, 1, to_message("he")),
     "delete_conversation": lambda s, b, _: s.delete_conversation(OWNER, b.session.conversation_id),
     "append": lambda s, b, _: s.append(b.lease, [to_message("late", "assistant")]),
     "append_draft": lambda s, b, _: s.append_draft(b.lease, draft(0, "late")),

@@ -158,6 +158,10 @@ async def test_no_event_holds_what_was_said(
         assert await store.cancel_turn(OWNER, more.turn.id, status, "somebody said stop")
     await store.exclude(OWNER, conversation, [1], "wrong")
     await store.delete_message(OWNER, conversation, 2)
+    made = await store.create_conversation(
+        OWNER, node.id, messages=[to_message(calling("a", content=CANARY))], metadata={CANARY: CANARY}
+    )
+    await store.reduce_message(OWNER, made.id, 1, to_message(calling("a")))
     fork = await store.fork(OWNER, again.session.id, node.id)
     await store.end_session(OWNER, again.session.id, "new")
     await store.resume_session(OWNER, again.session.id, node.id)

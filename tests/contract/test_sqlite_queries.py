@@ -152,7 +152,17 @@ def test_the_list_of_exceptions_names_statements_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["sessions_of_owner", "sessions_of_all", "events_after", "events_of_conversation"]
+    "name",
+    [
+        "sessions_of_owner",
+        "sessions_of_all",
+        "conversations_of_owner",
+        "conversations_of_all",
+        "shown_forward",
+        "shown_backward",
+        "events_after",
+        "events_of_conversation",
+    ],
 )
 async def test_a_page_is_read_in_its_order_without_sorting(tmp_path: Path, name: str) -> None:
     await (await open_store(tmp_path / "store.db")).close()

@@ -7,12 +7,13 @@ newest continuation in one step.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from ..errors import BadInput
 from .ids import is_ours
-from .names import check_name
+from .names import check_name, unstorable
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,20 @@ class Conversation:
     """Moves when a context changes in any other way than by an appended message."""
     history: bytes | None = None
     """The chain of prints of all that was shown; None while a turn runs, and whenever it is not known."""
+    metadata: Mapping[str, str] | None = None
+    """What a client has noted about it. None where nobody asked: resolving, which every turn does, leaves it
+    unread."""
+
+
+def check_metadata(pairs: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns what is to be noted about a conversation, or raises BadInput."""
+    for name, text in pairs.items():
+        for what, value in (("a name in metadata", name), (f"metadata {name!r:.80}", text)):
+            if not isinstance(value, str):
+                raise BadInput(f"{what} must be text, not {type(value).__name__}")
+            if fault := unstorable(value):
+                raise BadInput(f"{what} {fault}")
+    return pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ class EventType(StrEnum):
     CONVERSATION_OPENED = "conversation.opened"
     CONVERSATION_FORKED = "conversation.forked"
     CONVERSATION_DELETED = "conversation.deleted"
+    MESSAGES_ADDED = "messages.added"
     MESSAGE_EXCLUDED = "message.excluded"
+    MESSAGE_REDUCED = "message.reduced"
     MESSAGE_DELETED = "message.deleted"
     MESSAGES_READ_BY_ADMIN = "messages.read_by_admin"
     SESSION_OPENED = "session.opened"
@@ -40,7 +42,9 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.CONVERSATION_OPENED: "a conversation began; data: key, source",
     EventType.CONVERSATION_FORKED: "a conversation began as a copy of a context; data: source, messages",
     EventType.CONVERSATION_DELETED: "a conversation and everything in it was deleted; data: messages",
+    EventType.MESSAGES_ADDED: "a client added messages outside of any turn; data: first, last",
     EventType.MESSAGE_EXCLUDED: "a message left the context but stays readable; data: seq, reason",
+    EventType.MESSAGE_REDUCED: "a part of a message was deleted, the rest stays; data: seq",
     EventType.MESSAGE_DELETED: "a message's text was deleted, its number kept; data: seq",
     EventType.MESSAGES_READ_BY_ADMIN: "an admin read what another owner's messages say; data: key_id",
     EventType.SESSION_OPENED: "a session began; data: edge, parent, attached, source",

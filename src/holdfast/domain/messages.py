@@ -53,6 +53,8 @@ class Message:
     body: bytes
     origin: str | None = None
     """The id of the message this one was copied from, if a fork did."""
+    gaps: tuple[int, ...] = ()
+    """The places, from 0, of calls that were deleted from it: those that are left keep theirs."""
 
     @property
     def id(self) -> str:
@@ -116,6 +118,18 @@ def decode_object(data: bytes) -> dict[str, Any]:
     if not isinstance(decoded, dict):
         raise BadMessage(f"a message must be an object with a role, not {type(decoded).__name__}")
     return decoded
+
+
+def is_part(rest: object, whole: object) -> bool:
+    """Is `rest` what is left of `whole` when something is taken away: nothing new, all in the same order?"""
+    if rest is None or rest == whole:
+        return True
+    if isinstance(rest, Mapping) and isinstance(whole, Mapping):
+        return all(name in whole and is_part(value, whole[name]) for name, value in rest.items())
+    if isinstance(rest, list) and isinstance(whole, list):
+        left = iter(whole)
+        return all(value in left for value in rest)
+    return False
 
 
 def tool_result(call_id: str, text: str) -> NewMessage:

@@ -171,6 +171,16 @@ class Store(Protocol):
         """A page of sessions, the most recently active first, behind the session `after`."""
         ...
 
+    async def conversation(self, owner: str | None, address: Address) -> Conversation:
+        """The conversation that a name leads to, with its metadata. Opens nothing."""
+        ...
+
+    async def conversations(
+        self, owner: str | None, *, after: str | None = None, limit: int = 20
+    ) -> Page[Conversation]:
+        """A page of conversations with their metadata, the newest first, behind the conversation `after`."""
+        ...
+
     async def line(self, owner: str | None, conversation_id: str) -> list[Session]:
         """All sessions of a conversation, oldest first."""
         ...
@@ -188,8 +198,10 @@ class Store(Protocol):
         last: int | None = None,
         limit: int | None = None,
         newest_first: bool = False,
+        excluded: bool = True,
     ) -> Page[Message]:
-        """Messages numbered first..last as they were said, deleted ones left out."""
+        """Messages numbered first..last as they were said, deleted ones left out; without `excluded`, those
+        too that have left the context."""
         ...
 
     async def visible(
@@ -316,6 +328,32 @@ class Store(Protocol):
         """Open a new conversation that begins with a copy of that session's context (up to a number)."""
         ...
 
+    async def create_conversation(
+        self,
+        owner: str,
+        node_id: str,
+        *,
+        messages: Sequence[NewMessage] = (),
+        metadata: Mapping[str, str] | None = None,
+        source: str = "",
+    ) -> Conversation:
+        """A new conversation without a key, its first session detached, that begins with these messages."""
+        ...
+
+    async def add_messages(
+        self, owner: str, conversation_id: str, node_id: str, messages: Sequence[NewMessage]
+    ) -> int:
+        """Append what a client says outside of any turn, to the session that the next message would go to;
+        returns the last number. It counts as activity. ConversationBusy, having written nothing, while a turn
+        holds the conversation."""
+        ...
+
+    async def set_metadata(
+        self, owner: str | None, conversation_id: str, metadata: Mapping[str, str]
+    ) -> None:
+        """Note this about a conversation, instead of whatever was noted before."""
+        ...
+
     async def set_title(self, owner: str | None, conversation_id: str, title: str) -> None: ...
 
     async def add_alias(self, owner: str, alias: str, conversation_id: str) -> None:
@@ -328,6 +366,21 @@ class Store(Protocol):
 
     async def delete_message(self, owner: str | None, conversation_id: str, seq: int) -> None:
         """Empty a message: its number stays, its text is gone from lists, contexts and search."""
+        ...
+
+    async def reduce_message(
+        self,
+        owner: str | None,
+        conversation_id: str,
+        seq: int,
+        rest: NewMessage,
+        gaps: Sequence[int] = (),
+    ) -> None:
+        """Delete a part of a message: `rest` is what is left of it, `gaps` are the places of all its calls
+        that are gone. What was taken away is gone from lists, contexts and search.
+
+        Conflict, having changed nothing, if `rest` is not less than what the message says now.
+        """
         ...
 
     async def delete_conversation(self, owner: str | None, conversation_id: str) -> int:

@@ -9,6 +9,7 @@ from holdfast.domain.messages import (
     MAX_BODY_BYTES,
     ROLES,
     MessageStatus,
+    is_part,
     new_message,
     new_messages,
     tool_result,
@@ -183,3 +184,24 @@ def test_a_tool_result_answers_its_call() -> None:
 
 def test_the_roles_are_those_of_the_api() -> None:
     assert {"system", "developer", "user", "assistant", "tool", "function"} == ROLES
+
+
+@pytest.mark.parametrize(
+    ("rest", "whole", "part"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}, True),
+        ({"a": 1, "b": 2}, {"a": 1}, False),
+        ({"a": None}, {"a": "said"}, True),
+        ({"a": None}, {}, False),
+        ({"a": "sai"}, {"a": "said"}, False),
+        ({"a": [1, 3]}, {"a": [1, 2, 3]}, True),
+        ({"a": [3, 1]}, {"a": [1, 2, 3]}, False),
+        ({"a": [1, 1]}, {"a": [1, 2]}, False),
+        ({"a": []}, {"a": [1]}, True),
+        ({"a": {"b": None}}, {"a": {"b": 1, "c": 2}}, True),
+        ({"a": {}}, {"a": [1]}, False),
+        ({}, {"a": 1}, True),
+    ],
+)
+def test_a_part_says_nothing_new_and_nothing_in_another_order(rest: Any, whole: Any, part: bool) -> None:
+    assert is_part(rest, whole) is part

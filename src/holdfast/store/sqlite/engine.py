@@ -45,6 +45,8 @@ from ..base import (
 )
 from . import (
     checks,
+    conversation_reads,
+    conversation_writes,
     key_writes,
     node_writes,
     notice_writes,
@@ -182,10 +184,10 @@ class SQLiteStore:
                 self._search = SearchIndex(self._database, self._forgotten)
             return self._search
 
-    def _forgotten(self, numbers: Sequence[int]) -> None:
-        """The indexer has forgotten these messages; drop the rows that asked for it."""
+    def _forgotten(self, ids: Sequence[int]) -> None:
+        """The indexer has done what these rows of `unindexed` asked for; drop them."""
         self._writer.submit_later(
-            lambda connection: connection.executemany(Q.forgotten, ({"no": no} for no in numbers))
+            lambda connection: connection.executemany(Q.forgotten, ({"id": id_} for id_ in ids))
         )
 
     def start_indexing(self) -> None:
@@ -205,6 +207,14 @@ class SQLiteStore:
     ) -> Page[Session]:
         return await self._read(lambda tx: reads.sessions(tx, wanted, after, limit))
 
+    async def conversation(self, owner: str | None, address: Address) -> Conversation:
+        return await self._read(lambda tx: conversation_reads.conversation(tx, owner, address))
+
+    async def conversations(
+        self, owner: str | None, *, after: str | None = None, limit: int = 20
+    ) -> Page[Conversation]:
+        return await self._read(lambda tx: conversation_reads.conversations(tx, owner, after, limit))
+
     async def line(self, owner: str | None, conversation_id: str) -> list[Session]:
         return await self._read(lambda tx: reads.line(tx, owner, conversation_id))
 
@@ -220,9 +230,10 @@ class SQLiteStore:
         last: int | None = None,
         limit: int | None = None,
         newest_first: bool = False,
+        excluded: bool = True,
     ) -> Page[Message]:
         return await self._read(
-            lambda tx: reads.messages(tx, owner, conversation_id, first, last, limit, newest_first)
+            lambda tx: reads.messages(tx, owner, conversation_id, first, last, limit, newest_first, excluded)
         )
 
     async def visible(
@@ -335,6 +346,31 @@ class SQLiteStore:
             lambda tx: session_writes.fork(tx, owner, session_id, node_id, up_to, key, attached)
         )
 
+    async def create_conversation(
+        self,
+        owner: str,
+        node_id: str,
+        *,
+        messages: Sequence[NewMessage] = (),
+        metadata: Mapping[str, str] | None = None,
+        source: str = "",
+    ) -> Conversation:
+        return await self._write(
+            lambda tx: conversation_writes.create(tx, owner, node_id, messages, metadata or {}, source)
+        )
+
+    async def add_messages(
+        self, owner: str, conversation_id: str, node_id: str, messages: Sequence[NewMessage]
+    ) -> int:
+        return await self._write(
+            lambda tx: conversation_writes.add_messages(tx, owner, conversation_id, node_id, messages)
+        )
+
+    async def set_metadata(
+        self, owner: str | None, conversation_id: str, metadata: Mapping[str, str]
+    ) -> None:
+        await self._write(lambda tx: conversation_writes.set_metadata(tx, owner, conversation_id, metadata))
+
     async def set_title(self, owner: str | None, conversation_id: str, title: str) -> None:
         await self._write(lambda tx: session_writes.set_title(tx, owner, conversation_id, title))
 
@@ -346,6 +382,20 @@ class SQLiteStore:
 
     async def delete_message(self, owner: str | None, conversation_id: str, seq: int) -> None:
         await self._write(lambda tx: session_writes.delete_message(tx, owner, conversation_id, seq))
+        self._cache.clear()
+        self.start_indexing()
+
+    async def reduce_message(
+        self,
+        owner: str | None,
+        conversation_id: str,
+        seq: int,
+        rest: NewMessage,
+        gaps: Sequence[int] = (),
+    ) -> None:
+        await self._write(
+            lambda tx: conversation_writes.reduce_message(tx, owner, conversation_id, seq, rest, gaps)
+        )
         self._cache.clear()
         self.start_indexing()
 

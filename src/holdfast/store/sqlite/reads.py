@@ -117,12 +117,16 @@ def messages(
     last: int | None,
     limit: int | None,
     newest_first: bool,
+    excluded: bool,
 ) -> Page[Message]:
     if limit is not None:
         check_limit(limit, LARGEST_LIST)
     conversation = conversation_of(tx, owner, conversation_id)
+    forward, backward = (
+        (Q.messages_forward, Q.messages_backward) if excluded else (Q.shown_forward, Q.shown_backward)
+    )
     rows = tx.all(
-        Q.messages_backward if newest_first else Q.messages_forward,
+        backward if newest_first else forward,
         conversation=conversation_id,
         first=first,
         last=conversation.last_seq if last is None else last,

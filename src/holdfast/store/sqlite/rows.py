@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -48,6 +49,11 @@ def to_conversation(row: Row) -> Conversation:
         id_, owner, key, title, source, tip, last_seq, token, holder, turn, to_time(created_at), forked_from,
         revision, history,
     )  # fmt: skip
+
+
+def to_conversation_with_metadata(row: Row) -> Conversation:
+    *columns, metadata = row
+    return replace(to_conversation(columns), metadata=msgspec.json.decode(metadata) if metadata else {})
 
 
 def to_session(row: Row) -> Session:
@@ -172,9 +178,18 @@ def to_turn(row: Row) -> Turn:
 
 
 def to_message(row: Row) -> Message:
-    (conversation, seq, session, turn, role, status, created_at, origin, body) = row
+    (conversation, seq, session, turn, role, status, created_at, origin, body, gaps) = row
     return Message(
-        conversation, seq, session, turn, role, MessageStatus(status), to_time(created_at), body, origin
+        conversation,
+        seq,
+        session,
+        turn,
+        role,
+        MessageStatus(status),
+        to_time(created_at),
+        body,
+        origin,
+        tuple(msgspec.json.decode(gaps)) if gaps else (),
     )
 
 

@@ -51,8 +51,11 @@ _TABLE = (
 _FILL = f"""
 SELECT m.no, {_TEXT}, 's' || hex(c.owner) || ' s' || hex(c.id)
 FROM store.messages m JOIN store.conversations c ON c.id = m.conversation
-WHERE m.no > :after AND m.no <= :upto AND m.deleted_at IS NULL
+WHERE m.deleted_at IS NULL
 """
+_NEW = f"{_FILL} AND m.no > :after AND m.no <= :upto"
+_SINGLE = f"{_FILL} AND m.no = :no"
+_CHANGED = f"{_FILL} AND m.no IN (SELECT no FROM store.unindexed) AND m.no <= :upto"
 
 
 def scope_of(name: str) -> str:
@@ -98,7 +101,7 @@ class SearchIndex:
         self._connection: apsw.Connection | None = None
         self._inode = 0
         self._told: set[int] = set()
-        """Deleted messages that are forgotten here, while the rows that asked for it are being dropped."""
+        """Rows of `unindexed` that are dealt with here and are being dropped."""
         self._thread = threading.Thread(target=self._run, name="holdfast-search", daemon=True)
         self._thread.start()
 
@@ -137,11 +140,11 @@ class SearchIndex:
         with self._opened() as connection:
             cursor, newest = self._where(connection)
             rows: list[Any] = connection.execute(
-                "SELECT no FROM store.unindexed ORDER BY no LIMIT ?", (BATCH,)
+                "SELECT id, no FROM store.unindexed ORDER BY id LIMIT ?", (BATCH,)
             ).fetchall()
-            deleted = {no for (no,) in rows}
-            self._told &= deleted
-            forgetting = sorted(deleted - self._told)
+            asked = dict(rows)
+            self._told &= asked.keys()
+            forgetting = sorted(asked.keys() - self._told)
             if newest <= cursor and not forgetting:
                 return False
             with connection:
@@ -152,11 +155,13 @@ class SearchIndex:
                 upto = min(newest, cursor + BATCH)
                 if cursor < upto:
                     connection.execute(
-                        f"INSERT INTO words (rowid, text, scope) {_FILL}", {"after": cursor, "upto": upto}
+                        f"INSERT INTO words (rowid, text, scope) {_NEW}", {"after": cursor, "upto": upto}
                     )
                     connection.execute("UPDATE cursor SET no = ?", (upto,))
-                for no in forgetting:
+                for no in {asked[row] for row in forgetting}:
                     connection.execute("DELETE FROM words WHERE rowid = ?", (no,))
+                    if no <= upto:  # of some, a part is left
+                        connection.execute(f"INSERT INTO words (rowid, text, scope) {_SINGLE}", {"no": no})
         if forgetting:
             self._told.update(forgetting)
             self._forgotten(forgetting)
@@ -196,7 +201,8 @@ class SearchIndex:
 
     def search(self, words: str, scopes: list[str], limit: int) -> tuple[list[int], bool]:
         """Numbers of matching messages, what is behind the cursor first, then the best; and whether there
-        may be more. What was deleted a moment ago may be among them."""
+        may be more. What was deleted a moment ago may be among them; of what has lost a part, only the rest
+        is looked at."""
         match = to_match(words, [scope_of(scope) for scope in scopes])
         while self.lag() > LONGEST_TAIL and self.follow_once():
             pass
@@ -206,17 +212,22 @@ class SearchIndex:
                 connection.execute("DELETE FROM temp.tail")
                 if newest > cursor:
                     connection.execute(
-                        f"INSERT INTO temp.tail (rowid, text, scope) {_FILL}",
+                        f"INSERT INTO temp.tail (rowid, text, scope) {_NEW}",
                         {"after": cursor, "upto": newest},
                     )
+                connection.execute(f"INSERT INTO temp.tail (rowid, text, scope) {_CHANGED}", {"upto": cursor})
                 tail, known = (
                     [
                         int(str(row[0]))
                         for row in connection.execute(
-                            f"SELECT rowid FROM {table}(?) ORDER BY rank LIMIT ?", (match, limit)
+                            f"SELECT rowid FROM {table}(?) WHERE {condition} ORDER BY rank LIMIT ?",
+                            (match, limit),
                         )
                     ]
-                    for table in ("temp.tail", "words")
+                    for table, condition in (
+                        ("temp.tail", "true"),
+                        ("words", "rowid NOT IN (SELECT no FROM store.unindexed)"),
+                    )
                 )
         return [*tail, *known], len(tail) == limit or len(known) == limit
 

@@ -309,10 +309,16 @@ def delete_message(tx: Transaction, owner: str | None, conversation_id: str, seq
     row = tx.one(Q.empty_message, conversation=conversation_id, seq=seq, now=tx.now)
     if row is None:
         raise NotFound("message", f"{conversation_id} number {seq}")
-    tx.run(Q.empty_drafts, conversation=conversation_id, seq=seq)
-    tx.run(Q.unindex_message, no=row[0])
-    tx.run(Q.touch_revision, id=conversation_id)
+    forget_text(tx, conversation_id, seq, row[0])
     tx.event(EventType.MESSAGE_DELETED, conversation.owner, conversation_id, seq=seq)
+
+
+def forget_text(tx: Transaction, conversation_id: str, seq: int, no: int) -> None:
+    """What a message said is gone, or some of it: so is what else would tell of it."""
+    tx.run(Q.empty_drafts, conversation=conversation_id, seq=seq)
+    tx.run(Q.empty_answer, conversation=conversation_id, seq=seq)
+    tx.run(Q.unindex_message, no=no)
+    tx.run(Q.touch_revision, id=conversation_id)
 
 
 def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str) -> int:

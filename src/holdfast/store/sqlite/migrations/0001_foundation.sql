@@ -88,6 +88,7 @@ CREATE TABLE sessions (
 CREATE UNIQUE INDEX sessions_one_open ON sessions (conversation) WHERE ended_at IS NULL;
 CREATE INDEX sessions_by_owner ON sessions (owner, last_activity_at, id);
 CREATE INDEX sessions_by_activity ON sessions (last_activity_at, id);
+CREATE INDEX sessions_first ON sessions (owner) WHERE ordinal = 1;
 CREATE INDEX sessions_attached ON sessions (node) WHERE ended_at IS NULL AND attached = 1;
 CREATE INDEX sessions_due ON sessions (next_due_at) WHERE ended_at IS NULL AND next_due_at IS NOT NULL;
 CREATE TRIGGER sessions_never_reopened BEFORE UPDATE OF ended_at, end_reason ON sessions
@@ -130,14 +131,17 @@ CREATE TABLE messages (
     created_at    INTEGER NOT NULL,
     deleted_at    INTEGER,
     origin        TEXT,
+    gaps          TEXT,        -- places of calls that were deleted from it, so that the others keep theirs
     body          BLOB    NOT NULL,
     UNIQUE (conversation, seq)
 ) STRICT;
 CREATE INDEX messages_marked ON messages (conversation, seq)
     WHERE calls IS NOT NULL OR answers IS NOT NULL OR status <> 'completed' OR deleted_at IS NOT NULL;
 CREATE TRIGGER messages_immutable BEFORE UPDATE ON messages
-WHEN NEW.deleted_at IS NULL OR NEW.conversation <> OLD.conversation OR NEW.seq <> OLD.seq OR length(NEW.body) > 0
-BEGIN SELECT RAISE(ABORT, 'a message never changes; it can only be emptied'); END;
+-- Longer by one: a text of one character that gives way to a null.
+WHEN OLD.deleted_at IS NOT NULL OR length(NEW.body) > iif(NEW.deleted_at IS NULL, length(OLD.body) + 1, 0)
+  OR NEW.conversation <> OLD.conversation OR NEW.seq <> OLD.seq OR NEW.role <> OLD.role OR NEW.status <> OLD.status
+BEGIN SELECT RAISE(ABORT, 'a message never changes; it can only lose what it says'); END;
 
 -- Messages that left every context but stay readable.
 CREATE TABLE exclusions (
@@ -148,8 +152,12 @@ CREATE TABLE exclusions (
     PRIMARY KEY (conversation, seq)
 ) STRICT, WITHOUT ROWID;
 
--- Numbers of messages that the search index must forget. Written with the deletion, cleared by the indexer.
-CREATE TABLE unindexed (no INTEGER PRIMARY KEY) STRICT;
+-- Messages, by their `no`, that the search index must forget, or read anew if something is left of them. Written with
+-- the deletion, cleared by the indexer; ids are never reused, so that it clears what it has seen and nothing else.
+CREATE TABLE unindexed (
+    id  INTEGER PRIMARY KEY AUTOINCREMENT,
+    no  INTEGER NOT NULL
+) STRICT;
 
 -- Idempotency: which turn (by its `no`) a request key stands for, and the hash of the body it came with.
 -- A turn has at most one, and turns are numbered as they begin: the lowest numbers are the oldest.

@@ -21,6 +21,34 @@ VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :forked_from, :anon
 SELECT {conversation_columns} FROM conversations
 WHERE owner = :owner AND history_hash = :history AND anonymous = 1 AND holder IS NULL LIMIT 2;
 
+-- name: conversation_with_metadata
+SELECT {conversation_columns}, metadata FROM conversations WHERE id = :id;
+
+-- name: conversations_of_owner
+-- A page of an owner's conversations, the newest first, below the one whose first session has this number.
+SELECT {conversation_columns}, metadata
+FROM (SELECT conversation, no FROM sessions WHERE owner = :owner AND ordinal = 1 AND no < :below) f
+JOIN conversations ON id = f.conversation ORDER BY f.no DESC LIMIT :limit;
+
+-- name: conversations_of_all
+-- The same for an operator.
+SELECT {conversation_columns}, metadata
+FROM (SELECT conversation, no FROM sessions WHERE ordinal = 1 AND no < :below) f
+JOIN conversations ON id = f.conversation ORDER BY f.no DESC LIMIT :limit;
+
+-- name: first_session
+-- The number of a conversation's first session: sessions are numbered as they are opened.
+SELECT no FROM sessions WHERE conversation = :conversation AND ordinal = 1 AND (:owner IS NULL OR owner = :owner);
+
+-- name: set_metadata
+UPDATE conversations SET metadata = :metadata
+WHERE id = :id AND (:owner IS NULL OR owner = :owner) RETURNING id;
+
+-- name: add_messages
+-- Numbers for messages that no turn says, only while no turn runs. What is shown has changed.
+UPDATE conversations SET last_seq = last_seq + :count, history_hash = NULL
+WHERE id = :id AND holder IS NULL RETURNING last_seq;
+
 -- name: insert_alias
 INSERT INTO aliases (owner, alias, conversation, created_at) VALUES (:owner, :alias, :conversation, :now);
 

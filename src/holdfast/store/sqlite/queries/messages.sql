@@ -1,5 +1,5 @@
 -- fragment: message_columns
-conversation, seq, session, turn, role, status, created_at, origin, body
+conversation, seq, session, turn, role, status, created_at, origin, body, gaps
 
 -- name: insert_message
 INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body)
@@ -17,6 +17,19 @@ WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_
 -- The newest messages that a client has been shown and that still count.
 SELECT {message_columns} FROM messages m
 WHERE m.conversation = :conversation AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq DESC LIMIT :limit;
+
+-- name: shown_forward
+-- Like messages_forward, without what was excluded.
+SELECT {message_columns} FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq LIMIT :limit;
+
+-- name: shown_backward
+SELECT {message_columns} FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
 ORDER BY m.seq DESC LIMIT :limit;
 
@@ -87,20 +100,31 @@ ORDER BY m.seq;
 UPDATE messages SET body = x'', calls = NULL, answers = NULL, deleted_at = :now
 WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
 
+-- name: reduce_message
+-- Something of what it said is gone, the rest stays.
+UPDATE messages SET body = :body, calls = :calls, gaps = :gaps
+WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
+
+-- name: empty_answer
+-- The probabilities of the words of a deleted reply name its words.
+UPDATE turns SET answer = iif(json_valid(CAST(answer AS TEXT)),
+    CAST(json_remove(CAST(answer AS TEXT), '$.choices[0].logprobs') AS BLOB), NULL)
+WHERE answer IS NOT NULL AND id = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
+
 -- name: empty_drafts
 -- The checkpoints that led up to a deleted message say what it said.
 DELETE FROM drafts WHERE after_seq < :seq
   AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
 
 -- name: unindex_message
-INSERT INTO unindexed (no) VALUES (:no) ON CONFLICT DO NOTHING;
+INSERT INTO unindexed (no) VALUES (:no);
 
 -- name: unindex_conversation
-INSERT INTO unindexed (no) SELECT no FROM messages WHERE conversation = :conversation ON CONFLICT DO NOTHING;
+INSERT INTO unindexed (no) SELECT no FROM messages WHERE conversation = :conversation;
 
 -- name: forgotten
--- The indexer has forgotten this one.
-DELETE FROM unindexed WHERE no = :no;
+-- The indexer has done what this row asked for.
+DELETE FROM unindexed WHERE id = :id;
 
 -- name: message_total
 SELECT count(*) FROM messages m WHERE :owner IS NULL OR EXISTS (
@@ -111,6 +135,7 @@ SELECT count(*) FROM conversations WHERE :owner IS NULL OR owner = :owner;
 
 -- name: found_message
 -- A search hit, read from the truth: only if it is still there and the owner's.
-SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at, m.origin, m.body, c.key, c.title
+SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at, m.origin, m.body, m.gaps,
+       c.key, c.title
 FROM messages m JOIN conversations c ON c.id = m.conversation
 WHERE m.no = :no AND m.deleted_at IS NULL AND (:owner IS NULL OR c.owner = :owner);

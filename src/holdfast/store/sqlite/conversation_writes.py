@@ -1,0 +1,128 @@
+"""What clients do to conversations outside of any turn: begin one, add to it, note something about it, take a
+part of a message away.
+
+Adding needs the conversation to be free, like everything that moves its line of sessions; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ...domain.conversations import Address, Conversation, check_metadata
+from ...domain.events import EventType
+from ...domain.messages import NewMessage, is_part
+from ...domain.sessions import Session, opening_after
+from ...errors import BadInput, Conflict, ConversationBusy, NotFound
+from .conversation_reads import conversation
+from .places import conversation_of, session_of
+from .rows import to_json
+from .session_writes import (
+    continue_conversation,
+    forget_text,
+    open_conversation,
+    require_node,
+    settle_left_behind,
+)
+from .transaction import Q, Transaction
+
+
+def create(
+    tx: Transaction,
+    owner: str,
+    node_id: str,
+    messages: Sequence[NewMessage],
+    metadata: Mapping[str, str],
+    source: str,
+) -> Conversation:
+    check_metadata(metadata)
+    require_node(tx, node_id)
+    session = open_conversation(tx, owner, Address(), None, source, copied=len(messages))
+    if metadata:
+        tx.run(Q.set_metadata, id=session.conversation_id, owner=owner, metadata=to_json(metadata))
+    if messages:
+        _store(tx, session, messages, len(messages))
+    return conversation(tx, owner, Address(id=session.conversation_id))
+
+
+def add_messages(
+    tx: Transaction, owner: str, conversation_id: str, node_id: str, messages: Sequence[NewMessage]
+) -> int:
+    if not messages:
+        raise BadInput("there must be at least one message to add")
+    require_node(tx, node_id)
+    known = conversation_of(tx, owner, conversation_id)
+    if known.holder is not None and tx.one(Q.holder_is_gone, id=known.id) is None:
+        raise ConversationBusy(known.id, known.holder, known.turn_id)
+    settle_left_behind(tx, known.id)
+    session = _session_for(tx, conversation_of(tx, owner, known.id), node_id)
+    row = tx.one(Q.add_messages, id=known.id, count=len(messages))
+    assert row is not None  # it has just been found or made free
+    last_seq: int = row[0]
+    _store(tx, session, messages, last_seq)
+    tx.run(Q.touch_session, id=session.id, now=tx.now, model=None, input_tokens=0, output_tokens=0)
+    return last_seq
+
+
+def _session_for(tx: Transaction, known: Conversation, node_id: str) -> Session:
+    """The open tip, which outlives its process from now on if another node speaks in it; or the next of the
+    line."""
+    tip = session_of(tx, None, known.tip_id)
+    opening = opening_after(tip, known.last_seq)
+    if opening is not None:
+        return continue_conversation(tx, known, opening, None, tip.source)
+    if tip.attached and tip.node_id != node_id:
+        tx.run(Q.detach_session, id=tip.id, node=node_id)
+        tx.event(EventType.SESSION_DETACHED, tip.owner, tip.conversation_id, tip.id)
+    return tip
+
+
+def _store(tx: Transaction, session: Session, messages: Sequence[NewMessage], last_seq: int) -> None:
+    tx.insert_messages(messages, session.conversation_id, last_seq, session.id, None)
+    tx.event(
+        EventType.MESSAGES_ADDED,
+        session.owner,
+        session.conversation_id,
+        session.id,
+        first=last_seq - len(messages) + 1,
+        last=last_seq,
+    )
+
+
+def set_metadata(
+    tx: Transaction, owner: str | None, conversation_id: str, metadata: Mapping[str, str]
+) -> None:
+    noted = to_json(check_metadata(metadata)) if metadata else None
+    if tx.one(Q.set_metadata, id=conversation_id, owner=owner, metadata=noted) is None:
+        raise NotFound("conversation", conversation_id)
+
+
+def reduce_message(
+    tx: Transaction,
+    owner: str | None,
+    conversation_id: str,
+    seq: int,
+    rest: NewMessage,
+    gaps: Sequence[int],
+) -> None:
+    known = conversation_of(tx, owner, conversation_id)
+    row = tx.one(Q.body, conversation=conversation_id, seq=seq)
+    if row is None or not row[0]:
+        raise NotFound("message", f"{conversation_id} number {seq}")
+    whole, left = msgspec.json.decode(row[0]), msgspec.json.decode(rest.body)
+    if left == whole or left.get("role") != whole["role"] or not is_part(left, whole):
+        raise Conflict(
+            f"message {seq} of {conversation_id} says something else now; look again before taking from it"
+        )
+    changed = tx.one(
+        Q.reduce_message,
+        conversation=conversation_id,
+        seq=seq,
+        body=rest.body,
+        calls=to_json(rest.calls) if rest.calls else None,
+        gaps=to_json(sorted(gaps)) if gaps else None,
+    )
+    assert changed is not None
+    forget_text(tx, conversation_id, seq, changed[0])
+    tx.event(EventType.MESSAGE_REDUCED, known.owner, conversation_id, seq=seq)
