@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from holdfast.domain.messages import Message, MessageStatus, new_message
 from holdfast.errors import BadInput
 from holdfast.surfaces.openai.input_items import messages_from_input, referenced_ids
+from holdfast.surfaces.openai.item_events import whole_item
 from holdfast.surfaces.openai.item_ids import ItemName, ItemPart, item_id, parse_item_id
 from holdfast.surfaces.openai.items import item_page, items_from, items_of, listed, without_item
 from holdfast.surfaces.openai.parameters import BadParameter
@@ -728,6 +729,8 @@ def test_whatever_was_stored_can_be_shown(fields: dict[str, Any]) -> None:
             continue
         items = items_of(message)
         assert items
+        for at, item in enumerate(items if role == "assistant" else ()):
+            whole_item(item, at)
         ids = [item["id"] for item in items]
         assert len(set(ids)) == len(ids)
         for name in ids:

@@ -27,6 +27,7 @@ Part = dict[str, Any]
 
 TEXTS = ("input_text", "output_text", "text")
 SHOWN = ("input_image", "input_file", "input_audio")
+THOUGHTS = ("thinking", "reasoning_text")
 FILE_FIELDS = ("file_data", "file_id", "filename")
 
 
@@ -111,7 +112,7 @@ def input_parts(content: object) -> list[Part]:
 
 def _input_part(part: Mapping[str, Any]) -> Part:
     match part.get("type"):
-        case "text":
+        case "text" | None:
             return {"type": "input_text", "text": shown(part.get("text")), **_others(part, "type", "text")}
         case "image_url":
             image = part.get("image_url")
@@ -126,7 +127,7 @@ def _input_part(part: Mapping[str, Any]) -> Part:
             file = part.get("file")
             facts = file if isinstance(file, Mapping) else {}
             return {"type": "input_file", **_others(facts, "type"), **_others(part, "type", "file")}
-    return dict(part)
+    return {**part, "type": shown(part["type"])}
 
 
 def output_parts(message: Mapping[str, Any]) -> list[Part]:
@@ -134,15 +135,14 @@ def output_parts(message: Mapping[str, Any]) -> list[Part]:
     content, refusal = message.get("content"), message.get("refusal")
     parts = []
     for part in _parts([content] if isinstance(content, str) and content else content):
-        if part.get("type") == "text":
-            others = _others(part, "type", "text", "annotations")
+        name = part.get("type")
+        if name is None or name in TEXTS:
+            others = _others(part, "type", "text", "annotations", "logprobs")
             parts.append({**output_text(shown(part.get("text")), part.get("annotations")), **others})
-        elif part.get("type") == "refusal":
-            parts.append(
-                {"type": "refusal", "refusal": shown(part.get("refusal")), **_others(part, "refusal")}
-            )
-        elif part.get("type") != "thinking":
-            parts.append(dict(part))
+        elif name == "refusal":
+            parts.append({**part, "refusal": shown(part.get("refusal"))})
+        elif name not in THOUGHTS:
+            parts.append({**part, "type": shown(name)})
     if isinstance(message.get("annotations"), list):
         first = next((part for part in parts if part["type"] == "output_text"), None)
         if first is not None:
@@ -164,13 +164,13 @@ def thoughts(content: object) -> str:
     return "".join(
         shown(piece.get("thinking") or piece.get("text"))
         for part in _parts(content)
-        if part.get("type") == "thinking"
+        if part.get("type") in THOUGHTS
         for piece in _parts(part.get("thinking") if isinstance(part.get("thinking"), list) else [part])
     )
 
 
 def without_thoughts(content: list[Any]) -> list[Any]:
-    return [part for part in content if not (isinstance(part, Mapping) and part.get("type") == "thinking")]
+    return [part for part in content if not (isinstance(part, Mapping) and part.get("type") in THOUGHTS)]
 
 
 def shown(value: object) -> str:
