@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from ...domain.messages import instruction
-from ...domain.turns import TurnOutdated, TurnRepeated
-from ...errors import ConversationBusy
+from ...domain.turns import Seen, TurnOutdated, TurnRepeated
+from ...errors import ConversationBusy, ToolCallClosed
 from ...runtime.continuity import Placed
 from ...runtime.running_turn import RunningTurn
 from ...runtime.turn_runner import Order
@@ -15,6 +16,8 @@ from .call import Call
 from .naming import Naming
 
 MOST_TRIES = 100
+NEVER = Seen("nowhere", 0, 0)
+"""What no conversation looks like."""
 
 
 async def ask(
@@ -25,13 +28,18 @@ async def ask(
     prompt = services.settings.agent.system_prompt
     if prompt:
         order = replace(order, instructions=(instruction(prompt), *order.instructions))
-    wait_seconds = services.settings.server.busy_wait_seconds
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + services.settings.server.busy_wait_seconds
     for _ in range(MOST_TRIES):
-        placed = await place()
+        left = max(0.0, deadline - loop.time())
+        try:
+            placed = await place()
+        except ToolCallClosed as refusal:
+            return await _asked_before(call, order, left, refusal)
         attempt = replace(
             order, request=placed.applied_to(order.request), prints=placed.prints, history=placed.history
         )
-        outcome = await services.runner.begin(attempt, wait_seconds, interrupt=naming.interrupts_others)
+        outcome = await services.runner.begin(attempt, left, interrupt=naming.interrupts_others)
         if not isinstance(outcome, TurnOutdated):
             if naming.alias is not None and isinstance(outcome, RunningTurn):
                 await services.store.add_alias(
@@ -39,3 +47,15 @@ async def ask(
                 )
             return outcome
     raise ConversationBusy(str(naming.address))
+
+
+async def _asked_before(
+    call: Call, order: Order, wait_seconds: float, refusal: ToolCallClosed
+) -> RunningTurn | TurnRepeated:
+    """Results that have come too late, unless they are those of a request that is sent again: then it is
+    answered as such. Nothing new begins here."""
+    known = replace(order, request=replace(order.request, seen=NEVER, again=True))
+    outcome = await call.services.runner.begin(known, wait_seconds)
+    if isinstance(outcome, TurnOutdated):
+        raise refusal
+    return outcome
