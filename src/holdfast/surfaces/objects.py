@@ -14,6 +14,7 @@ from ..domain.events import Event
 from ..domain.keys import ApiKey
 from ..domain.messages import Message
 from ..domain.nodes import Liveness, Node
+from ..domain.notices import Notice
 from ..domain.sessions import Session, SessionState
 from ..domain.turns import Turn
 from ..store.base import Found, Statistics
@@ -146,6 +147,46 @@ def event(value: Event) -> Object:
         "turn_id": value.turn_id,
         "data": dict(value.data),
     }
+
+
+def notice(value: Notice, *, with_owner: bool = False) -> Object:
+    fields: Object = {
+        "id": value.id,
+        "conversation_id": value.conversation_id,
+        "key": value.key,
+        "kind": value.kind,
+        "text": value.text,
+        "created_at": time(value.created_at),
+        "delivered_at": time(value.delivered_at),
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def living(value: Session, state: SessionState, doing: str | None, *, with_owner: bool = False) -> Object:
+    """A session among those that are alive: what it is doing, and since when it does that or nothing."""
+    fields: Object = {
+        "session_id": value.id,
+        "conversation_id": value.conversation_id,
+        "key": value.key,
+        "source": value.source,
+        "title": value.title,
+        "model": value.model,
+        "state": state.value,
+        "doing": doing,
+        "since": time(value.ended_at or value.last_activity_at),  # nothing moves that time while a turn runs
+        "last_activity_at": time(value.last_activity_at),
+        "last_heartbeat_at": time(value.last_heartbeat_at),
+        "node": value.running_node or value.node_id,
+        "host": value.host,
+        "processes": [],
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def gone(value: Session, *, with_owner: bool = False) -> Object:
+    """A session that has just ended, in the same words."""
+    told = living(value, SessionState.ENDED, None, with_owner=with_owner)
+    return {**told, "ended_at": time(value.ended_at), "end_reason": value.end_reason}
 
 
 def node(value: Node, liveness: Liveness, why: str) -> Object:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 
 from ..domain.conversations import Address
 from ..domain.ids import is_ours
-from ..domain.nodes import Liveness
+from ..domain.nodes import Liveness, Node
 from ..domain.sessions import Session, SessionState
 from ..errors import NotFound
 from ..runtime.states import states_of
 from ..store.base import Page, Place, SessionFilter, Store
 
 SCAN = 200
+MOST_LIVING = 10_000
 DEEPEST_FORK = 50
 
 
@@ -65,12 +66,15 @@ async def page_of_sessions(
     limit: int = 20,
 ) -> tuple[Page[Session], Mapping[str, SessionState]]:
     """A page of sessions with the state of each. Active, idle and orphaned depend on who is alive, which the
-    store cannot ask in a query, so for them pages are looked through until enough have been found."""
+    store cannot ask in a query: active and orphaned ones are looked for where somebody stands behind them,
+    and of idle ones pages are looked through until enough have been found."""
     if state is None or state is SessionState.ENDED:
         if state is SessionState.ENDED:
             wanted = replace(wanted, ended=True)
         page = await store.sessions(wanted, after=after, limit=limit)
         return page, await states_of(store, page.items)
+    if state is not SessionState.IDLE:
+        return await _page_of_the_living(store, wanted, state, after, limit)
     wanted = replace(wanted, ended=False)
     found: list[Session] = []
     states: dict[str, SessionState] = {}
@@ -82,6 +86,42 @@ async def page_of_sessions(
         if len(found) > limit or not page.has_more:
             return Page(found[:limit], len(found) > limit), states
         after = page.items[-1].id
+
+
+async def _page_of_the_living(
+    store: Store, wanted: SessionFilter, state: SessionState, after: str | None, limit: int
+) -> tuple[Page[Session], Mapping[str, SessionState]]:
+    cursor = await store.session(wanted.owner, after) if after is not None else None
+    living = await store.alive(wanted.owner, limit=MOST_LIVING)
+    states = await states_of(store, living)
+    found = [
+        session
+        for session in living
+        if states[session.id] is state
+        and (cursor is None or (session.last_activity_at, session.id) < (cursor.last_activity_at, cursor.id))
+        and (wanted.source is None or session.source == wanted.source)
+        and (wanted.key is None or session.key == wanted.key)
+        and (wanted.title is None or wanted.title.lower() in _heading(session).lower())
+    ]
+    return Page(found[:limit], len(found) > limit), states
+
+
+def _heading(session: Session) -> str:
+    return f"{session.title or ''} {session.key or ''}"
+
+
+async def judged_nodes(store: Store, *, gone: bool = False) -> list[tuple[Node, Liveness, str]]:
+    """Nodes, the living first, each with whether it lives and how that is known; with `gone`, also those that
+    have left or were reaped."""
+    everyone = await store.nodes(gone=gone)
+    present = [node for node in everyone if not node.gone]
+    proofs = await store.probe(present)
+    judged = [(node, *proofs[node.id]) for node in present]
+    for node in everyone:
+        if node.gone:
+            why = "left in good order" if node.left_at else "found dead or hung, and reaped"
+            judged.append((node, Liveness.DEAD, why))
+    return judged
 
 
 async def lineage_of(store: Store, owner: str | None, conversation_id: str, deep: int = 0) -> Lineage:

@@ -24,6 +24,7 @@ class Parameter:
     meaning: str
     schema: Schema = field(default_factory=lambda: {"type": "string"})
     where: str = "query"
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Route:
     """Does it answer without a key?"""
     parameters: tuple[Parameter, ...] = ()
     body: Schema | None = None
+    body_optional: bool = False
     answer: Schema = field(default_factory=lambda: {"type": "object"})
     status: int = 200
     media_types: tuple[str, ...] = ("application/json",)

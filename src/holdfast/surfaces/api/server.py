@@ -29,7 +29,21 @@ from ...runtime.key_keeper import KeyKeeper
 from ...runtime.turn_runner import TurnRunner
 from ...settings import Settings
 from ...store.base import Store
-from . import chat, health, responses, upstream_models
+from . import (
+    activity,
+    chat,
+    events,
+    health,
+    nodes,
+    notices,
+    openapi,
+    responses,
+    search,
+    session_acts,
+    sessions,
+    turns,
+    upstream_models,
+)
 from .call import Endpoint, Services
 from .doors import Doors
 from .meters import Meters
@@ -37,7 +51,21 @@ from .routes import Route, mounted, unknown
 
 log = logging.getLogger(__name__)
 
-ROUTES: tuple[Route, ...] = (*chat.ROUTES, *responses.ROUTES, *upstream_models.ROUTES, *health.ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *chat.ROUTES,
+    *responses.ROUTES,
+    *upstream_models.ROUTES,
+    *sessions.ROUTES,
+    *session_acts.ROUTES,
+    *turns.ROUTES,
+    *activity.ROUTES,
+    *events.ROUTES,
+    *notices.ROUTES,
+    *search.ROUTES,
+    *nodes.ROUTES,
+    *health.ROUTES,
+    *openapi.routes_of(lambda: ROUTES),
+)
 
 KEEP_ALIVE_SECONDS = 75
 GRACE_SECONDS = 5

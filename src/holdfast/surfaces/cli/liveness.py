@@ -155,17 +155,11 @@ async def nodes(
 
 async def _judged(opened: Opened, gone: bool) -> list[tuple[Node, Liveness, str]]:
     """Nodes, the living first, each with whether it lives and why; also those that were reaped just now."""
-    from ...domain.nodes import Liveness
+    from ..readings import judged_nodes
 
     reaped = opened.swept.nodes
-    everyone = await opened.store.nodes(gone=gone or bool(reaped))
-    present = [node for node in everyone if not node.gone]
-    proofs = await opened.store.probe(present)
-    judged = [(node, *proofs[node.id]) for node in present]
-    for node in everyone:
-        if node.id in reaped:
-            judged.append((node, Liveness.DEAD, f"{reaped[node.id]}; reaped just now"))
-        elif gone and node.gone:
-            why = "left in good order" if node.left_at else "found dead or hung, and reaped"
-            judged.append((node, Liveness.DEAD, why))
-    return judged
+    return [
+        (node, liveness, f"{reaped[node.id]}; reaped just now" if node.id in reaped else why)
+        for node, liveness, why in await judged_nodes(opened.store, gone=gone or bool(reaped))
+        if gone or not node.gone or node.id in reaped
+    ]

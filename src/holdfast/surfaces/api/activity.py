@@ -1,0 +1,80 @@
+"""`GET /api/activity`: what is alive right now, cheap to poll.
+
+The reads are bounded however much is stored. The ETag is of everything but `as_of`: who polls with
+If-None-Match gets a 304 without a body until something has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+
+import msgspec
+
+from ...domain.sessions import Session, SessionState
+from ...platforms import identity
+from ...runtime.states import states_of
+from .. import objects
+from .call import Answer, Call, Reply
+from .owners import OWNERS, owners_of, shows_owner
+from .routes import Parameter, Route
+from .schemas import ref
+
+ENDED_FOR = timedelta(seconds=60)
+"""How long one that has ended is still told of."""
+
+
+async def activity(call: Call) -> Answer:
+    owner, store = owners_of(call), call.store
+    now = store.now()
+    living, ended = await asyncio.gather(store.alive(owner), store.ended_since(owner, now - ENDED_FOR))
+    states = await states_of(store, living)
+    with_owner = shows_owner(call)
+    told = {
+        "node": call.services.holdfast.node_id,
+        "host": identity().host,
+        "running_turns": sum(state is SessionState.ACTIVE for state in states.values()),
+        "data": [
+            objects.living(session, states[session.id], _doing(session, states), with_owner=with_owner)
+            for session in living
+        ],
+        "ended": [objects.gone(session, with_owner=with_owner) for session in ended],
+    }
+    tag = f'W/"{sha256(msgspec.json.encode(told)).hexdigest()[:32]}"'
+    headers = {"etag": tag, "cache-control": "no-cache"}
+    if tag in (call.header("if-none-match") or ""):
+        return NotModified(headers)
+    return Reply({"as_of": objects.time(now), **told}, headers=headers)
+
+
+@dataclass(frozen=True, slots=True)
+class NotModified:
+    """You have it already."""
+
+    headers: Mapping[str, str]
+
+    async def send(self, call: Call) -> None:
+        await call.start(304, self.headers)
+        await call.send({"type": "http.response.body", "body": b""})
+
+
+def _doing(session: Session, states: Mapping[str, SessionState]) -> str | None:
+    return "model" if states[session.id] is SessionState.ACTIVE else None
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/api/activity",
+        activity,
+        "What is alive right now, and what has ended in the last minute. 304 if nothing has changed.",
+        parameters=(
+            Parameter("if-none-match", "The `ETag` of the last answer.", where="header"),
+            OWNERS,
+        ),
+        answer=ref("Activity"),
+    ),
+)

@@ -1,0 +1,188 @@
+"""The public objects as JSON schemas, for `/openapi.json`. `surfaces/objects.py` makes what they describe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...domain.messages import MessageStatus
+from ...domain.nodes import Liveness, NodeKind
+from ...domain.sessions import Edge, SessionState
+from ...domain.turns import TurnStatus
+
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+MAYBE_TEXT: Schema = {"type": ["string", "null"]}
+TIME: Schema = {"type": "string", "format": "date-time"}
+MAYBE_TIME: Schema = {"type": ["string", "null"], "format": "date-time"}
+NUMBER: Schema = {"type": "integer", "minimum": 0}
+FLAG: Schema = {"type": "boolean"}
+
+
+def ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def list_of(name: str) -> Schema:
+    """A list in OpenAI's shape."""
+    return _object(
+        object={"const": "list"},
+        data={"type": "array", "items": ref(name)},
+        first_id=_MAYBE_ID,
+        last_id=_MAYBE_ID,
+        has_more=FLAG,
+    )
+
+
+def one_of(*values: str, null: bool = False) -> Schema:
+    kinds: Schema = {"type": ["string", "null"] if null else "string"}
+    return {**kinds, "enum": [*values, *([None] if null else [])]}
+
+
+def _object(required: bool = True, /, **properties: Schema) -> Schema:
+    schema: Schema = {"type": "object", "properties": properties}
+    return {**schema, "required": list(properties)} if required else schema
+
+
+_MAYBE_ID: Schema = {"type": ["string", "integer", "null"]}
+_USAGE = _object(input_tokens=NUMBER, output_tokens=NUMBER)
+_PLACE: Schema = {
+    "session_id": TEXT,
+    "conversation_id": TEXT,
+    "key": MAYBE_TEXT,
+    "source": TEXT,
+    "title": MAYBE_TEXT,
+    "model": MAYBE_TEXT,
+    "state": one_of(*SessionState),
+    "doing": MAYBE_TEXT,
+    "since": TIME,
+    "last_activity_at": TIME,
+    "last_heartbeat_at": MAYBE_TIME,
+    "node": MAYBE_TEXT,
+    "host": MAYBE_TEXT,
+    "processes": {"type": "array", "items": {"type": "object"}},
+}
+
+SCHEMAS: dict[str, Schema] = {
+    "Error": _object(
+        error=_object(message=TEXT, type=TEXT, param=MAYBE_TEXT, code=MAYBE_TEXT),
+    ),
+    "Session": _object(
+        id=TEXT,
+        conversation_id=TEXT,
+        key=MAYBE_TEXT,
+        source=TEXT,
+        title=MAYBE_TEXT,
+        state=one_of(*SessionState),
+        attached=FLAG,
+        edge=one_of(*Edge, null=True),
+        parent_id=MAYBE_TEXT,
+        tip_id=TEXT,
+        node=MAYBE_TEXT,
+        host=MAYBE_TEXT,
+        opened_at=TIME,
+        last_activity_at=TIME,
+        last_heartbeat_at=MAYBE_TIME,
+        next_due_at=MAYBE_TIME,
+        ended_at=MAYBE_TIME,
+        end_reason=MAYBE_TEXT,
+        message_count=NUMBER,
+        usage=_USAGE,
+        model=MAYBE_TEXT,
+        flush=_object(
+            state=one_of("none", "pending", "running", "done", "dead"), attempts=NUMBER, error=MAYBE_TEXT
+        ),
+    ),
+    "DeletedSession": _object(
+        id=TEXT, object={"const": "session.deleted"}, conversation_id=TEXT, deleted={"const": True}
+    ),
+    "Message": _object(
+        id=TEXT,
+        seq=NUMBER,
+        session_id=TEXT,
+        turn_id=MAYBE_TEXT,
+        role=TEXT,
+        content={},
+        tool_calls={},
+        tool_call_id={},
+        created_at=TIME,
+        status=one_of(*MessageStatus),
+    ),
+    "ContextMessage": {
+        "type": "object",
+        "description": "A message as the model would get it.",
+        "properties": {"role": TEXT},
+        "required": ["role"],
+    },
+    "Found": {
+        "allOf": [
+            ref("Message"),
+            _object(conversation_id=TEXT, key=MAYBE_TEXT, title=MAYBE_TEXT, snippet=TEXT),
+        ]
+    },
+    "Turn": _object(
+        id=TEXT,
+        session_id=TEXT,
+        conversation_id=TEXT,
+        status=one_of(*TurnStatus),
+        error=MAYBE_TEXT,
+        started_at=TIME,
+        ended_at=MAYBE_TIME,
+        node=TEXT,
+        usage={"anyOf": [_USAGE, {"type": "null"}]},
+        response_id=MAYBE_TEXT,
+    ),
+    "Lineage": _object(
+        object={"const": "lineage"},
+        conversation_id=TEXT,
+        key=MAYBE_TEXT,
+        title=MAYBE_TEXT,
+        forked_from=MAYBE_TEXT,
+        data={
+            "type": "array",
+            "items": {"allOf": [ref("Session"), _object(first_seq=NUMBER, last_seq=NUMBER)]},
+        },
+        forks={"type": "array", "items": ref("Lineage")},
+    ),
+    "Event": _object(
+        id=NUMBER,
+        at=TIME,
+        type=TEXT,
+        conversation_id=MAYBE_TEXT,
+        session_id=MAYBE_TEXT,
+        turn_id=MAYBE_TEXT,
+        data={"type": "object"},
+    ),
+    "Notice": _object(
+        id=TEXT,
+        conversation_id=TEXT,
+        key=MAYBE_TEXT,
+        kind=TEXT,
+        text=TEXT,
+        created_at=TIME,
+        delivered_at=MAYBE_TIME,
+    ),
+    "Node": _object(
+        id=TEXT,
+        kind=one_of(*NodeKind),
+        host=TEXT,
+        pid=NUMBER,
+        state=one_of(*Liveness),
+        why=TEXT,
+        started_at=MAYBE_TIME,
+        last_heartbeat_at=MAYBE_TIME,
+        left_at=MAYBE_TIME,
+        reaped_at=MAYBE_TIME,
+    ),
+    "Living": _object(**_PLACE),
+    "Gone": _object(**_PLACE, ended_at=TIME, end_reason=TEXT),
+    "Activity": _object(
+        as_of=TIME,
+        node=TEXT,
+        host=TEXT,
+        running_turns=NUMBER,
+        data={"type": "array", "items": ref("Living")},
+        ended={"type": "array", "items": ref("Gone")},
+    ),
+    "Health": _object(status=TEXT, running_turns=NUMBER, idle_seconds={"type": "number"}),
+}

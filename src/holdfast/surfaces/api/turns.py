@@ -1,0 +1,85 @@
+"""`GET /api/turns/{id}`, `POST /api/turns/{id}/retry`: one turn, and taking it up again by hand.
+
+A retry goes on with a turn that was interrupted or has failed, as long as it is the newest: what the user
+said and finished tool calls stay, the partial reply leaves the context, no tool is run again. The model is
+asked as the settings say: what a chat request brought along for its one turn (instructions, tools, a
+temperature) was never stored. Of a response what its object repeats is used again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...domain.conversations import Address
+from ...domain.ids import new_id
+from ...domain.messages import instruction
+from ...domain.turns import Turn, TurnRequest, TurnStatus
+from ...errors import Conflict
+from ...runtime.running_turn import RunningTurn
+from ...runtime.turn_runner import Order
+from .. import objects
+from ..openai.responses_request import parse
+from .call import Call, Reply
+from .chat import ChatTelling
+from .owners import OWNER, owner_of
+from .responses import ResponseTelling
+from .routes import Route
+from .schemas import ref
+from .streams import HEADERS_SECONDS
+
+FINAL = (TurnStatus.COMPLETED, TurnStatus.CANCELLED)
+
+
+async def turn(call: Call) -> Reply:
+    return Reply(objects.turn(await call.store.turn(owner_of(call), call.path("id"))))
+
+
+async def retry(call: Call) -> Reply:
+    owner = owner_of(call)
+    known = await call.store.turn(owner, call.path("id"))
+    if known.status in FINAL:
+        raise Conflict(
+            f"turn {known.id} is {known.status.value}; only one that was interrupted or has failed can be "
+            "taken up again"
+        )
+    wait_seconds = call.services.settings.server.busy_wait_seconds
+    running = await call.services.runner.begin(await _order(call, known), wait_seconds)
+    if isinstance(running, RunningTurn):
+        await running.ended(HEADERS_SECONDS)
+    now = await call.store.turn(owner, known.id)
+    return Reply(objects.turn(now), 202 if now.status is TurnStatus.RUNNING else 200)
+
+
+async def _order(call: Call, known: Turn) -> Order:
+    request = TurnRequest(
+        turn_id=new_id("turn"),
+        owner=known.owner,
+        node_id=call.services.holdfast.node_id,
+        address=Address(id=known.conversation_id, create=False),
+        messages=(),
+        retries=known.id,
+        model=known.model,
+    )
+    prompt = call.services.settings.agent.system_prompt
+    instructions = (instruction(prompt),) if prompt else ()
+    if known.response_id is None:
+        return Order(request, ChatTelling(wants_usage=False), instructions, model=known.model)
+    response = await call.store.response(known.owner, known.response_id)
+    kept = msgspec.json.decode(response.request)
+    asked = parse({**kept["echo"], "model": kept["model"], "background": response.background, "input": "-"})
+    if asked.instructions:
+        instructions = (*instructions, instruction(asked.instructions))
+    return Order(request, ResponseTelling(response.id, asked), instructions, asked.options, known.model)
+
+
+ROUTES = (
+    Route("GET", "/api/turns/{id}", turn, "One turn.", parameters=(OWNER,), answer=ref("Turn")),
+    Route(
+        "POST",
+        "/api/turns/{id}/retry",
+        retry,
+        "Take up the newest turn again that was interrupted or has failed. 202: it still runs.",
+        parameters=(OWNER,),
+        answer=ref("Turn"),
+    ),
+)
