@@ -62,6 +62,7 @@ class TurnRunner:
         model: Model,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         on_speech: Callable[[], None] = lambda: None,
+        on_end: Callable[[TurnStatus], None] = lambda status: None,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -69,6 +70,7 @@ class TurnRunner:
         self._model = model
         self._checkpoint_seconds = checkpoint_seconds
         self._on_speech = on_speech
+        self._on_end = on_end
         self._running: dict[str, RunningTurn] = {}
         self._beginning: dict[str, asyncio.Future[RunningTurn | None]] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -190,6 +192,7 @@ class TurnRunner:
             self._running.pop(running.turn.id, None)
             self._keeper.ran(running.turn.id)
             self._on_speech()
+        self._on_end(TurnStatus.COMPLETED if isinstance(outcome, Answered) else outcome.status)
         running.finish(
             outcome, running.last_words if isinstance(outcome, Answered) else order.telling.end(outcome)
         )

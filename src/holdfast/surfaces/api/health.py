@@ -6,6 +6,7 @@ from ...domain.keys import check_admin
 from .call import Call, Reply
 from .failures import Refusal
 from .routes import Route
+from .schemas import ref
 
 
 async def healthz(call: Call) -> Reply:
@@ -30,11 +31,20 @@ async def readyz(call: Call) -> Reply:
 
 async def metrics(call: Call) -> Reply:
     check_admin(call.caller, "/metrics")
-    return Reply(call.services.meters.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    services = call.services
+    text = services.meters.text(len(services.runner.running), await call.store.figures())
+    return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 ROUTES = (
-    Route("GET", "/healthz", healthz, "Is it alive, and would stopping now interrupt someone?", open=True),
+    Route(
+        "GET",
+        "/healthz",
+        healthz,
+        "Is it alive, and would stopping now interrupt someone?",
+        open=True,
+        answer=ref("Health"),
+    ),
     Route("GET", "/readyz", readyz, "Can it serve?", open=True),
     Route("GET", "/metrics", metrics, "Figures for Prometheus; admin keys.", media_types=("text/plain",)),
 )

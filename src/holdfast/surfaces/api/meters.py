@@ -1,6 +1,7 @@
 """What the server counts: requests, turns, time since anybody asked for anything.
 
-Kept in Prometheus' client library; `/metrics` prints it. Labels are routes and statuses, never ids or owners.
+Kept in Prometheus' client library; `/metrics` prints it, together with what the store says about itself at
+that moment. Labels are routes and statuses, never ids or owners.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from ...domain.turns import TurnStatus
+from ...store.base import Figures
 
 if TYPE_CHECKING:
     from .call import Call
@@ -20,18 +24,30 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 class Meters:
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
         self._requests = Counter(
-            "holdfast_requests", "Requests answered", ("route", "status"), registry=self.registry
+            "holdfast_requests", "Requests answered", ("route", "status"), registry=registry
         )
         self._seconds = Histogram(
             "holdfast_request_seconds",
             "Time to answer a request",
             ("route",),
             buckets=BUCKETS,
-            registry=self.registry,
+            registry=registry,
         )
         self._under_way = 0
+        self._at_once = Gauge("holdfast_requests_under_way", "Requests being answered", registry=registry)
+        self._turns = Counter("holdfast_turns", "Turns that ended here", ("status",), registry=registry)
+        for status in TurnStatus:
+            if status is not TurnStatus.RUNNING:
+                self._turns.labels(status.value)
+        self._running = Gauge("holdfast_running_turns", "Turns that run here", registry=registry)
+        self._idle = Gauge("holdfast_idle_seconds", "Time since anybody spoke here", registry=registry)
+        self._figures = {
+            name: Gauge(f"holdfast_store_{name}", meaning, registry=registry)
+            for name, meaning in STORE_FIGURES.items()
+        }
         self._idle_since = time.monotonic()
 
     @contextmanager
@@ -51,10 +67,31 @@ class Meters:
         """Somebody spoke, or was answered."""
         self._idle_since = time.monotonic()
 
+    def ended(self, status: TurnStatus) -> None:
+        """A turn has ended."""
+        self._turns.labels(status.value).inc()
+
     @property
     def idle_seconds(self) -> float:
         return time.monotonic() - self._idle_since
 
-    def text(self) -> bytes:
+    def text(self, running: int, figures: Figures) -> bytes:
         """Everything, as Prometheus reads it."""
+        self._at_once.set(self._under_way)
+        self._running.set(running)
+        self._idle.set(0 if running else self.idle_seconds)
+        for name, gauge in self._figures.items():
+            value = getattr(figures, name)
+            gauge.set(float("nan") if value is None else value)
         return generate_latest(self.registry)
+
+
+STORE_FIGURES = {
+    "open_sessions": "Open sessions",
+    "running_turns": "Turns that run, here or on other nodes",
+    "messages": "Messages ever written",
+    "events": "Events ever written",
+    "undelivered_notices": "Notices that nobody was told of yet",
+    "log_bytes": "Size of the write-ahead log",
+    "unindexed": "Messages that the search index does not hold yet",
+}

@@ -168,7 +168,13 @@ def services_of(holdfast: Holdfast, model: Model) -> Services:
     store = holdfast.store
     meters = Meters()
     runner = TurnRunner(
-        store, holdfast.keeper, holdfast.leases, model, settings.server.checkpoint_seconds, meters.spoken
+        store,
+        holdfast.keeper,
+        holdfast.leases,
+        model,
+        settings.server.checkpoint_seconds,
+        meters.spoken,
+        meters.ended,
     )
     return Services(
         holdfast=holdfast,
