@@ -49,14 +49,19 @@ class ReplyFolder:
         self._choices: dict[int, _Choice] = {}
         self._top: dict[str, Any] = {}
         self._usage: dict[str, Any] | None = None
+        self._begun = False
         self._stand_in = secrets.token_hex(8)  # for tool call ids, where the stream has no id either
 
     @property
     def begun(self) -> bool:
         """Has any chunk come?"""
-        return bool(self._top or self._choices)
+        return self._begun
 
     def add(self, chunk: Chunk) -> None:
+        if chunk.text is not None and self._begun:
+            self._choice(0).say(chunk.text)
+            return
+        self._begun = True
         for name, value in chunk.value.items():
             if name == "choices":
                 for choice in value or ():
@@ -118,6 +123,14 @@ class _Choice:
     fields: dict[str, Any] = field(default_factory=dict)
     calls: list[_Call] = field(default_factory=list)
     others: dict[str, Any] = field(default_factory=dict)
+
+    def say(self, text: str) -> None:
+        """Only words, and more of them."""
+        said = self.texts.get("content")
+        if said is None:
+            self.texts["content"] = [text]
+        else:
+            said.append(text)
 
     def add(self, choice: Mapping[str, Any]) -> None:
         for name, value in choice.items():
