@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -574,6 +575,31 @@ def test_pages_go_on_within_a_message(limit: int, descending: bool) -> None:
         if not page["has_more"]:
             break
     assert seen == whole
+
+
+def test_calls_keep_their_ids_when_others_go() -> None:
+    whole = said(None, tool_calls=[call("1"), call("2"), call("3")])
+    left = without_item(whole, ItemName(ID, ItemPart.CALL, 0))
+    assert left is not None
+    items = items_from(left, ID, gaps=(0,))
+    assert [(item["id"], item["call_id"]) for item in items] == [(f"{FC}_1", "2"), (f"{FC}_2", "3")]
+    assert without_item(left, ItemName(ID, ItemPart.CALL, 2), (0,)) == said(None, tool_calls=[call("2")])
+    assert without_item(left, ItemName(ID, ItemPart.CALL, 1), (0,)) == said(None, tool_calls=[call("3")])
+
+
+@pytest.mark.parametrize(
+    ("after", "descending", "shown"),
+    [
+        (f"{FC}_1", False, [f"{FC}_2"]),
+        (f"{FC}_1", True, [f"{FC}_0", ID]),
+        (ID.replace("msg", "rs"), False, [ID, f"{FC}_0", f"{FC}_2"]),
+        (ID.replace("msg", "rs"), True, []),
+    ],
+)
+def test_a_page_goes_on_behind_an_item_that_is_gone(after: str, descending: bool, shown: list[str]) -> None:
+    message = replace(stored(said("a", tool_calls=[call("1"), call("3")])), gaps=(1,))
+    page = item_page([message], limit=10, after=after, descending=descending)
+    assert [item["id"] for item in page["data"]] == shown
 
 
 def test_a_page_knows_of_messages_beyond_it() -> None:

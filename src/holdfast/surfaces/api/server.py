@@ -32,6 +32,7 @@ from ...store.base import Store
 from . import (
     activity,
     chat,
+    conversations,
     events,
     health,
     nodes,
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 ROUTES: tuple[Route, ...] = (
     *chat.ROUTES,
     *responses.ROUTES,
+    *conversations.ROUTES,
     *upstream_models.ROUTES,
     *sessions.ROUTES,
     *session_acts.ROUTES,
@@ -128,6 +130,7 @@ async def serve(
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(settings.server.drain_seconds) + GRACE_SECONDS,

@@ -10,7 +10,9 @@ an error.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import count as numbers
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -32,7 +34,13 @@ SHOWN_ELSEWHERE = (
 def items_of(message: Message, *, custom_tools: Collection[str] = ()) -> list[Item]:
     """The items of a stored message. Calls of `custom_tools` are shown as such."""
     interrupted = message.status is MessageStatus.INTERRUPTED
-    return items_from(message.content(), message.id, interrupted=interrupted, custom_tools=custom_tools)
+    return items_from(
+        message.content(),
+        message.id,
+        interrupted=interrupted,
+        custom_tools=custom_tools,
+        gaps=message.gaps,
+    )
 
 
 def items_from(
@@ -41,13 +49,14 @@ def items_from(
     *,
     interrupted: bool = False,
     custom_tools: Collection[str] = (),
+    gaps: Collection[int] = (),
 ) -> list[Item]:
-    """The same, of a message that will be stored under this id."""
+    """The same, of a message that will be stored under this id. Of its calls, those at `gaps` are gone."""
     role = content.get("role")
     if role in ("tool", "function"):
         items = [_result(content, message_id)]
     elif role == "assistant":
-        items = _reply(content, message_id, custom_tools)
+        items = _reply(content, message_id, custom_tools, gaps)
     else:
         items = [_message(content, message_id, input_parts(content.get("content")))]
     if interrupted:
@@ -55,8 +64,11 @@ def items_from(
     return items
 
 
-def without_item(content: Mapping[str, Any], name: ItemName) -> dict[str, Any] | None:
-    """The message without what this item shows of it; None if nothing is left. Later calls move up."""
+def without_item(
+    content: Mapping[str, Any], name: ItemName, gaps: Collection[int] = ()
+) -> dict[str, Any] | None:
+    """The message without what this item shows of it; None if nothing is left. Of its calls, those at `gaps`
+    are gone already."""
     left = dict(content)
     match name.part:
         case ItemPart.REASONING:
@@ -65,10 +77,13 @@ def without_item(content: Mapping[str, Any], name: ItemName) -> dict[str, Any] |
             if thoughts(left.get("content")):
                 left["content"] = without_thoughts(left["content"])
         case ItemPart.TEXT:
-            left = {key: left[key] for key in ("role", "tool_calls", *REASONING_FIELDS) if key in left}
-            left["content"] = None
+            kept = ("role", "content", "tool_calls", *REASONING_FIELDS)
+            left = {key: left[key] if key != "content" else None for key in kept if key in left}
         case ItemPart.CALL:
-            calls = [call for at, call in enumerate(left.pop("tool_calls", None) or ()) if at != name.index]
+            calls = left.pop("tool_calls", None) or []
+            calls = [
+                call for at, call in zip(_places(gaps, len(calls)), calls, strict=True) if at != name.index
+            ]
             left.pop("function_call", None)
             if calls:
                 left["tool_calls"] = calls
@@ -102,8 +117,8 @@ def item_page(
     """A page of items, made of messages in the order of the list.
 
     `messages` begin with the one that `after` belongs to (all its items up to and with `after` are
-    skipped), and are enough for the page: each gives one item or more. `more`: there are messages beyond
-    these.
+    skipped; it need not be there any more), and are enough for the page: each gives one item or more.
+    `more`: there are messages beyond these.
     """
     skipping = parse_item_id(after) if after else None
     items: list[Item] = []
@@ -112,10 +127,24 @@ def item_page(
         if descending:
             own.reverse()
         if skipping and message.id == skipping.message_id:
-            ids = [item["id"] for item in own]
-            own = own[ids.index(after) + 1 :] if after in ids else own
+            seen = _rank(skipping)
+            own = [item for item in own if _is_behind(item["id"], seen, descending)]
         items.extend(own)
     return listed(items[:limit], has_more=more or len(items) > limit)
+
+
+_ORDER = (ItemPart.REASONING, ItemPart.TEXT, ItemPart.CALL, ItemPart.RESULT)
+
+
+def _rank(name: ItemName) -> tuple[int, int]:
+    """The place of an item within its message."""
+    return _ORDER.index(name.part), name.index or 0
+
+
+def _is_behind(name: str, seen: tuple[int, int], descending: bool) -> bool:
+    named = parse_item_id(name)
+    assert named is not None  # we made it
+    return _rank(named) < seen if descending else _rank(named) > seen
 
 
 def reasoning_of(content: Mapping[str, Any]) -> str:
@@ -137,11 +166,13 @@ def reasoning_item(message_id: str, text: str) -> Item:
     }
 
 
-def _reply(content: Mapping[str, Any], message_id: str, custom_tools: Collection[str]) -> list[Item]:
+def _reply(
+    content: Mapping[str, Any], message_id: str, custom_tools: Collection[str], gaps: Collection[int]
+) -> list[Item]:
     items = []
     if thought := reasoning_of(content):
         items.append(reasoning_item(message_id, thought))
-    calls = _calls(content, message_id, custom_tools)
+    calls = _calls(content, message_id, custom_tools, gaps)
     parts = output_parts(content)
     if parts or not (items or calls):
         items.append(_message(content, message_id, parts or [output_text("")]))
@@ -159,16 +190,23 @@ def _message(content: Mapping[str, Any], message_id: str, parts: list[dict[str, 
     }
 
 
-def _calls(content: Mapping[str, Any], message_id: str, custom_tools: Collection[str]) -> list[Item]:
+def _calls(
+    content: Mapping[str, Any], message_id: str, custom_tools: Collection[str], gaps: Collection[int]
+) -> list[Item]:
     calls = content.get("tool_calls")
     if not isinstance(calls, list) or not calls:
         old = content.get("function_call")
         calls = [{"function": old}] if isinstance(old, Mapping) else []
     return [
         _call(call, item_id(message_id, ItemPart.CALL, at), custom_tools)
-        for at, call in enumerate(calls)
+        for at, call in zip(_places(gaps, len(calls)), calls, strict=True)
         if isinstance(call, Mapping)
     ]
+
+
+def _places(gaps: Collection[int], count: int) -> Iterator[int]:
+    """The places of `count` calls, those at `gaps` being gone."""
+    return islice((at for at in numbers() if at not in gaps), count)
 
 
 def _call(call: Mapping[str, Any], name_of_item: str, custom_tools: Collection[str]) -> Item:

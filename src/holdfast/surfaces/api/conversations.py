@@ -1,0 +1,315 @@
+"""`/v1/conversations`: OpenAI's Conversations API, and a list.
+
+A conversation's items are its messages as the Responses API shows them: a message is one item or more.
+Replies that were answered again and what was deleted are no items; an interrupted reply is `incomplete`.
+Adding items waits for a running turn as long as a second request would, then it is 409.
+
+{id} is any id that leads to the conversation: its own, that of any of its sessions, an alias.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ...domain.conversations import Address, Conversation
+from ...domain.ids import message_id
+from ...domain.messages import new_message
+from ...domain.names import check_name
+from ...domain.turns import TurnStatus
+from ...errors import Conflict, ConversationBusy, NotFound
+from .. import objects
+from ..openai.conversation_object import (
+    conversation_object,
+    deleted_conversation,
+    parse_conversation,
+    parse_items,
+    parse_metadata,
+)
+from ..openai.item_ids import ItemPart
+from ..openai.items import item_page, items_from, listed, without_item
+from ..openai.parameters import BadParameter
+from .call import Call, Reply
+from .naming import DEFAULT_SOURCE, SOURCE
+from .owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
+from .routes import Parameter, Route, Schema
+from .stored_items import find_item, place_of_item, resolver
+
+ROUTE = "/v1/conversations"
+LARGEST_PAGE = 100
+MOST_TRIES = 100
+
+
+async def create(call: Call) -> Reply:
+    body = await call.json(optional=True)
+    resolve = await resolver(call.store, call.owner, body.get("items"))
+    asked = parse_conversation(body, resolve=resolve)
+    source = call.header(SOURCE)
+    if source is not None:
+        check_name("X-Holdfast-Source", source)
+    holdfast = call.services.holdfast
+    made = await holdfast.keeper.as_living(
+        lambda: call.store.create_conversation(
+            call.owner,
+            holdfast.node_id,
+            messages=[new_message(message) for message in asked.messages],
+            metadata=asked.metadata,
+            source=source or DEFAULT_SOURCE,
+        )
+    )
+    return _shown(call, made)
+
+
+async def conversations(call: Call) -> Reply:
+    page = await call.store.conversations(
+        owners_of(call),
+        after=call.query("after") or None,
+        limit=call.query_number("limit", 20, 1, LARGEST_PAGE),
+    )
+    return Reply(objects.listed([_object(call, each) for each in page.items], has_more=page.has_more))
+
+
+async def retrieve(call: Call) -> Reply:
+    return _shown(call, await _found(call, owner_of(call)))
+
+
+async def update(call: Call) -> Reply:
+    metadata = parse_metadata(await call.json())
+    found = await _found(call, call.owner)
+    await call.store.set_metadata(call.owner, found.id, metadata)
+    return _shown(call, replace(found, metadata=metadata))
+
+
+async def delete(call: Call) -> Reply:
+    found = await _found(call, call.owner)
+    if found.turn_id is not None:
+        why = "its conversation was deleted"
+        await call.services.runner.stop(call.owner, found.turn_id, TurnStatus.CANCELLED, why)
+    await call.store.delete_conversation(call.owner, found.id)
+    return Reply(deleted_conversation(found.id))
+
+
+async def add_items(call: Call) -> Reply:
+    body = await call.json()
+    found = await _found(call, call.owner)
+    resolve = await resolver(call.store, call.owner, body.get("items"))
+    said = parse_items(body, resolve=resolve)
+    messages = [new_message(message) for message in said]
+    holdfast = call.services.holdfast
+    last_seq = await holdfast.leases.when_free(
+        lambda: holdfast.keeper.as_living(
+            lambda: call.store.add_messages(call.owner, found.id, holdfast.node_id, messages)
+        ),
+        call.services.settings.server.busy_wait_seconds,
+    )
+    numbered = enumerate(said, last_seq - len(said) + 1)
+    added = [item for seq, one in numbered for item in items_from(one, message_id(found.id, seq))]
+    return Reply(listed(added), headers=_headers(found))
+
+
+async def items(call: Call) -> Reply:
+    owner = owner_of(call)
+    order = call.query("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise BadParameter("order", f"must be asc or desc, not {order!r:.40}")
+    descending = order == "desc"
+    limit = call.query_number("limit", 20, 1, LARGEST_PAGE)
+    found = await _found(call, owner)
+    after = call.query("after") or None
+    first, last = 1, None
+    if after is not None:
+        _, seq = place_of_item(after, found.id)
+        first, last = (1, seq) if descending else (seq, None)
+    page = await call.store.messages(
+        owner,
+        found.id,
+        first=first,
+        last=last,
+        limit=limit + 1,  # the first may have been shown before
+        newest_first=descending,
+        excluded=False,
+    )
+    await _note_reading(call, owner, found)
+    shown = item_page(page.items, limit=limit, after=after, descending=descending, more=page.has_more)
+    return Reply(shown, headers=_headers(found))
+
+
+async def item(call: Call) -> Reply:
+    owner = owner_of(call)
+    found = await _found(call, owner)
+    shown, _ = await find_item(call.store, owner, found.id, call.path("item_id"))
+    await _note_reading(call, owner, found)
+    return Reply(shown, headers=_headers(found))
+
+
+async def delete_item(call: Call) -> Reply:
+    found = await _found(call, call.owner)
+    item_id = call.path("item_id")
+    for _ in range(MOST_TRIES):
+        name, seq = place_of_item(item_id, found.id)
+        _, message = await find_item(call.store, call.owner, found.id, item_id)
+        rest = without_item(message.content(), name, message.gaps)
+        if rest is None:
+            await call.store.delete_message(call.owner, found.id, seq)
+            return _shown(call, found)
+        gaps = message.gaps
+        if name.part is ItemPart.CALL and name.index is not None:
+            gaps = (*gaps, name.index)
+        try:
+            await call.store.reduce_message(call.owner, found.id, seq, new_message(rest), gaps)
+        except Conflict:
+            continue  # somebody took another part of it: look again
+        return _shown(call, found)
+    raise ConversationBusy(found.id)
+
+
+async def _found(call: Call, owner: str) -> Conversation:
+    name = call.path("id")
+    try:
+        return await call.store.conversation(owner, Address(id=name, create=False))
+    except NotFound:
+        raise NotFound("conversation", name) from None
+
+
+async def _note_reading(call: Call, owner: str, found: Conversation) -> None:
+    if owner != call.owner:
+        await note_reading(call, owner, await call.store.session(owner, found.tip_id))
+
+
+def _object(call: Call, value: Conversation) -> dict[str, Any]:
+    ours = {"session_id": value.tip_id, "key": value.key, "title": value.title}
+    if shows_owner(call):
+        ours["owner"] = value.owner
+    return conversation_object(value.id, value.created_at, value.metadata, ours)
+
+
+def _shown(call: Call, value: Conversation) -> Reply:
+    return Reply(_object(call, value), headers=_headers(value))
+
+
+def _headers(value: Conversation) -> dict[str, str]:
+    return {
+        "x-holdfast-session-id": value.tip_id,
+        "x-hermes-session-id": value.tip_id,
+        "x-holdfast-conversation-id": value.id,
+    }
+
+
+_METADATA = {
+    "type": ["object", "null"],
+    "maxProperties": 16,
+    "additionalProperties": {"type": "string", "maxLength": 512},
+}
+_ITEMS = {"type": "array", "items": {"type": "object"}}
+_TEXT = {"type": "string"}
+_MAYBE_TEXT = {"type": ["string", "null"]}
+_FLAG = {"type": "boolean"}
+
+
+def _answer(**properties: Schema) -> Schema:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+_CONVERSATION = _answer(
+    id=_TEXT,
+    object={"const": "conversation"},
+    created_at={"type": "integer"},
+    metadata={"type": "object", "additionalProperties": _TEXT},
+    holdfast=_answer(session_id=_TEXT, key=_MAYBE_TEXT, title=_MAYBE_TEXT),
+)
+_DELETED = _answer(id=_TEXT, object={"const": "conversation.deleted"}, deleted={"const": True})
+_ITEM = _answer(id=_TEXT, type=_TEXT, status=_TEXT)
+
+
+def _list_of(schema: Schema, id_schema: Schema) -> Schema:
+    return _answer(
+        object={"const": "list"},
+        data={"type": "array", "items": schema},
+        first_id=id_schema,
+        last_id=id_schema,
+        has_more=_FLAG,
+    )
+
+
+_LIMIT = Parameter(
+    "limit",
+    "How many at most.",
+    {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": 20},
+)
+_AFTER = Parameter("after", "The `last_id` of the page before.")
+_ORDER = Parameter(
+    "order", "Oldest or newest first.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}
+)
+_INCLUDE = Parameter("include", "Taken for OpenAI's sake; everything there is, is shown.")
+
+ROUTES = (
+    Route(
+        "GET",
+        ROUTE,
+        conversations,
+        "Conversations, the newest first.",
+        parameters=(_AFTER, _LIMIT, OWNERS),
+        answer=_list_of(_CONVERSATION, _MAYBE_TEXT),
+    ),
+    Route(
+        "POST",
+        ROUTE,
+        create,
+        "Begin a conversation, empty or with items.",
+        body={
+            "type": "object",
+            "properties": {"items": {**_ITEMS, "type": ["array", "null"]}, "metadata": _METADATA},
+        },
+        body_optional=True,
+        answer=_CONVERSATION,
+        parameters=(Parameter("X-Holdfast-Source", "Where it comes from.", where="header"),),
+    ),
+    Route("GET", f"{ROUTE}/{{id}}", retrieve, "A conversation.", parameters=(OWNER,), answer=_CONVERSATION),
+    Route(
+        "POST",
+        f"{ROUTE}/{{id}}",
+        update,
+        "Replace what is noted about a conversation.",
+        body={"type": "object", "required": ["metadata"], "properties": {"metadata": _METADATA}},
+        answer=_CONVERSATION,
+    ),
+    Route(
+        "DELETE",
+        f"{ROUTE}/{{id}}",
+        delete,
+        "Cancel what runs, and remove a conversation for good.",
+        answer=_DELETED,
+    ),
+    Route(
+        "GET",
+        f"{ROUTE}/{{id}}/items",
+        items,
+        "What was said in a conversation, item by item.",
+        parameters=(_ORDER, _AFTER, _LIMIT, _INCLUDE, OWNER),
+        answer=_list_of(_ITEM, _TEXT),
+    ),
+    Route(
+        "POST",
+        f"{ROUTE}/{{id}}/items",
+        add_items,
+        "Add items; nothing is answered.",
+        body={"type": "object", "required": ["items"], "properties": {"items": {**_ITEMS, "minItems": 1}}},
+        parameters=(_INCLUDE,),
+        answer=_list_of(_ITEM, _TEXT),
+    ),
+    Route(
+        "GET",
+        f"{ROUTE}/{{id}}/items/{{item_id}}",
+        item,
+        "One item.",
+        parameters=(_INCLUDE, OWNER),
+        answer=_ITEM,
+    ),
+    Route(
+        "DELETE",
+        f"{ROUTE}/{{id}}/items/{{item_id}}",
+        delete_item,
+        "Delete an item for good; what else its message says stays.",
+        answer=_CONVERSATION,
+    ),
+)
