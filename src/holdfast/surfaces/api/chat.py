@@ -8,7 +8,7 @@ carries `finish_reason` waits until the answer is on disk and names the conversa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,7 +19,6 @@ from ...domain.messages import MessageStatus
 from ...domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
 from ...errors import TurnStopped
 from ...models.base import Chunk, ModelRequest
-from ...models.reply import ReplyFolder
 from ...runtime.running_turn import Answered, Outcome
 from ...runtime.turn_runner import Order
 from ..openai.parameters import BadParameter
@@ -27,14 +26,13 @@ from .asking import ask
 from .call import Answer, Call, Reply, parsed
 from .failures import failure_of
 from .naming import about, about_begun, headers_of, naming_of, request_key
+from .pass_through import PassedOn
 from .routes import Route
-from .streams import HEADERS, Listener, TurnStream, WholeAnswer
+from .streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
 
 ROUTE = "/v1/chat/completions"
 OURS = frozenset({"messages", "model", "stream", "store"})
 """Fields that are not passed on as they are."""
-
-DONE = b"data: [DONE]\n\n"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -81,7 +79,8 @@ async def complete(call: Call) -> Answer:
     asked = parse(parsed(body))
     naming = await naming_of(call)
     if not asked.store and not naming.names_something:
-        return await _pass_through(call, asked)
+        request = ModelRequest(_encode(asked.messages), asked.model, options=asked.options)
+        return PassedOn(call.services.model.stream(request), asked.stream, asked.wants_usage)
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
     telling = ChatTelling(asked.wants_usage)
@@ -157,10 +156,6 @@ def finished_chunks(held: Sequence[Chunk], ours: Mapping[str, Any], wants_usage:
     ]
 
 
-def framed(data: bytes) -> bytes:
-    return b"data: %b\n\n" % data
-
-
 def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     """A chat.completion object."""
     choices = [{**choice, "message": message} for choice in answer["choices"]]
@@ -203,7 +198,8 @@ def _as_stream(completion: Mapping[str, Any], wants_usage: bool) -> bytes:
     delta = dict(choice["message"])
     if delta.get("tool_calls"):
         delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(delta["tool_calls"])]
-    said = {"index": 0, "delta": delta, "finish_reason": None}
+    others = {name: value for name, value in choice.items() if name not in ("message", "finish_reason")}
+    said = {**others, "index": 0, "delta": delta, "finish_reason": None}
     end = {"index": 0, "delta": {}, "finish_reason": choice.get("finish_reason")}
     chunks: list[dict[str, Any]] = [
         {**common, "choices": [said]},
@@ -212,46 +208,6 @@ def _as_stream(completion: Mapping[str, Any], wants_usage: bool) -> bytes:
     if wants_usage and completion.get("usage"):
         chunks.append({**common, "choices": [], "usage": completion["usage"]})
     return b"".join((*(framed(_encode(chunk)) for chunk in chunks), DONE))
-
-
-# --- not kept --------------------------------------------------------------------------------------------
-
-
-async def _pass_through(call: Call, asked: ChatRequest) -> Answer:
-    """`store: false` without a name: the model's answer, and nothing is kept."""
-    request = ModelRequest(_encode(asked.messages), asked.model, options=asked.options)
-    chunks = call.services.model.stream(request)
-    if asked.stream:
-        return PassedOn(chunks, asked.wants_usage, await anext(chunks, None))
-    folder = ReplyFolder()
-    async for chunk in chunks:
-        folder.add(chunk)
-    return Reply(folder.completion())
-
-
-@dataclass(slots=True)
-class PassedOn:
-    """A stream of the model's own, with its first chunk read already: its status is known."""
-
-    chunks: Any
-    wants_usage: bool
-    first: Chunk | None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    async def send(self, call: Call) -> None:
-        async with Listener(call) as listener:
-            await call.start(200, {**HEADERS, **self.headers})
-            try:
-                chunk = self.first
-                while chunk is not None and not listener.gone:
-                    if self.wants_usage or not chunk.only_usage:
-                        await listener.say(framed(chunk.raw))
-                    chunk = await anext(self.chunks, None)
-            except Exception as error:
-                await listener.say(framed(_encode({"error": failure_of(error).object()})))
-            finally:
-                await self.chunks.aclose()
-            await call.send({"type": "http.response.body", "body": DONE})
 
 
 ROUTES = (

@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from ...domain.turns import TurnStatus
+from ...errors import BadKey, HoldfastError, StoreFailed
 from ...runtime.running_turn import Answered, RunningTurn, Unanswered
 from .call import Call, Reply
 from .failures import failure_of
@@ -28,6 +31,12 @@ HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
+DONE = b"data: [DONE]\n\n"
+
+
+def framed(data: bytes) -> bytes:
+    """An event without a name: a named one breaks the official SDK's chat stream."""
+    return b"data: %b\n\n" % data
 
 
 @dataclass(slots=True)
@@ -44,9 +53,11 @@ class TurnStream:
 
     async def send(self, call: Call) -> None:
         running = self.running
-        if self.waits:
-            await self._first_word()
         async with Listener(call, running if self.interrupts else None) as listener:
+            refusal = await self._first_word(listener) if self.waits else None
+            if refusal is not None:
+                await refuse(call, running, refusal, self.headers)
+                return
             await call.start(200, {**HEADERS, **self.headers})
             heard = self.first
             while not listener.gone:
@@ -64,19 +75,19 @@ class TurnStream:
                     break
             await call.send({"type": "http.response.body", "body": b""})
 
-    async def _first_word(self) -> None:
+    async def _first_word(self, listener: Listener) -> HoldfastError | None:
         """Wait for the model's status. A refusal before the first word is an error of the request."""
         running = self.running
         loop = asyncio.get_running_loop()
         deadline = loop.time() + HEADERS_SECONDS
-        while len(running.events) <= running.preface and running.outcome is None:
+        while len(running.events) <= running.preface and running.outcome is None and not listener.gone:
             left = deadline - loop.time()
             if left <= 0:
-                return
-            await running.heard(len(running.events), left)
+                return None
+            if not await running.heard(len(running.events), min(left, LOOK_SECONDS)):
+                await listener.check_key()
         outcome = running.outcome
-        if isinstance(outcome, Unanswered) and not outcome.spoke:
-            raise outcome.error
+        return outcome.error if isinstance(outcome, Unanswered) and not outcome.spoke else None
 
 
 @dataclass(slots=True)
@@ -102,9 +113,16 @@ class WholeAnswer:
             await Reply(answer, headers=self.headers).send(call)
         else:
             assert outcome is not None
-            failure = failure_of(outcome.error)
-            body = {"error": failure.object(), "holdfast": ours}
-            await Reply(body, failure.status, {**failure.headers, **self.headers}).send(call)
+            await refuse(call, running, outcome.error, self.headers)
+
+
+async def refuse(call: Call, running: RunningTurn, error: HoldfastError, headers: Mapping[str, str]) -> None:
+    """Answer that a turn has no answer, and where it stands: what was asked is kept."""
+    if isinstance(error, StoreFailed):
+        raise error  # that is the server's end, not the turn's
+    failure = failure_of(error)
+    body = {"error": failure.object(), "holdfast": about_begun(running.begun)}
+    await Reply(body, failure.status, {**failure.headers, **headers}).send(call)
 
 
 class Listener:
@@ -145,11 +163,24 @@ class Listener:
         """Is it time to look after this listener again?"""
         return self._loop.time() - self._looked_at >= LOOK_SECONDS
 
-    async def still_there(self) -> bool:
-        """Send a comment if nothing was said for a while. False if its key has been revoked."""
+    async def waits_for(self, task: asyncio.Future[Any], seconds: float | None = None) -> None:
+        """Until the task is done, the client has left, or time is up."""
+        assert self._watch is not None
+        await asyncio.wait({task, self._watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    async def check_key(self) -> None:
+        """BadKey if the client's key has been revoked."""
         self._looked_at = self._loop.time()
         key = self._call.key
         if key is not None and not await self._call.services.keys.is_valid(key):
+            raise BadKey
+
+    async def still_there(self) -> bool:
+        """Send a comment if nothing was said for a while. False, and told so, if its key has been revoked."""
+        try:
+            await self.check_key()
+        except BadKey as error:
+            await self.say(framed(msgspec.json.encode({"error": failure_of(error).object()})))
             return False
         if self._loop.time() - self._said_at >= KEEPALIVE_SECONDS:
             await self.say(b": keepalive\n\n")
