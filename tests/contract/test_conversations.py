@@ -227,7 +227,7 @@ async def test_added_messages_are_numbered_on_and_count_as_activity(
     store: Store, node: Node, clock: Clock
 ) -> None:
     session = (await say(store, node, "hello", "hi")).session
-    assert await store.context(OWNER, session.id)
+    assert await context_of(store, session.id) == ["hello", "hi"]
     later = clock.move(hours=2)
     assert await store.add_messages(OWNER, session.conversation_id, node.id, said("more", "and more")) == 4
     assert await contents(store, session.conversation_id) == ["hello", "hi", "more", "and more"]
@@ -463,7 +463,7 @@ async def test_of_two_who_take_from_the_same_message_the_second_looks_again(stor
         store.reduce_message(OWNER, session.conversation_id, 2, to_message(calling("a", "c")), [1]),
         return_exceptions=True,
     )
-    assert sorted(type(outcome) for outcome in told if outcome is not None) == [Conflict]
+    assert [type(outcome) for outcome in told if outcome is not None] == [Conflict]
     (_, message) = await messages(store, session.conversation_id)
     assert len(message.content()["tool_calls"]) == 2
 
