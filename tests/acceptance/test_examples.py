@@ -1,9 +1,8 @@
-"""The README's own program and the examples, run as a newcomer would."""
+"""The example agent, run as a newcomer would. (The bridge has a file of its own.)"""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,20 +10,14 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COUNT = """
-import holdfast
-with holdfast.open_sync("sqlite:///agent.db") as hf:
-    print(len(hf.session("cli:ada").messages("conversation")))
-"""
 AGENT = ROOT / "examples" / "agent.py"
 
 
-def run(place: Path, *command: str, said: str = "") -> str:
+def run(place: Path, *command: str) -> str:
     environment = {**os.environ, "HOLDFAST_HOME": str(place / "home"), "HOLDFAST_MODEL__KIND": "scripted"}
     done = subprocess.run(
         [sys.executable, *command],
         cwd=place,
-        input=said,
         env=environment,
         text=True,
         capture_output=True,
@@ -32,14 +25,6 @@ def run(place: Path, *command: str, said: str = "") -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_the_program_of_the_readme_runs_twice_and_is_one_turn(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (tmp_path / "program.py").write_text(program)
-    for _ in range(2):
-        run(tmp_path, "program.py")
-    assert run(tmp_path, "-c", COUNT).strip() == "2"
 
 
 def test_the_example_agent_survives_being_killed_in_the_middle_of_a_reply(tmp_path: Path) -> None:
@@ -58,9 +43,3 @@ def test_the_example_agent_survives_being_killed_in_the_middle_of_a_reply(tmp_pa
     )
     assert run(tmp_path, str(AGENT), "m2", "And I like ships.").strip() == f"(answered before) {answer}"
     assert run(tmp_path, str(AGENT), "m3", "What time is it?").startswith("It is ")
-
-
-def test_the_chat_of_make_run_remembers(tmp_path: Path) -> None:
-    chat = str(ROOT / "examples" / "chat.py")
-    assert "You said: hello" in run(tmp_path, chat, said="hello\n")
-    assert "Going on with 2 messages." in run(tmp_path, chat, said="\n")
