@@ -159,7 +159,7 @@ ROUTES = (
             *paging(LARGEST_MESSAGE_PAGE, LARGEST_MESSAGE_PAGE),
             OWNER,
         ),
-        answer={"oneOf": [list_of("Message"), list_of("ContextMessage")]},
+        answer={"anyOf": [list_of("Message"), list_of("ContextMessage")]},
     ),
     Route(
         "GET",
