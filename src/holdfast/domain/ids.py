@@ -7,6 +7,7 @@ this is the one place of the domain where chance comes in.
 
 from __future__ import annotations
 
+import os
 import secrets
 
 OUR_PREFIXES = ("conv_", "sess_", "turn_", "resp_", "msg_", "node_", "proc_", "mem_", "note_", "key_")
@@ -14,7 +15,30 @@ OUR_PREFIXES = ("conv_", "sess_", "turn_", "resp_", "msg_", "node_", "proc_", "m
 
 def new_id(prefix: str) -> str:
     """A fresh id such as `conv_9f…`, never handed out twice."""
-    return f"{prefix}_{secrets.token_hex(16)}"
+    return f"{prefix}_{_random_id()}"
+
+
+def new_request_id() -> str:
+    """A name for one HTTP request, to find it again in a log."""
+    return f"req_{_random_id()}"
+
+
+_ready: list[str] = []
+
+
+def _random_id() -> str:
+    """128 bits. The system is asked for many at once: each time it is asked, the interpreter's lock is let
+    go, and whoever asks in the middle of a busy event loop waits for it."""
+    try:
+        return _ready.pop()
+    except IndexError:
+        text = os.urandom(64 * 16).hex()
+        ids = [text[at : at + 32] for at in range(0, len(text), 32)]
+        _ready.extend(ids[1:])
+        return ids[0]
+
+
+os.register_at_fork(after_in_child=_ready.clear)  # or the child would hand out its parent's
 
 
 def new_secret() -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from ..errors import BadMessage
 from .ids import message_id
-from .names import unstorable
+from .names import storable, unstorable
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -88,6 +88,23 @@ def new_message(value: Mapping[str, Any] | bytes) -> NewMessage:
     if role == "tool" and not (isinstance(answers, str) and answers):
         raise BadMessage("a tool message must name the call it answers in tool_call_id")
     return NewMessage(role, _encode(value), calls, answers)
+
+
+def said_by_model(value: Mapping[str, Any]) -> NewMessage:
+    """A model's answer, made ready to be stored. What cannot be stored of its text is replaced: a model is
+    not a client that could be told to mend it."""
+    try:
+        return new_message(value)
+    except BadMessage:
+        return new_message(_mended(value))
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, Mapping):
+        return {storable(name): _mended(part) for name, part in value.items()}
+    return [_mended(part) for part in value] if isinstance(value, list) else value
 
 
 def user_message(text: str) -> NewMessage:

@@ -17,7 +17,7 @@ from holdfast.errors import ModelError
 from holdfast.models.base import Chunk
 from holdfast.models.chunks import chunk_from_completion
 from holdfast.models.refusals import refusal_in
-from holdfast.models.shapes import read_shape
+from holdfast.models.shapes import read_shape, words_in
 from holdfast.models.sse import MAX_EVENT, Event, EventReader
 
 _decode = msgspec.json.Decoder().decode
@@ -35,6 +35,7 @@ class AnswerReader:
         self._whole: list[bytes] | None = None  # the pieces of an answer that is one JSON object
         self._whole_size = 0
         self._is_stream = False
+        self._begun = False
         self.done = False
         """The server said that this was all."""
 
@@ -94,8 +95,14 @@ class AnswerReader:
                 self._must_be_finished("[DONE] came before a finish_reason")
                 self.done = True
             elif data:
+                # The first chunk says who answers; those behind it mostly add words.
+                words = words_in(data) if self._begun and not name else None
+                if words is not None:
+                    yield Chunk(data, text=words)
+                    continue
                 value = self._object(data, is_error=name == b"error")
                 self._look_at(data)
+                self._begun = True
                 yield Chunk(data, value)
 
     def _look_at(self, data: bytes) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+import msgspec
+
 
 class Purpose(StrEnum):
     """Why a model is asked; sent along as `X-Holdfast-Purpose`."""
@@ -50,18 +52,39 @@ def is_text_field(name: str) -> bool:
     return name in TEXT_FIELDS or name.startswith(("reasoning_", "thinking_"))
 
 
-@dataclass(frozen=True, slots=True)
 class Chunk:
-    """One piece of an answer."""
+    """One piece of an answer: its JSON as it came (`raw`), and the same decoded (`value`).
 
-    raw: bytes
-    """The chunk's JSON as it came."""
-    value: Mapping[str, Any]
-    """The same, decoded."""
+    Most chunks only add a few words. Of those only the words are read (`text`): they come by the thousand.
+    """
+
+    __slots__ = ("_value", "raw", "text")
+
+    def __init__(
+        self, raw: bytes, value: Mapping[str, Any] | None = None, *, text: str | None = None
+    ) -> None:
+        self.raw = raw
+        self._value = value
+        self.text = text
+        """What it adds to the first choice's `content`, if it adds nothing else and says nothing new."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Chunk) and self.raw == other.raw and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    @property
+    def value(self) -> Mapping[str, Any]:
+        if self._value is None:
+            self._value = msgspec.json.decode(self.raw)
+        return self._value
 
     @property
     def adds(self) -> dict[str, str]:
         """The text it adds to fields of the reply, such as `content` or `reasoning_content`."""
+        if self.text is not None:
+            return {"content": self.text} if self.text else {}
         choices = self.value.get("choices") or ()
         delta = (choices[0].get("delta") or {}) if choices else {}
         return {
@@ -73,12 +96,14 @@ class Chunk:
     @property
     def finishes(self) -> bool:
         """Does it carry a `finish_reason`?"""
-        return any(choice.get("finish_reason") for choice in self.value.get("choices") or ())
+        return self.text is None and any(
+            choice.get("finish_reason") for choice in self.value.get("choices") or ()
+        )
 
     @property
     def only_usage(self) -> bool:
         """Is this the chunk that a stream has only because usage was asked for: usage, and no choice?"""
-        return not self.value.get("choices") and bool(self.value.get("usage"))
+        return self.text is None and not self.value.get("choices") and bool(self.value.get("usage"))
 
 
 class Model(Protocol):

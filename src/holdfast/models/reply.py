@@ -43,14 +43,15 @@ def fold(chunks: Iterable[Chunk]) -> Reply:
 
 
 class ReplyFolder:
-    """One answer, growing chunk by chunk."""
+    """One answer, growing chunk by chunk. `stand_in` goes into the ids of its tool calls if neither they nor
+    the stream have one: whoever folds the same chunks with the same gets the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, stand_in: str | None = None) -> None:
         self._choices: dict[int, _Choice] = {}
         self._top: dict[str, Any] = {}
         self._usage: dict[str, Any] | None = None
         self._begun = False
-        self._stand_in = secrets.token_hex(8)  # for tool call ids, where the stream has no id either
+        self._stand_in = stand_in  # for tool call ids, where the stream has no id either
 
     @property
     def begun(self) -> bool:
@@ -111,6 +112,8 @@ class ReplyFolder:
         return found
 
     def _id(self) -> str:
+        if self._stand_in is None:
+            self._stand_in = secrets.token_hex(8)
         return str(self._top.get("id") or self._stand_in).removeprefix("chatcmpl-")
 
 

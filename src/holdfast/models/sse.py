@@ -42,6 +42,8 @@ class EventReader:
         if b"\r" in piece:
             self._after_cr = piece.endswith(b"\r")
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        elif self._begun and not self._cut and not self._data and piece.endswith(b"\n\n"):
+            return self._whole(piece)
         *lines, begun = piece.split(b"\n")
         if lines and self._cut:
             lines[0] = b"".join((*self._cut, lines[0]))
@@ -52,6 +54,19 @@ class EventReader:
         for line in lines:
             self._read(line, events)
         self._hold(len(piece))
+        return events
+
+    def _whole(self, piece: bytes) -> list[Event]:
+        """The events of a piece that the network cut between events, as it mostly does."""
+        events: list[Event] = []
+        for block in piece[:-2].split(b"\n\n"):
+            if block.startswith(b"data: ") and b"\n" not in block and not self._name:
+                events.append(Event(b"", block[6:]))
+            else:
+                for line in block.split(b"\n"):
+                    self._read(line, events)
+                self._read(b"", events)
+        self._held = 0
         return events
 
     def finish(self) -> list[Event]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
 
 from ..domain.histories import EMPTY, extended, print_of, print_of_body
-from ..domain.messages import new_message
+from ..domain.ids import message_id
+from ..domain.messages import said_by_model
 from ..domain.turns import Settlement, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
 from ..errors import HoldfastError, LeaseLost, ModelError, NodeReaped, NotFound, StoreError, TurnStopped
 from ..models.base import Model, ModelRequest
@@ -108,7 +110,9 @@ class TurnRunner:
                     return running
                 if isinstance(outcome, TurnOutdated) or outcome.turn.status is not TurnStatus.RUNNING:
                     return outcome
-                joined = self._running.get(outcome.turn.id) or await self._beginning[outcome.turn.id]
+                joined = self._running.get(outcome.turn.id)
+                if joined is None:  # it is just being begun; a joiner that is cancelled must not undo that
+                    joined = await asyncio.shield(self._beginning[outcome.turn.id])
                 if joined is not None:
                     return joined
         finally:
@@ -128,12 +132,11 @@ class TurnRunner:
 
     async def drain(self, seconds: float) -> None:
         """Give what runs this long, then interrupt it; what it said is kept."""
-        running = list(self._running.values())
-        await _all_ended(running, seconds)
-        for turn in running:
-            if turn.outcome is None:
+        await self._all_ended(seconds)
+        while self._running:  # a turn may begin meanwhile
+            for turn in self._running.values():
                 self._stop(turn, Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True))
-        await _all_ended(running, None)
+            await self._all_ended(None)
 
     async def close(self) -> None:
         if self._watching is not None:
@@ -141,17 +144,25 @@ class TurnRunner:
             await asyncio.gather(self._watching, return_exceptions=True)
         await self.drain(0)
 
+    async def _all_ended(self, seconds: float | None) -> None:
+        tasks = {turn.task for turn in self._running.values() if turn.task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
     def _is_here(self, turn_id: str) -> bool:
         return turn_id in self._running or turn_id in self._beginning
 
     async def _cut_short(self, turn_id: str) -> None:
-        await self.stop(None, turn_id, TurnStatus.INTERRUPTED, "a newer request took its place")
+        with suppress(NotFound):  # deleted meanwhile: it holds nothing any more
+            await self.stop(None, turn_id, TurnStatus.INTERRUPTED, "a newer request took its place")
 
     def _stop(self, running: RunningTurn, stop: Stop) -> None:
         assert running.task is not None
         if running.stop is None:
             running.stop = stop
-            running.task.cancel()
+            # Not at once: a task that is cancelled before its first step never takes it, and nothing would be
+            # settled. Its first step was scheduled before this.
+            asyncio.get_running_loop().call_soon(running.task.cancel)
 
     # --- one turn ----------------------------------------------------------------------------------
 
@@ -166,8 +177,8 @@ class TurnRunner:
 
     async def _see_through(self, running: RunningTurn, order: Order) -> None:
         """Run the turn to its end, whatever that is."""
-        folder = ReplyFolder()
         begun = running.begun
+        folder = ReplyFolder(message_id(begun.session.conversation_id, begun.session.last_seq + 1))
         checkpoints = Checkpoints(
             self._store,
             begun.lease,
@@ -176,26 +187,33 @@ class TurnRunner:
             numbered=order.telling.numbered,
             restarts=begun.taken_up,
         )
-        outcome: Outcome
+        stopped = Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True)
+        outcome: Outcome = Unanswered(stopped.status, _stopped(begun.turn.id, stopped))
         try:
             outcome = await self._answer(running, order, folder, checkpoints)
         except asyncio.CancelledError:
-            stop = running.stop or Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True)
+            stop = running.stop or stopped
             outcome = await through(self._settle(running, stop, None, checkpoints, folder))
         except HoldfastError as error:
             outcome = await self._settle_failed(running, error, checkpoints, folder)
         except Exception as error:
-            log.exception("turn %s failed by a mistake of our own", running.turn.id)
-            mistake = HoldfastError(f"internal error ({type(error).__name__}); the server's log has more")
-            outcome = await self._settle_failed(running, mistake, checkpoints, folder)
-        finally:
-            self._running.pop(running.turn.id, None)
-            self._keeper.ran(running.turn.id)
+            log.exception("turn %s failed by a mistake of our own", begun.turn.id)
+            outcome = await self._settle_failed(running, _mistake(error), checkpoints, folder)
+        finally:  # whatever happens, whoever listens is told an end
+            self._running.pop(begun.turn.id, None)
+            self._keeper.ran(begun.turn.id)
             self._on_speech()
-        self._on_end(TurnStatus.COMPLETED if isinstance(outcome, Answered) else outcome.status)
-        running.finish(
-            outcome, running.last_words if isinstance(outcome, Answered) else order.telling.end(outcome)
-        )
+            self._on_end(TurnStatus.COMPLETED if isinstance(outcome, Answered) else outcome.status)
+            running.finish(outcome, self._last_words(running, order.telling, outcome))
+
+    def _last_words(self, running: RunningTurn, telling: Telling, outcome: Outcome) -> Sequence[bytes]:
+        if isinstance(outcome, Answered):
+            return running.last_words
+        try:
+            return telling.end(outcome)
+        except Exception:
+            log.exception("the end of turn %s could not be told", running.turn.id)
+            return ()
 
     async def _answer(
         self, running: RunningTurn, order: Order, folder: ReplyFolder, checkpoints: Checkpoints
@@ -212,7 +230,8 @@ class TurnRunner:
                 await checkpoints.room()
             folder.add(chunk)
             events = telling.add(chunk)
-            running.tell(events)
+            if events:
+                running.tell(events)
             checkpoints.add(chunk.adds, events)
         reply = folder.reply()
         if reply.finish_reason is None:
@@ -220,11 +239,11 @@ class TurnRunner:
         await checkpoints.rest()
         history = extended(await self._shown_before(order, begun), (print_of(reply.message),))
         answered = Answered(reply, folder.answer())
-        running.last_words = telling.end(answered)
+        running.answered, running.last_words = answered, telling.end(answered)
         await through(
             self._store.commit_reply(
                 begun.lease,
-                (new_message(reply.message),),
+                (said_by_model(reply.message),),
                 usage=tokens(reply.usage),
                 answer=msgspec.json.encode(answered.answer),
                 history=history,
@@ -256,61 +275,68 @@ class TurnRunner:
         error: HoldfastError | None,
         checkpoints: Checkpoints,
         folder: ReplyFolder,
-    ) -> Unanswered:
-        """Keep what was said and end the turn; if somebody else has ended it, say as what."""
-        reason: HoldfastError = error or TurnStopped(running.turn.id, stop.status.value, stop.why, stop.retry)
-        status = stop.status
+    ) -> Outcome:
+        """Keep what was said and end the turn; if somebody else has ended it, say as what. What cannot be
+        settled now is found by this node's beat."""
+        reason = error or _stopped(running.turn.id, stop)
         try:
-            if isinstance(error, LeaseLost | NodeReaped):
-                raise error
-            await checkpoints.save()
-            await self._store.settle_turn(
-                running.lease,
-                Settlement(
-                    status, error=str(reason), code=code_of(reason), usage=tokens(folder.reply().usage)
-                ),
-            )
-        except (LeaseLost, NodeReaped) as lost:
+            if not isinstance(error, LeaseLost | NodeReaped):
+                try:
+                    await checkpoints.save()
+                    usage = tokens(folder.reply().usage)
+                    settlement = Settlement(stop.status, error=str(reason), code=code_of(reason), usage=usage)
+                    await self._store.settle_turn(running.lease, settlement)
+                    return Unanswered(stop.status, reason, folder.begun)
+                except (LeaseLost, NodeReaped) as lost:
+                    error = lost
             await checkpoints.rest()
-            status, reason = await self._ended_by_others(running, lost)
-        except StoreError as trouble:
+            return await self._ended_by_others(running, error, folder.begun)
+        except HoldfastError as trouble:
             log.error("turn %s could not be settled: %s", running.turn.id, trouble)
-            reason = error or trouble
-        return Unanswered(status, reason, folder.begun)
+            return Unanswered(stop.status, error or trouble, folder.begun)
+        except Exception as mistake:
+            log.exception("turn %s could not be settled by a mistake of our own", running.turn.id)
+            return Unanswered(stop.status, error or _mistake(mistake), folder.begun)
 
-    async def _ended_by_others(
-        self, running: RunningTurn, lost: HoldfastError
-    ) -> tuple[TurnStatus, HoldfastError]:
+    async def _ended_by_others(self, running: RunningTurn, lost: HoldfastError, spoke: bool) -> Outcome:
         try:
             turn = await self._store.turn(None, running.turn.id)
         except NotFound:
-            return TurnStatus.CANCELLED, NotFound("conversation", running.turn.conversation_id)
+            gone = NotFound("conversation", running.turn.conversation_id)
+            return Unanswered(TurnStatus.CANCELLED, gone, spoke)
+        if turn.status is TurnStatus.COMPLETED and turn.attempt == running.turn.attempt and running.answered:
+            return running.answered  # by us: only the word of it got lost
         if turn.status is TurnStatus.CANCELLED or turn.status is TurnStatus.INTERRUPTED:
-            return turn.status, TurnStopped(turn.id, turn.status.value, "somebody else ended it")
-        return TurnStatus.INTERRUPTED, lost
+            stopped = TurnStopped(turn.id, turn.status.value, "somebody else ended it")
+            return Unanswered(turn.status, stopped, spoke)
+        return Unanswered(TurnStatus.INTERRUPTED, lost, spoke)
 
     # --- watching ----------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         """Notice turns that were ended from outside, though their model may be silent."""
+        quiet = False
         while self._running:
-            version = self._store.version()
             before = dict(self._running)
             try:
+                version = self._store.version()
                 held = set((await self._store.held(self._keeper.node_id)).leases.values())
+                for turn_id, running in before.items():
+                    if turn_id not in held:
+                        self._stop(running, Stop(TurnStatus.INTERRUPTED, "somebody else ended it"))
+                await self._store.changed(version, LOOK_SECONDS)
+                quiet = False
             except StoreError as trouble:
-                log.warning("cannot look after running turns: %s", trouble)
-                held = set(before)
-            for turn_id, running in before.items():
-                if turn_id not in held and running.outcome is None:
-                    self._stop(running, Stop(TurnStatus.INTERRUPTED, "somebody else ended it"))
-            await self._store.changed(version, LOOK_SECONDS)
-            await asyncio.sleep(LOOK_SECONDS / 4)
+                if not quiet:
+                    log.warning("cannot look after running turns: %s", trouble)
+                quiet = True
+            await asyncio.sleep(LOOK_SECONDS if quiet else LOOK_SECONDS / 4)
 
 
-def tokens(usage: Mapping[str, Any] | None) -> dict[str, int]:
-    """What a model reported, under the names we store."""
-    usage = usage or {}
+def tokens(usage: Any) -> dict[str, int]:
+    """What a model reported, under the names we store; nothing if it has a shape of its own."""
+    if not isinstance(usage, Mapping):
+        return {}
     return {
         ours: int(usage[theirs])
         for ours, theirs in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
@@ -323,10 +349,12 @@ def code_of(error: HoldfastError) -> str:
     return getattr(error, "code", None) or type(error).__name__
 
 
-async def _all_ended(turns: list[RunningTurn], seconds: float | None) -> None:
-    tasks = {turn.task for turn in turns if turn.task is not None and not turn.task.done()}
-    if tasks:
-        await asyncio.wait(tasks, timeout=seconds)
+def _stopped(turn_id: str, stop: Stop) -> TurnStopped:
+    return TurnStopped(turn_id, stop.status.value, stop.why, stop.retry)
+
+
+def _mistake(error: Exception) -> HoldfastError:
+    return HoldfastError(f"internal error ({type(error).__name__}); the server's log has more")
 
 
 async def through(work: Coroutine[Any, Any, T]) -> T:

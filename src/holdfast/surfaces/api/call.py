@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from ...app import Holdfast
+from ...domain.ids import new_request_id
 from ...domain.keys import ApiKey, Caller, acting_as, acting_for
 from ...errors import BadInput, BadKey, HoldfastError, StoreFailed
 from ...models.base import Model
@@ -27,8 +27,10 @@ from ...runtime.key_keeper import KeyKeeper
 from ...runtime.turn_runner import TurnRunner
 from ...settings import Settings
 from ...store.base import Store
+from ..openai.parameters import BadParameter
 from .doors import Doors
 from .failures import Failure, Refusal, failure_of
+from .headers import Headers
 from .meters import Meters
 
 log = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class Answer(Protocol):
 class Call:
     services: Services
     request: Request
+    headers: Headers
     receive: Receive
     _send: Send
     id: str
@@ -121,7 +124,7 @@ class Call:
     def header(self, *names: str) -> str | None:
         """The first of these headers that is there and not empty."""
         for name in names:
-            value = header_of(self.request, name)
+            value = self.headers.once(name)
             if value:
                 return value
         return None
@@ -134,7 +137,7 @@ class Call:
         if text is None or text == "":
             return default
         if not text.isascii() or not text.isdecimal() or len(text) > 16 or not least <= int(text) <= most:
-            raise BadInput(f"{name} must be a whole number from {least} to {most}, not {text!r}")
+            raise BadParameter(name, f"must be a whole number from {least} to {most}, not {text!r:.40}")
         return int(text)
 
     def path(self, name: str) -> str:
@@ -143,7 +146,7 @@ class Call:
     async def body(self) -> bytes:
         """The request's body. Refused when it is too large, or takes too long to arrive."""
         limit = int(self.services.settings.server.max_body_mb * 2**20)
-        declared = self.request.headers.get("content-length", "")
+        declared = self.headers.get("content-length")
         if declared.isdecimal() and int(declared) > limit:
             raise _too_large(limit)
         pieces: list[bytes] = []
@@ -178,7 +181,7 @@ class Call:
         self.started, self.status = True, status
         listed = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         listed.append((b"x-request-id", self.id.encode()))
-        listed.extend(self.services.doors.headers_for(self.request))
+        listed.extend(self.services.doors.headers_for(self.headers))
         if length is not None:
             listed.append((b"content-length", b"%d" % length))
         await self._send({"type": "http.response.start", "status": status, "headers": listed})
@@ -202,15 +205,16 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
-        call = Call(services, Request(scope, receive), receive, send, f"req_{secrets.token_hex(12)}")
+        headers = Headers(scope["headers"])
+        call = Call(services, Request(scope, receive), headers, receive, send, new_request_id())
         with services.meters.request(self._name, call):
             try:
-                services.doors.check(call.request)
+                services.doors.check(headers)
                 if self._open:
                     answer = await self._handler(call)
                 else:
-                    call.key = await services.keys.authenticate(_bearer(call.request))
-                    call._caller = acting_as(call.key, header_of(call.request, "x-holdfast-owner"))
+                    call.key = await services.keys.authenticate(_bearer(headers))
+                    call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
                     with services.doors.place():
                         answer = await self._handler(call)
                         await answer.send(call)
@@ -235,19 +239,6 @@ async def fail(call: Call, failure: Failure) -> None:
         await Reply({"error": failure.object()}, failure.status, failure.headers).send(call)
 
 
-def header_of(request: Request, name: str) -> str | None:
-    """A header that says something about whose data it is or where it belongs: said once, in UTF-8."""
-    values = request.headers.getlist(name)
-    if len(values) > 1:
-        raise BadInput(f"the header {name} was sent {len(values)} times; send it once")
-    if not values:
-        return None
-    try:
-        return values[0].encode("latin-1").decode()
-    except UnicodeDecodeError:
-        return values[0]
-
-
 def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
     if optional and not body.strip():
         return {}
@@ -260,8 +251,8 @@ def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
     return value
 
 
-def _bearer(request: Request) -> str:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+def _bearer(headers: Headers) -> str:
+    scheme, _, token = headers.get("authorization").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 

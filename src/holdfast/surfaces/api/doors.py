@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from starlette.requests import Request
-
 from ...settings import ServerSettings
 from .failures import Refusal
+from .headers import Headers
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANY = ("0.0.0.0", "::", "")
@@ -30,9 +29,9 @@ class Doors:
         self._most = settings.max_requests
         self._inside = 0
 
-    def check(self, request: Request) -> None:
+    def check(self, headers: Headers) -> None:
         """Refuse a request that was not meant for this server, or comes from a page that may not call it."""
-        host = request.headers.get("host", "")
+        host = headers.get("host")
         name = _name_of(host)
         if not self._any_host and name not in self._hosts:
             raise Refusal(
@@ -40,8 +39,8 @@ class Doors:
                 f"this server is not called {name!r}; [server] allowed_hosts names what it is called",
                 "unknown_host",
             )
-        origin = request.headers.get("origin")
-        if origin is None or origin in self._origins:
+        origin = headers.get("origin")
+        if not origin or origin in self._origins:
             return
         if origin.partition("://")[2].lower() == host.lower():
             return  # the server's own pages
@@ -51,10 +50,10 @@ class Doors:
             "origin_not_allowed",
         )
 
-    def headers_for(self, request: Request) -> list[tuple[bytes, bytes]]:
+    def headers_for(self, headers: Headers) -> list[tuple[bytes, bytes]]:
         """What a page needs to be told, if it may call."""
-        origin = request.headers.get("origin")
-        if origin is None or origin not in self._origins:
+        origin = headers.get("origin")
+        if not origin or origin not in self._origins:
             return []
         return [
             (b"access-control-allow-origin", origin.encode("latin-1")),

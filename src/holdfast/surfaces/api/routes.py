@@ -71,12 +71,10 @@ class _Methods:
 
     async def _preflight(self, call: Call) -> Answer:
         headers = {"allow": self._allowed}
-        if call.services.doors.headers_for(call.request):
+        if call.services.doors.headers_for(call.headers):
             headers |= {
                 "access-control-allow-methods": self._allowed,
-                "access-control-allow-headers": call.request.headers.get(
-                    "access-control-request-headers", "*"
-                ),
+                "access-control-allow-headers": call.headers.get("access-control-request-headers", "*"),
                 "access-control-max-age": "600",
             }
         return Reply(b"", 204, headers)

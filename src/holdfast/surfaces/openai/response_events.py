@@ -281,7 +281,7 @@ class _Reply:
     def __init__(self, message_id: str) -> None:
         self.id = message_id
         self.names = {part: item_id(message_id, part) for part in (ItemPart.TEXT, ItemPart.REASONING)}
-        self.folder = ReplyFolder()
+        self.folder = ReplyFolder(message_id)
         self.places: dict[str, int] = {}
         """Where in the output each item stands that has begun."""
         self.undone: dict[str, None] = {}
