@@ -44,10 +44,20 @@ class Checkpoints:
             self._events.extend(events)
         for name, text in adds.items():
             self._adds.setdefault(name, []).append(text)
-        if not self._since and (self._adds or self._events):
+        if not self._since and self._waiting:
             self._since = self._loop.time()
-            if self._saving is None or self._saving.done():
-                self._timer = self._loop.call_later(self._seconds * EARLY, self._start)
+            if not self._is_saving:
+                self._start_later()
+
+    @property
+    def _waiting(self) -> bool:
+        """Is there something for a checkpoint? With `numbered` only with an event: a checkpoint takes at
+        least one number, and numbers must stay those that listeners were told."""
+        return bool(self._events if self._numbered else self._adds)
+
+    @property
+    def _is_saving(self) -> bool:
+        return self._saving is not None and not self._saving.done()
 
     @property
     def behind(self) -> bool:
@@ -60,7 +70,7 @@ class Checkpoints:
         if self._saving is not None and self._saving.done():
             self._saving.result()
         while self.behind:
-            if self._saving is None or self._saving.done():
+            if not self._is_saving:
                 self._start()
             assert self._saving is not None
             await asyncio.shield(self._saving)
@@ -74,7 +84,7 @@ class Checkpoints:
         """No more checkpoints: what is under way is finished, and nothing else is begun."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._saving is not None and not self._saving.done():
+        if self._is_saving and self._saving is not None:
             await asyncio.wait({self._saving})
         if self._timer is not None:
             self._timer.cancel()
@@ -87,7 +97,14 @@ class Checkpoints:
         first = self._next_event
         return Draft(first, first + max(1, len(events)) - 1, b"".join(events), {}, self._restarts)
 
+    def _start_later(self) -> None:
+        self._timer = self._loop.call_later(self._seconds * EARLY, self._start)
+
     def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._is_saving:  # one after the other: what is said meanwhile goes into the next
+            return
         self._saving = self._loop.create_task(self._save())
         self._saving.add_done_callback(lambda task: task.cancelled() or task.exception())
 
@@ -114,4 +131,4 @@ class Checkpoints:
             self._saving_since = 0.0
         self._next_event, self._restarts = draft.last_event + 1, False
         if self._since:  # more was said meanwhile
-            self._timer = self._loop.call_later(self._seconds * EARLY, self._start)
+            self._start_later()

@@ -14,8 +14,16 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TypeVar
 
-from ..domain.turns import TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus, TurnWaits
-from ..errors import ConversationBusy, NestedTurn, NodeReaped, NotFound, StoreError
+from ..domain.turns import (
+    TurnBegun,
+    TurnOutcome,
+    TurnOutdated,
+    TurnRepeated,
+    TurnRequest,
+    TurnStatus,
+    TurnWaits,
+)
+from ..errors import ConversationBusy, HoldfastError, NestedTurn, NodeReaped
 from ..store.base import Store
 from .node_keeper import NodeKeeper
 from .reaper import Reaper
@@ -52,28 +60,23 @@ class LeaseKeeper:
 
         async def attempt() -> TurnBegun | TurnRepeated | TurnOutdated | TurnWaits:
             nonlocal request
-            self._keeper.runs(request.turn_id)
             try:
-                outcome = await self._store.begin_turn(request)
+                outcome = await self._begin(request)
             except NodeReaped as reaped:
                 request = replace(request, node_id=await self._keeper.rejoin(reaped.node_id))
-                self._keeper.runs(request.turn_id)
-                outcome = await self._store.begin_turn(request)
+                outcome = await self._begin(request)
+            if isinstance(outcome, TurnWaits) and when_busy is not None and outcome.turn_id is not None:
+                await when_busy(outcome.turn_id)
+                outcome = await self._begin(request)
             if isinstance(outcome, TurnRepeated) and outcome.turn.status is TurnStatus.RUNNING:
                 if is_here(outcome.turn.id):
                     return outcome
                 return TurnWaits(outcome.turn.conversation_id, outcome.turn.node_id, outcome.turn.id)
-            if isinstance(outcome, TurnWaits) and when_busy is not None and outcome.turn_id is not None:
-                await when_busy(outcome.turn_id)
             return outcome
 
         outcome: TurnBegun | TurnRepeated | TurnOutdated
         try:
             outcome = await self._wait(attempt, wait_seconds)
-        except asyncio.CancelledError:
-            self._keeper.ran(request.turn_id)
-            self._abandon(request.turn_id)
-            raise
         except BaseException:
             self._keeper.ran(request.turn_id)
             raise
@@ -83,12 +86,24 @@ class LeaseKeeper:
             self._keeper.runs(outcome.turn.id)
         return outcome
 
-    def _abandon(self, turn_id: str) -> None:
-        """Its caller went away while it was being begun: if it did begin, nobody will ever run it."""
+    async def _begin(self, request: TurnRequest) -> TurnOutcome:
+        self._keeper.runs(request.turn_id)
+        beginning = asyncio.ensure_future(self._store.begin_turn(request))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            self._abandon(beginning)
+            raise
+
+    def _abandon(self, beginning: asyncio.Future[TurnOutcome]) -> None:
+        """Its caller went away while it was being begun: if it does begin, nobody will ever run it."""
 
         async def interrupt() -> None:
-            with suppress(NotFound, StoreError):  # it never began; or the next beat finds the stray lease
-                await self._store.cancel_turn(None, turn_id, TurnStatus.INTERRUPTED, "its caller went away")
+            with suppress(HoldfastError):  # it did not begin; or the next beats find the stray lease
+                outcome = await beginning
+                if isinstance(outcome, TurnBegun):
+                    turn_id, why = outcome.turn.id, "its caller went away"
+                    await self._store.cancel_turn(None, turn_id, TurnStatus.INTERRUPTED, why)
 
         task = asyncio.get_running_loop().create_task(interrupt())
         self._abandoned.add(task)

@@ -111,7 +111,10 @@ class NodeKeeper:
 
     async def rejoin(self, reaped_id: str) -> str:
         """Become a new incarnation after `reaped_id` was reaped; whoever comes first does it."""
-        await asyncio.to_thread(self._rejoining.acquire)
+        # Asked for again and again, since the beating thread may have it: a thread that waited for it in our
+        # place would keep it for ever if we were cancelled.
+        while not self._rejoining.acquire(blocking=False):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         try:
             if self.node_id != reaped_id:
                 return self.node_id

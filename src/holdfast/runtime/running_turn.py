@@ -72,6 +72,8 @@ class RunningTurn:
     preface: int = 0
     """How many of them were told before the model was asked."""
     outcome: Outcome | None = None
+    answered: Answered | None = None
+    """The whole answer, on its way to the disk."""
     last_words: Sequence[bytes] = ()
     """How the end of an answer will be told, once it is on disk."""
     task: asyncio.Task[None] | None = None
