@@ -74,7 +74,8 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         session = to_session_spoken_in(
             reached.row, tx.now, request.turn_id, request.node_id, len(request.messages), request.model
         )
-        return _start(tx, request, session, reached.token, reached.addressed, history)
+        begun = _start(tx, request, session, reached.token, reached.addressed, history)
+        return replace(begun, revision=reached.seen.revision)
     place = reached.place()
     waits = _waits(tx, place.conversation)
     if waits is not None:
@@ -140,7 +141,14 @@ def _known_request(tx: Transaction, request: TurnRequest) -> Turn | None:
     *columns, body_hash = row
     if body_hash != key.body_hash:
         raise RequestMismatch(key.key)
-    return to_turn(columns)
+    turn = to_turn(columns)
+    if key.implied and not _is_newest(tx, turn):
+        return None  # somebody has spoken since: who says the same words again means them
+    return turn
+
+
+def _is_newest(tx: Transaction, turn: Turn) -> bool:
+    return tx.one(Q.newest_turn, conversation=turn.conversation_id) == (turn.id,)
 
 
 def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
@@ -283,8 +291,7 @@ def _take_lease(
 def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     """A retry of an unfinished turn goes on with it: its messages and finished tool calls stay, only
     the partial reply leaves the context. No tool is run again."""
-    newest = tx.one(Q.newest_turn, conversation=known.conversation_id)
-    if newest is None or newest[0] != known.id:
+    if not _is_newest(tx, known):
         raise TurnSuperseded(known.id)
     check_step(known.id, known.status, TurnStatus.RUNNING)
     conversation = conversation_of(tx, request.owner, known.conversation_id)

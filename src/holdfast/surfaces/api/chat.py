@@ -170,13 +170,13 @@ async def _again(call: Call, repeated: TurnRepeated, asked: ChatRequest) -> Answ
     turn, session = repeated.turn, repeated.session
     if turn.status is not TurnStatus.COMPLETED:
         raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
-    answer = msgspec.json.decode(await call.store.turn_answer(turn.id) or b"{}")
+    answer = msgspec.json.decode(await call.store.turn_answer(turn.id) or b'{"choices":[{}]}')
     said = [
         message
         for message in await call.store.turn_messages(turn.id)
         if message.role == "assistant" and message.status is MessageStatus.COMPLETED
     ]
-    completion = whole({"choices": [{}], **answer}, said[-1].content() if said else {}, about(session, turn))
+    completion = whole(answer, said[-1].content() if said else {}, about(session, turn))
     headers = headers_of(session, turn)
     if not asked.stream:
         return Reply(completion, headers=headers)
