@@ -1,0 +1,91 @@
+"""A restore, rehearsed as the how-to tells it: back up a server that is talking, lose everything, go on.
+
+What was acknowledged before the backup began is in it, under the same ids; what came later is not.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+from .command import Home, until
+from .serving import Serving, serving
+
+PEOPLE = ("ada", "grace", "mary")
+
+
+class Chatter(threading.Thread):
+    """Somebody who does not stop talking."""
+
+    def __init__(self, server: Serving) -> None:
+        super().__init__(daemon=True)
+        self._server = server
+        self._enough = threading.Event()
+        self.count = 0
+
+    def run(self) -> None:
+        while not self._enough.is_set():
+            self._server.say(f"word {self.count}", x_holdfast_session_key="chat:talker")
+            self.count += 1
+
+    def stop(self) -> None:
+        self._enough.set()
+        self.join(30)
+        assert not self.is_alive()
+
+
+def test_a_server_restored_from_a_backup_goes_on_under_the_same_ids_and_keys(
+    home: Home, tmp_path: Path
+) -> None:
+    copy = tmp_path / "backup.db"
+    with serving(home) as server:
+        token = home.json("keys", "create", "--owner", "team", "--scope", "chat")["key"]
+        before = {
+            name: server.say(f"I am {name}", token=token, x_holdfast_session_key=f"chat:{name}")
+            for name in PEOPLE
+        }
+        keyed = server.say("once", idempotency_key="m1")
+        chatter = Chatter(server)
+        chatter.start()
+        acknowledged = wait_for_words(chatter, 3)
+        home.ok("backup", str(copy))
+        backed_up = chatter.count
+        wait_for_words(chatter, backed_up + 2)
+        chatter.stop()
+        server.say("too late", token=token, x_holdfast_session_key="chat:ada")
+        server.kill()
+
+        for path in home.path.iterdir():  # the disk is gone: the store, its log, its index, the local key
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copyfile(copy, home.store)
+        home.store.chmod(0o600)
+        assert home.ok("doctor").endswith("All is well.\n")
+
+        server.start()
+        server.client_environment = home.json("env")  # the local key was not in the store: it is made anew
+        for name, answer in before.items():
+            ours = answer["holdfast"]
+            found = server.say("still me", token=token, x_holdfast_session_id=ours["session_id"])["holdfast"]
+            assert found["conversation_id"] == ours["conversation_id"], name
+            assert found["session_id"] == ours["session_id"], name
+            status, page = server.ask(
+                "GET", f"/api/sessions/{ours['session_id']}/messages?scope=conversation", token=token
+            )
+            assert status == 200
+            said = [message["content"] for message in page["data"]]
+            assert said == [f"I am {name}", f"You said: I am {name}", "still me", "You said: still me"]
+        again = server.say("once", idempotency_key="m1")
+        assert again["holdfast"]["turn_id"] == keyed["holdfast"]["turn_id"], "a retry is still one turn"
+
+        words = home.json("sessions", "messages", "chat:talker", "--scope", "conversation")
+        asked = [message["content"] for message in words["data"] if message["role"] == "user"]
+        assert asked == [f"word {number}" for number in range(len(asked))], "one moment, with no gap"
+        assert acknowledged <= len(asked) <= backed_up + 1
+        assert home.ok("doctor").endswith("All is well.\n")
+
+
+def wait_for_words(chatter: Chatter, count: int) -> int:
+    """How many were acknowledged, once there are this many."""
+    until(lambda: chatter.count >= count, f"{count} words were said")
+    return chatter.count
