@@ -98,8 +98,14 @@ class Continuity:
         if newest.id == turn.id:
             placed = await self.appended(owner, Address(id=conversation_id), history)
             return replace(placed, seen=_seen(found.conversation))
-        last = (await self._store.turn_messages(turn.id))[-1]
-        branch = Branch(last.session_id, last.seq)
+        said = await self._store.turn_messages(turn.id)
+        branch = (
+            Branch(said[-1].session_id, said[-1].seq) if said else Branch(turn.session_id, turn.first_seq - 1)
+        )
+        if any(message.answers for message in history.messages):
+            visible = await self._store.visible(owner, conversation_id)
+            shown = [message for message in visible if message.seq <= branch.seq]
+            check_results(history.messages, _all_shown(shown), _awaited(shown))
         return Placed(
             Address(id=conversation_id),
             history.messages,
@@ -157,6 +163,18 @@ class Continuity:
         if len(messages) > LOOK_BACK * 4:
             return await asyncio.to_thread(_all_shown, messages)
         return _all_shown(messages)
+
+
+def _awaited(messages: Sequence[Message]) -> tuple[str, ...]:
+    """The calls of the newest reply that have no result yet, if nothing but results stands behind it."""
+    answered = set()
+    for message in reversed(messages):
+        value = message.content()
+        if message.role != "tool":
+            calls = [str(call.get("id")) for call in value.get("tool_calls") or ()]
+            return tuple(call for call in calls if call not in answered)
+        answered.add(value.get("tool_call_id"))
+    return ()
 
 
 def _seen(conversation: Conversation) -> Seen:

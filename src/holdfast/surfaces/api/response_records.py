@@ -1,4 +1,8 @@
-"""A response as it stands in the store: the turn it is a name of, what it was asked, what it has said."""
+"""A response as it stands in the store: the turn it is a name of, what it was asked, what it has said.
+
+While its turn runs it shows what the checkpoints hold, so that whoever looks again sees it grow, from any
+node.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,11 @@ from typing import Any
 
 import msgspec
 
+from ...domain import drafts
+from ...domain.ids import message_id
 from ...domain.messages import Message, MessageStatus
 from ...domain.turns import Response, Turn, TurnStatus
-from ..openai.items import items_of
+from ..openai.items import Item, items_from, items_of
 from ..openai.response_object import ResponseHead, response_error, response_object, state_of
 from ..openai.responses_request import custom_tools_of
 from .call import Call
@@ -33,17 +39,15 @@ class Record:
 
     async def object(self, call: Call) -> dict[str, Any]:
         """The response object, as it is now."""
-        turn, echo = self.turn, self.asked["echo"]
+        turn = self.turn
         answer = msgspec.json.decode(await call.store.turn_answer(turn.id) or b"{}")
         choices: Any = answer.get("choices") or ({},)
-        custom = custom_tools_of(echo)
-        output = [item for m in await self.output(call) for item in items_of(m, custom_tools=custom)]
         session = await call.store.session(None, turn.session_id)
         return response_object(
             ResponseHead(
                 self.id,
                 self.response.created_at,
-                echo,
+                self.asked["echo"],
                 self.asked.get("model") or "",
                 turn.conversation_id,
                 self.response.previous_id,
@@ -54,30 +58,60 @@ class Record:
                 finish_reason=choices[0].get("finish_reason"),
                 error=response_error(turn.error) if turn.error else None,
             ),
-            output=output,
+            output=await self.output(call),
             usage=answer.get("usage") or turn.usage,
             model=answer.get("model"),
             completed_at=turn.ended_at,
             holdfast=about(session, turn),
         )
 
-    async def input(self, call: Call) -> list[Message]:
-        """The messages that the request brought."""
+    async def input(self, call: Call) -> list[Item]:
+        """What the request brought."""
         last = self.turn.first_seq + self.response.brought - 1
-        return [message for message in await call.store.turn_messages(self.turn.id) if message.seq <= last]
+        messages = [m for m in await call.store.turn_messages(self.turn.id) if m.seq <= last]
+        return [item for message in messages for item in self._items(message)]
 
-    async def output(self, call: Call) -> list[Message]:
+    async def output(self, call: Call) -> list[Item]:
         """What was answered; of several attempts the last."""
+        messages = await call.store.turn_messages(self.turn.id)
         first = self.turn.first_seq + self.response.brought
-        messages = [m for m in await call.store.turn_messages(self.turn.id) if m.seq >= first]
-        if self.turn.status is TurnStatus.COMPLETED or not messages:
-            return [message for message in messages if message.status is MessageStatus.COMPLETED]
-        cut = [message for message in messages if message.status is MessageStatus.INTERRUPTED]
-        whole = [message for message in messages if message.status is MessageStatus.COMPLETED]
-        return [*whole, *cut[-1:]] if self.turn.status is not TurnStatus.RUNNING else whole
+        said = [message for message in messages if message.seq >= first]
+        items = [
+            item
+            for message in said
+            if message.status is MessageStatus.COMPLETED
+            for item in self._items(message)
+        ]
+        if self.turn.status is TurnStatus.RUNNING:
+            last = messages[-1].seq if messages else self.turn.first_seq - 1
+            return items + await self._growing(call, last + 1)
+        # What an attempt left unfinished was written in the moment the turn ended; older pieces are of
+        # attempts that were made again.
+        cut = [
+            m for m in said if m.status is MessageStatus.INTERRUPTED and m.created_at == self.turn.ended_at
+        ]
+        if cut and self.turn.status is not TurnStatus.COMPLETED:
+            items += self._items(cut[-1])
+        return items
+
+    async def _growing(self, call: Call, seq: int) -> list[Item]:
+        """What the checkpoints hold of the reply that will be message `seq`."""
+        kept = await call.store.drafts(self.turn.id)
+        if self.turn.attempt > 1 and not any(draft.restarts for draft in kept):
+            return []  # all of it is of an earlier attempt
+        texts = {name: text for name, text in drafts.said(kept).items() if text}
+        if not texts:
+            return []
+        reply = {"role": "assistant", "content": "", **texts}
+        items = items_from(reply, message_id(self.turn.conversation_id, seq))
+        items[-1]["status"] = "in_progress"
+        return items
+
+    def _items(self, message: Message) -> list[Item]:
+        return items_of(message, custom_tools=custom_tools_of(self.asked["echo"]))
 
 
-async def record_of(call: Call, response_id: str) -> Record:
-    """NotFound, for this owner, if there is no such response."""
-    response = await call.store.response(call.owner, response_id)
+async def record_of(call: Call, response_id: str, owner: str | None = None) -> Record:
+    """NotFound, for this owner (or whoever calls), if there is no such response."""
+    response = await call.store.response(owner or call.owner, response_id)
     return Record(response, msgspec.json.decode(response.request))

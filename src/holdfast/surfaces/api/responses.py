@@ -9,24 +9,23 @@ drafts. A stream that nobody runs any more ends as truthfully as it can: with wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from ...domain.conversations import Address
-from ...domain.histories import History, history_of
+from ...domain.histories import INSTRUCTING, History, history_of
 from ...domain.ids import message_id, new_id
-from ...domain.messages import instruction
-from ...domain.turns import NewResponse, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
-from ...errors import BadInput
+from ...domain.messages import instruction, new_message
+from ...domain.turns import NewResponse, Response, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
+from ...errors import BadInput, BadMessage, NotFound
 from ...models.base import Chunk, ModelRequest
 from ...runtime.continuity import Placed
 from ...runtime.running_turn import Answered, Outcome, RunningTurn
 from ...runtime.turn_runner import Order
-from ..openai.items import items_from, items_of, listed
+from ..openai.items import items_from, listed
 from ..openai.parameters import BadParameter
 from ..openai.response_events import ResponseEvents, encoded, frame
 from ..openai.response_object import (
@@ -41,27 +40,30 @@ from .asking import ask
 from .call import Answer, Call, Reply, parsed
 from .failures import failure_of
 from .naming import Naming, about_begun, headers_of, naming_of, request_key
+from .owners import OWNER, note_reading, owner_of
 from .response_records import Record, record_of
 from .response_streams import StoredStream
 from .routes import Parameter, Route
-from .streams import HEADERS, Listener, TurnStream, WholeAnswer
+from .stored_items import resolver
+from .streams import TurnStream, WholeAnswer
+from .unkept_responses import UnkeptResponse
 
 ROUTE = "/v1/responses"
+NOWHERE = Address(id=f"resp_{'0' * 32}", create=False)
+"""An id that nothing ever had: behind it nothing begins."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 async def create(call: Call) -> Answer:
     body = await call.body()
-    asked = parse(parsed(body))
+    fields = parsed(body)
+    asked = parse(fields, resolve=await resolver(call.store, call.owner, fields.get("input"), "input"))
     naming = _named(await naming_of(call), asked)
     history = _history(asked)
-    names_something = naming.names_something or asked.previous_response_id is not None
-    if not asked.store and not names_something:
-        return await _pass_through(call, asked)
-    previous = None
-    if asked.previous_response_id is not None:
-        previous = await call.store.response(call.owner, asked.previous_response_id)
+    if not asked.store and not naming.names_something:
+        return _unkept(call, asked, history)
+    previous = await _previous(call, asked.previous_response_id)
 
     async def place() -> Placed:
         continuity = call.services.continuity
@@ -69,10 +71,11 @@ async def create(call: Call) -> Answer:
             return await continuity.behind(call.owner, previous.turn, history)
         if asked.conversation_id is not None:
             return await continuity.appended(call.owner, naming.address, history)
+        if asked.previous_response_id is not None:  # gone; but if this request came before, it is answered
+            return Placed(NOWHERE, history.messages, history.prints)
         return await continuity.placed(call.owner, naming.address, history)
 
     response_id = new_id("resp")
-    telling = ResponseTelling(response_id, asked)
     order = Order(
         TurnRequest(
             turn_id=new_id("turn"),
@@ -90,45 +93,77 @@ async def create(call: Call) -> Answer:
                 asked.background,
             ),
         ),
-        telling,
+        ResponseTelling(response_id, asked),
         _instructions(asked, history),
         asked.options,
         asked.model,
     )
-    turn = await ask(call, order, place, naming)
+    try:
+        turn = await ask(call, order, place, naming)
+    except NotFound as error:
+        raise _as_named(asked, error) from None
+    return await _answered(call, asked, naming, turn)
+
+
+async def _answered(
+    call: Call, asked: ResponsesRequest, naming: Naming, turn: RunningTurn | TurnRepeated
+) -> Answer:
+    """The turn as its request wants to be told of it."""
     headers = headers_of(turn.session, turn.turn)
-    if isinstance(turn, TurnRepeated):
-        assert turn.turn.response_id is not None
-        if asked.stream:
-            return StoredStream(turn.turn.response_id, -1, headers)
-        return Reply(await (await record_of(call, turn.turn.response_id)).object(call), headers=headers)
+    response_id = turn.turn.response_id
+    assert response_id is not None
+    if isinstance(turn, TurnRepeated) and asked.stream:
+        return StoredStream(response_id, call.owner, -1, headers)
+    if isinstance(turn, TurnRepeated) or (asked.background and not asked.stream):
+        return Reply(await (await record_of(call, response_id)).object(call), headers=headers)
+    # What runs in the background is nobody's request: nobody is missed, and no refusal is an HTTP status.
+    interrupts = naming.interrupted_by_leaving and not asked.background
     if asked.stream:
-        return TurnStream(turn, headers, interrupts=naming.interrupted_by_leaving)
-    if asked.background:
-        assert turn.turn.response_id is not None
-        return Reply(await (await record_of(call, turn.turn.response_id)).object(call), headers=headers)
-    return WholeAnswer(
-        turn, headers, naming.interrupted_by_leaving, lambda outcome, ours: _whole(turn, asked, outcome, ours)
-    )
+        return TurnStream(turn, headers, interrupts=interrupts, waits=not asked.background)
+    return WholeAnswer(turn, headers, interrupts, lambda outcome, ours: _whole(turn, asked, outcome, ours))
 
 
 def _named(naming: Naming, asked: ResponsesRequest) -> Naming:
     """A conversation may be named in the body or in a header, not in both."""
-    body = asked.conversation_id or asked.previous_response_id
-    if body is None:
+    name, param = asked.conversation_id, "conversation"
+    if name is None:
+        name, param = asked.previous_response_id, "previous_response_id"
+    if name is None:
         return naming
     if naming.names_something:
-        raise BadParameter(
-            "conversation" if asked.conversation_id else "previous_response_id",
-            "cannot be used together with a session header; name the conversation once",
-        )
-    return naming.at(Address(id=body, create=False))
+        raise BadParameter(param, "cannot be used together with a session header; name the conversation once")
+    try:
+        return naming.at(Address(id=name, create=False))
+    except BadInput as error:
+        raise BadParameter(param, f"is no id: {error}") from None
+
+
+async def _previous(call: Call, response_id: str | None) -> Response | None:
+    try:
+        return None if response_id is None else await call.store.response(call.owner, response_id)
+    except NotFound:
+        return None
+
+
+def _as_named(asked: ResponsesRequest, error: NotFound) -> NotFound:
+    """What was not found, by the name that the request gave it."""
+    if asked.previous_response_id is not None:
+        return NotFound("response", asked.previous_response_id)
+    if asked.conversation_id is not None:
+        return NotFound("conversation", asked.conversation_id)
+    return error
 
 
 def _history(asked: ResponsesRequest) -> History:
-    if not asked.messages:
-        return History((), (), (), 0)
-    return history_of(list(asked.messages))
+    """The input. Behind a conversation that is named, it may be empty, or instructions alone."""
+    values = list(asked.messages)
+    continues = asked.conversation_id is not None or asked.previous_response_id is not None
+    try:
+        if continues and all(value["role"] in INSTRUCTING for value in values):
+            return History(tuple(new_message(value) for value in values), (), (), 0)
+        return history_of(values)
+    except BadMessage as error:
+        raise BadParameter("input", f"cannot be used: {error}") from None
 
 
 def _instructions(asked: ResponsesRequest, history: History) -> tuple[bytes, ...]:
@@ -220,17 +255,32 @@ def _framed(events: Any) -> list[bytes]:
 
 
 async def retrieve(call: Call) -> Answer:
-    response_id = call.path("id")
+    record = await _read(call)
     after = _starting_after(call)
-    if call.query("stream") in ("true", "1"):
-        record = await record_of(call, response_id)
-        running = call.services.runner.running.get(record.turn.id)
-        if running is not None:
-            first = max(0, after + 1 - running.begun.next_event)
+    if not _wants_stream(call):
+        return Reply(await record.object(call))
+    running = call.services.runner.running.get(record.turn.id)
+    if running is not None:
+        first = max(0, after + 1 - running.begun.next_event)
+        if first <= len(running.events):
             return TurnStream(running, headers_of(running.session, running.turn), first, waits=False)
-        return StoredStream(response_id, after)
-    record = await record_of(call, response_id)
-    return Reply(await record.object(call))
+    return StoredStream(record.id, record.turn.owner, after)
+
+
+async def _read(call: Call) -> Record:
+    """The response that the path names; an admin may name its owner, who is told."""
+    owner = owner_of(call)
+    record = await record_of(call, call.path("id"), owner)
+    if owner != call.owner:
+        await note_reading(call, owner, await call.store.session(owner, record.turn.session_id))
+    return record
+
+
+def _wants_stream(call: Call) -> bool:
+    said = (call.query("stream") or "false").lower()
+    if said not in ("true", "1", "false", "0"):
+        raise BadParameter("stream", f"must be true or false, not {said!r:.40}")
+    return said in ("true", "1")
 
 
 def _starting_after(call: Call) -> int:
@@ -240,7 +290,7 @@ def _starting_after(call: Call) -> int:
     seen = call.header("last-event-id")
     if seen is None:
         return -1
-    if not seen.isascii() or not seen.isdecimal() or len(seen) > 16:
+    if not seen.isascii() or not seen.isdecimal() or len(seen) > 15:
         raise BadInput(f"Last-Event-ID must be the number of an event, not {seen!r:.40}")
     return int(seen)
 
@@ -264,12 +314,11 @@ async def _stop(call: Call, record: Record, why: str) -> None:
 
 
 async def input_items(call: Call) -> Answer:
-    record = await record_of(call, call.path("id"))
     order = call.query("order") or "desc"
     if order not in ("asc", "desc"):
         raise BadParameter("order", "must be asc or desc")
     limit = call.query_number("limit", 20, 1, 100)
-    items = [item for message in await record.input(call) for item in items_of(message)]
+    items = await (await _read(call)).input(call)
     if order == "desc":
         items.reverse()
     after = call.query("after")
@@ -281,78 +330,18 @@ async def input_items(call: Call) -> Answer:
     return Reply(listed(items[:limit], has_more=len(items) > limit))
 
 
-# --- not kept ------------------------------------------------------------------------------------------
-
-
-async def _pass_through(call: Call, asked: ResponsesRequest) -> Answer:
-    """`store: false` without a name: the model's answer, and nothing is kept."""
-    history = _history(asked)
+def _unkept(call: Call, asked: ResponsesRequest, history: History) -> Answer:
+    """`store: false` without a name."""
     prompt = call.services.settings.agent.system_prompt
     first = (instruction(prompt),) if prompt else ()
     bodies = (*first, *_instructions(asked, history), *(message.body for message in history.messages))
     request = ModelRequest(b"[%b]" % b",".join(bodies), asked.model, options=asked.options)
     # Nobody will ever look these ids up: they only tie the events of one answer together.
-    head = _head(asked, new_id("resp"), None)
-    events = ResponseEvents(head, new_id("conv"), 1, custom_tools=asked.custom_tools)
-    stream = _Unkept(call.services.model.stream(request), events)
-    await stream.first_word()
-    if asked.stream:
-        return stream
-    return Reply(await stream.whole())
-
-
-@dataclass(slots=True)
-class _Unkept:
-    """A response that is only passed on."""
-
-    chunks: Any
-    events: ResponseEvents
-    _first: Chunk | None = None
-
-    async def first_word(self) -> None:
-        self._first = await anext(self.chunks, None)
-
-    async def whole(self) -> Any:
-        """The response object, when the model has said all."""
-        self.events.begin()
-        reason: str | None = None
-        chunk = self._first
-        while chunk is not None:
-            reason = _finish_reason(chunk) or reason
-            self.events.add(chunk)
-            chunk = await anext(self.chunks, None)
-        return self._last(reason)[-1]["response"]
-
-    def _last(self, reason: str | None) -> Any:
-        state = state_of(TurnStatus.COMPLETED, finish_reason=reason)
-        return self.events.end(state, completed_at=datetime.now(UTC))
-
-    async def send(self, call: Call) -> None:
-        async with Listener(call) as listener:
-            await call.start(200, HEADERS)
-            await listener.say(b"".join(_framed(self.events.begin())))
-            reason: str | None = None
-            try:
-                chunk = self._first
-                while chunk is not None and not listener.gone:
-                    reason = _finish_reason(chunk) or reason
-                    if told := _framed(self.events.add(chunk)):
-                        await listener.say(b"".join(told))
-                    chunk = await anext(self.chunks, None)
-                last = _framed(self._last(reason))
-            except Exception as error:
-                failure = failure_of(error)
-                state = state_of(TurnStatus.FAILED, error=response_error(failure.message, failure.status))
-                last = _framed(self.events.end(state))
-            finally:
-                await self.chunks.aclose()
-            await call.send({"type": "http.response.body", "body": b"".join(last)})
-
-
-def _finish_reason(chunk: Chunk) -> str | None:
-    choices: Any = chunk.value.get("choices") or ({},)
-    reason: str | None = choices[0].get("finish_reason")
-    return reason
+    events = ResponseEvents(
+        _head(asked, new_id("resp"), None), new_id("conv"), 1, custom_tools=asked.custom_tools
+    )
+    chunks = cast("AsyncGenerator[Chunk, None]", call.services.model.stream(request))
+    return UnkeptResponse(chunks, events, asked.stream)
 
 
 _ORDER = Parameter("order", "asc or desc (the default)", {"type": "string", "enum": ["asc", "desc"]})
@@ -387,6 +376,7 @@ ROUTES = (
         parameters=(
             Parameter("stream", "true: its events", {"type": "boolean"}),
             Parameter("starting_after", "the last event that was seen", {"type": "integer", "minimum": 0}),
+            OWNER,
         ),
         media_types=("application/json", "text/event-stream"),
     ),
@@ -397,6 +387,6 @@ ROUTES = (
         f"{ROUTE}/{{id}}/input_items",
         input_items,
         "What a response was asked.",
-        parameters=(_ORDER, _LIMIT, Parameter("after", "the id of the item before the first")),
+        parameters=(_ORDER, _LIMIT, Parameter("after", "the id of the item before the first"), OWNER),
     ),
 )

@@ -1,0 +1,128 @@
+"""A response with `store: false` that names no conversation: the model's answer, and nothing is kept.
+
+Nobody but its client has a use for it, so the model is let go when the client leaves, though it may be silent
+at that moment. A refusal before the first word is an error of the request; what goes wrong later is told at
+the end of the stream. An answer that breaks off has failed, whether the model says so or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ...domain.turns import TurnStatus
+from ...errors import HoldfastError, ModelError
+from ...models.base import Chunk
+from ..openai.item_events import Event
+from ..openai.response_events import ResponseEvents, encoded, frame
+from ..openai.response_object import response_error, state_of
+from .call import Call, Reply
+from .failures import failure_of
+from .streams import HEADERS, HEADERS_SECONDS, LOOK_SECONDS, Listener
+
+
+@dataclass(slots=True)
+class UnkeptResponse:
+    chunks: AsyncGenerator[Chunk, None]
+    events: ResponseEvents
+    stream: bool
+    _left: bool = False
+    """Has the client gone, or lost its right to listen?"""
+
+    async def send(self, call: Call) -> None:
+        async with Listener(call) as listener, aclosing(self._heard(listener)) as heard:
+            if self.stream:
+                await self._tell(call, listener, heard)
+            else:
+                await self._answer(call, heard)
+
+    async def _answer(self, call: Call, heard: AsyncIterator[Chunk | None]) -> None:
+        self.events.begin()
+        last = _Ending(self.events)
+        async for chunk in heard:
+            if chunk is not None:
+                last.add(chunk)
+        if not self._left:
+            await Reply(last.answered()[-1]["response"]).send(call)
+
+    async def _tell(self, call: Call, listener: Listener, heard: AsyncIterator[Chunk | None]) -> None:
+        last = _Ending(self.events)
+        try:
+            async for chunk in heard:
+                if not call.started:
+                    await call.start(200, HEADERS)
+                    await listener.say(_framed(self.events.begin()))
+                if chunk is not None:
+                    told = last.add(chunk)
+                    if told:
+                        await listener.say(_framed(told))
+            ending = [] if self._left else last.answered()
+        except HoldfastError as error:
+            if not call.started:
+                raise
+            ending = last.failed(error)
+        await call.send({"type": "http.response.body", "body": _framed(ending)})
+
+    async def _heard(self, listener: Listener) -> AsyncGenerator[Chunk | None, None]:
+        """The model's chunks while somebody listens; None: it is silent, but what waits for it must not."""
+        async with aclosing(self.chunks):
+            coming = _next(self.chunks)
+            patience = HEADERS_SECONDS
+            try:
+                while True:
+                    await listener.waits_for(coming, patience)
+                    if listener.gone:
+                        self._left = True
+                        return
+                    if coming.done():
+                        chunk = coming.result()
+                        if chunk is None:
+                            return
+                        coming = _next(self.chunks)
+                        yield chunk
+                    elif self.stream:
+                        yield None
+                        if not await listener.still_there():
+                            self._left = True
+                            return
+                    patience = LOOK_SECONDS
+            finally:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+
+def _next(chunks: AsyncGenerator[Chunk, None]) -> asyncio.Future[Chunk | None]:
+    return asyncio.ensure_future(anext(chunks, None))
+
+
+@dataclass(slots=True)
+class _Ending:
+    """Follows an answer to its end, to say how it ended."""
+
+    events: ResponseEvents
+    reason: str | None = None
+
+    def add(self, chunk: Chunk) -> list[Event]:
+        for choice in chunk.value.get("choices") or ():
+            if not choice.get("index"):
+                self.reason = choice.get("finish_reason") or self.reason
+        return self.events.add(chunk)
+
+    def answered(self) -> list[Event]:
+        """ModelError if the answer is not whole."""
+        if self.reason is None:
+            raise ModelError("the model's answer broke off before its end")
+        state = state_of(TurnStatus.COMPLETED, finish_reason=self.reason)
+        return self.events.end(state, completed_at=datetime.now(UTC))
+
+    def failed(self, error: HoldfastError) -> list[Event]:
+        failure = failure_of(error)
+        state = state_of(TurnStatus.FAILED, error=response_error(failure.message, failure.status))
+        return self.events.end(state)
+
+
+def _framed(events: list[Event]) -> bytes:
+    return b"".join(frame(number, data) for number, data in encoded(events))
