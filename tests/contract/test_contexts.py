@@ -6,7 +6,7 @@ import pytest
 from holdfast.domain.contexts import INTERRUPTED, NO_RESULT, OUTCOME_UNKNOWN
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import RequestKey, Settlement, TurnStatus
+from holdfast.domain.turns import RequestKey, Settlement, TurnBegun, TurnStatus
 from holdfast.errors import NotFound
 from holdfast.store.base import Store
 from tests.contract.conftest import Opener
@@ -280,3 +280,32 @@ async def test_a_deleted_conversations_context_is_gone_for_every_store(
     for by in (store, second_store):
         with pytest.raises(NotFound):
             await by.context(OWNER, session.id)
+
+
+async def test_a_turn_knows_its_context_without_asking_as_long_as_that_is_what_it_would_be_told(
+    store: Store, node: Node
+) -> None:
+    async def same(begun: TurnBegun) -> bool:
+        if begun.context is None:
+            return False
+        assert begun.context.json() == (await store.context(None, begun.session.id)).json()
+        return True
+
+    begun = await begin(store, node, key="cli:ada")
+    assert await same(begun)
+    await store.commit_reply(begun.lease, [to_message({"role": "assistant", "content": "Hello"})])
+    begun = await begin(store, node, key="cli:ada")
+    assert await same(begun)
+    await store.append(begun.lease, [to_message({"role": "assistant", "content": "by the way"})])
+    await store.commit_reply(begun.lease, [to_message({"role": "assistant", "content": "bye"})])
+    begun = await begin(store, node, key="cli:ada")
+    await same(begun)
+    await store.commit_reply(begun.lease)
+    await store.exclude(None, begun.session.conversation_id, [2], "not wanted")
+    begun = await begin(store, node, key="cli:ada")
+    await same(begun)
+    calls = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    await store.commit_reply(begun.lease, [to_message({"role": "assistant", "tool_calls": calls})])
+    begun = await begin(store, node, key="cli:ada")
+    await same(begun)
+    assert b"No result was given" in (await store.context(None, begun.session.id)).json()

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from ..errors import BadInput, IllegalTransition
+from .contexts import Context
 from .conversations import Address
 from .leases import Lease
 from .messages import NewMessage
@@ -178,6 +179,10 @@ class TurnBegun:
     """The number for its draft's next event: above all that earlier attempts used or reserved."""
     history: bytes | None = None
     """The chain of prints of all that was shown before this turn; None if it is not known."""
+    revision: int | None = None
+    """The conversation's revision, if this turn has changed nothing but by appending."""
+    context: Context | None = None
+    """What the model gets, if the store has it at hand; else it is to be asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ T = TypeVar("T")
 
 CHECKPOINT_SECONDS = 0.5
 LOOK_SECONDS = 1.0
+_SERVER_STOPPED = Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class TurnRunner:
         await self._all_ended(seconds)
         while self._running:  # a turn may begin meanwhile
             for turn in self._running.values():
-                self._stop(turn, Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True))
+                self._stop(turn, _SERVER_STOPPED)
             await self._all_ended(None)
 
     async def close(self) -> None:
@@ -187,12 +188,11 @@ class TurnRunner:
             numbered=order.telling.numbered,
             restarts=begun.taken_up,
         )
-        stopped = Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True)
-        outcome: Outcome = Unanswered(stopped.status, _stopped(begun.turn.id, stopped))
+        outcome: Outcome | None = None
         try:
             outcome = await self._answer(running, order, folder, checkpoints)
         except asyncio.CancelledError:
-            stop = running.stop or stopped
+            stop = running.stop or _SERVER_STOPPED
             outcome = await through(self._settle(running, stop, None, checkpoints, folder))
         except HoldfastError as error:
             outcome = await self._settle_failed(running, error, checkpoints, folder)
@@ -200,6 +200,8 @@ class TurnRunner:
             log.exception("turn %s failed by a mistake of our own", begun.turn.id)
             outcome = await self._settle_failed(running, _mistake(error), checkpoints, folder)
         finally:  # whatever happens, whoever listens is told an end
+            if outcome is None:
+                outcome = Unanswered(_SERVER_STOPPED.status, _stopped(begun.turn.id, _SERVER_STOPPED))
             self._running.pop(begun.turn.id, None)
             self._keeper.ran(begun.turn.id)
             self._on_speech()
@@ -223,7 +225,7 @@ class TurnRunner:
         running.tell(events)
         running.preface = len(events)
         checkpoints.add({}, events)
-        context = await self._store.context(begun.turn.owner, begun.session.id)
+        context = begun.context or await self._store.context(begun.turn.owner, begun.session.id)
         messages = b"[%b]" % b",".join((*order.instructions, *context.chunks))
         async for chunk in self._model.stream(ModelRequest(messages, order.model, options=order.options)):
             if checkpoints.behind:

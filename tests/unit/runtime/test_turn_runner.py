@@ -737,6 +737,9 @@ async def test_a_store_that_fails_is_told_and_leaves_nobody_waiting(
     if verb in ("context", "commit_reply"):
         model = ScriptedModel(lambda messages, purpose: "and now")
     async with serving(store, model, checkpoint_seconds=0.01) as server:
+        if verb == "context":  # it is asked for only when it is not at hand
+            await server.answered(user("now"), key="k")
+            store._cache.clear()
         monkeypatch.setattr(store, verb, fails)
         running = await server.run(user("tell me"), key="k")
         outcome = await ended(running, 5)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from ...domain.contexts import Context, Mark, mark_interrupted, render, summary_body
-from ...domain.messages import MessageStatus
+from ...domain.histories import EMPTY
+from ...domain.messages import MessageStatus, NewMessage
+from ...domain.turns import TurnBegun
 from ...domain.views import Range, Summary, View, spans
 from ...errors import NotFound
 from .transaction import Q, Transaction
@@ -45,6 +48,43 @@ class ContextCache:
                 return None
             self._kept.move_to_end(session_id)
             return kept.context
+
+    def begun(self, begun: TurnBegun, messages: Sequence[NewMessage]) -> Context | None:
+        """The context of a turn that has just begun, if all before its messages is kept here; None: read
+        it."""
+        session, last_seq = begun.session, begun.session.last_seq
+        if begun.history == EMPTY and session.edge is None and len(messages) == last_seq:
+            before, revision = Context((), 0), 0
+        elif begun.revision is not None:
+            kept = self.get(session.id, begun.revision)
+            if kept is None:
+                return None
+            before, revision = kept, begun.revision
+        else:
+            return None
+        return self._extend(session.id, revision, before, messages, last_seq)
+
+    def replied(self, session_id: str, messages: Sequence[NewMessage], last_seq: int) -> None:
+        """A turn's last messages were committed: what is kept of its session goes on with them."""
+        with self._lock:
+            kept = self._kept.get(session_id)
+        if kept is not None:
+            self._extend(session_id, kept.revision, kept.context, messages, last_seq)
+
+    def _extend(
+        self, session_id: str, revision: int, before: Context, messages: Sequence[NewMessage], last_seq: int
+    ) -> Context | None:
+        """The context with these messages behind it, if they are simply passed on and follow it directly."""
+        if before.awaited or before.last_seq + len(messages) != last_seq:
+            return None
+        if any(m.calls or m.answers or m.status is not MessageStatus.COMPLETED for m in messages):
+            return None
+        chunks = (*before.chunks, *(message.body for message in messages))
+        if len(chunks) > MOST_CHUNKS:
+            chunks = (b",".join(chunks),)
+        context = Context(chunks, last_seq)
+        self.put(session_id, revision, context)
+        return context
 
     def clear(self) -> None:
         """Something was deleted: it must not linger here."""

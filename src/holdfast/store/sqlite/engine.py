@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +28,7 @@ from ...domain.messages import Message, NewMessage
 from ...domain.nodes import Identity, Liveness, Node, proof_of_death
 from ...domain.notices import Notice
 from ...domain.sessions import Session
-from ...domain.turns import Response, Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
+from ...domain.turns import Response, Settlement, Turn, TurnBegun, TurnOutcome, TurnRequest, TurnStatus
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
 from ...platforms import identity, start_of
 from ..base import (
@@ -427,7 +428,10 @@ class SQLiteStore:
     # --- turns -------------------------------------------------------------------------------------
 
     async def begin_turn(self, request: TurnRequest) -> TurnOutcome:
-        return await self._write(lambda tx: turn_writes.begin(tx, request))
+        outcome = await self._write(lambda tx: turn_writes.begin(tx, request))
+        if isinstance(outcome, TurnBegun) and not outcome.taken_up:
+            return replace(outcome, context=self._cache.begun(outcome, request.messages))
+        return outcome
 
     async def append(self, lease: Lease, messages: Sequence[NewMessage]) -> int:
         return await self._write(lambda tx: turn_writes.append(tx, lease, messages))
@@ -445,9 +449,11 @@ class SQLiteStore:
         history: bytes | None = None,
         draft: Draft | None = None,
     ) -> int:
-        return await self._write(
+        last_seq = await self._write(
             lambda tx: turn_writes.commit_reply(tx, lease, messages, usage, answer, history, draft)
         )
+        self._cache.replied(lease.session_id, messages, last_seq)
+        return last_seq
 
     async def settle_turn(self, lease: Lease, settlement: Settlement) -> None:
         await self._write(lambda tx: turn_writes.settle_turn(tx, lease, settlement))
