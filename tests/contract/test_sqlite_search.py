@@ -269,3 +269,22 @@ async def test_a_repair_while_another_process_searches_hides_nothing_from_it(ope
             assert len(await by.search(OWNER, "kelp")) == number + 1
     assert await store.check() == []
     assert await other.check() == []
+
+
+async def test_a_follower_that_is_told_to_stop_while_it_wakes_up_ends(database: Path) -> None:
+    await a_closed_store(database)
+    index = SearchIndex(database, lambda numbers: None)
+    clear = index._wake.clear
+
+    def told_meanwhile() -> None:
+        index._stopping.set()
+        index._wake.set()
+        clear()
+
+    index._wake.clear = told_meanwhile  # type: ignore[method-assign]
+    index.notice()
+    index._thread.join(10)
+    stopped = not index._thread.is_alive()
+    index._wake.set()  # whatever came of it, the thread must not outlive the test
+    index.stop()
+    assert stopped

@@ -126,6 +126,8 @@ class SearchIndex:
             if self._stopping.wait(PAUSE_SECONDS):
                 return
             self._wake.clear()
+            if self._stopping.is_set():  # told just now: that wake was meant for it
+                return
             try:
                 while self.follow_once() and not self._stopping.is_set():
                     pass
