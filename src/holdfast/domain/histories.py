@@ -147,10 +147,10 @@ def place(history: History, shown: Sequence[Shown], awaited: Sequence[str] = ())
     if not history.answered:
         check_results(history.messages, shown, awaited)
         return Continues(0)
-    check_results(history.messages[history.answered :], shown, awaited)
     common = 0
     while common < min(len(history.messages), len(shown)) and _same(history, common, shown[common]):
         common += 1
+    check_results(history.messages[max(common, history.answered) :], shown, awaited)
     if common == 0:
         return Branches(None, 0, 0)
     return Branches(shown[common - 1].session_id, shown[common - 1].seq, common)
@@ -168,6 +168,8 @@ def _continued(history: History, shown: Sequence[Shown]) -> Continues | None:
             return None
         repeats = _equal(history, answered, shown[past:])
         return Continues(answered + len(shown) - past if repeats else answered)
+    if messages[0].answers is not None and past < len(shown) and _equal(history, 0, shown[past:]):
+        return Continues(len(shown) - past)  # results that nobody has answered, brought again
     if len(messages) > 1 and shown and not past and _equal(history, 0, shown):
         return Continues(len(shown))
     return None

@@ -145,18 +145,13 @@ class Continuity:
             new = placement.new_from
             return Placed(stays, history.messages[new:], history.prints[new:], None, seen)
         if isinstance(placement, AnswersAgain):
-            whole = extended(EMPTY, history.prints)
-            return Placed(stays, (), (), whole, seen, replaces=placement.replaces)
+            return Placed(stays, (), (), None, seen, replaces=placement.replaces)
         new = placement.new_from
-        rest, prints, chain = (
-            history.messages[new:],
-            history.prints[new:],
-            extended(EMPTY, history.prints[:new]),
-        )
+        rest, prints = history.messages[new:], history.prints[new:]
         if placement.session_id is None:
-            return Placed(Address(), rest, prints, chain)
+            return Placed(Address(), rest, prints, EMPTY)
         branch = Branch(placement.session_id, placement.seq)
-        return Placed(stays, rest, prints, chain, seen, branch)
+        return Placed(stays, rest, prints, None, seen, branch)
 
     async def _shown(self, owner: str, conversation: Conversation, limit: int | None) -> Sequence[Shown]:
         messages = await self._store.visible(owner, conversation.id, limit=limit)

@@ -89,6 +89,8 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         reached = reach(tx, request.owner, request.address)
         assert reached is not None
         place = reached.place()
+    if request.replaces:
+        history = None
     shows_from = _replace(tx, place.conversation, request.replaces)
     session = _session_for(tx, request, place.conversation, place.tip, shows_from)
     session = _spoken_in(tx, request, session)

@@ -1,6 +1,6 @@
 -- fragment: conversation_columns
 id, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, forked_from,
-revision, history_hash
+revision, nullif(history_hash, x'')
 
 -- name: conversation_by_id
 -- A conversation by its own id, for its owner (or for an operator, owner NULL).
@@ -60,8 +60,10 @@ UPDATE conversations SET tip = :tip, revision = revision + 1 WHERE id = :id;
 UPDATE conversations SET title = :title WHERE id = :id AND (:owner IS NULL OR owner = :owner) RETURNING id;
 
 -- name: touch_revision
--- A context changed otherwise than by an appended message: nothing cached of it is valid any more.
-UPDATE conversations SET revision = revision + 1, history_hash = NULL WHERE id = :id;
+-- A context changed otherwise than by an appended message: nothing cached of it is valid any more. Nor is what a
+-- running turn takes for its history: the empty chain says so to release_lease.
+UPDATE conversations SET revision = revision + 1, history_hash = CASE WHEN holder IS NOT NULL THEN x'' END
+WHERE id = :id;
 
 -- name: take_lease
 -- Only a free conversation, still at the token that was seen, only by a node that is present. The token rises
@@ -78,14 +80,17 @@ WHERE id = :id AND token = :token AND holder = :node
 RETURNING last_seq, owner;
 
 -- name: release_lease
--- Number the last messages and let go, in one statement. The token stays, so it is never handed out twice.
-UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL, history_hash = :history
+-- Number the last messages and let go, in one statement. The token stays, so it is never handed out twice. The
+-- history is what the turn says it is, unless something was taken out of it meanwhile.
+UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL,
+                         history_hash = CASE WHEN history_hash IS NULL THEN :history END
 WHERE id = :id AND token = :token AND holder = :node
 RETURNING last_seq, owner;
 
 -- name: fence_lease
 -- Take the lease away from whoever holds it: a late writer's token no longer matches.
-UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL, token = token + 1
+UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL, token = token + 1,
+                         history_hash = NULL
 WHERE id = :id AND turn = :turn
 RETURNING last_seq;
 
@@ -100,7 +105,7 @@ WHERE c.id = :id AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
 
 -- name: free_stray_lease
 -- A lease without a turn row protects nothing.
-UPDATE conversations SET holder = NULL, turn = NULL, token = token + 1 WHERE id = :id;
+UPDATE conversations SET holder = NULL, turn = NULL, token = token + 1, history_hash = NULL WHERE id = :id;
 
 -- name: delete_conversation
 -- Sessions, turns, messages, drafts, requests, aliases and exclusions go with it, by foreign key.

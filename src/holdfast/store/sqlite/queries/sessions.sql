@@ -12,7 +12,8 @@ LEFT JOIN nodes n ON n.id = coalesce(CASE WHEN c.tip = s.id THEN c.holder END, s
 SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner IS NULL OR s.owner = :owner);
 
 -- fragment: place_columns
-{session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from, c.revision, c.history_hash
+{session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from, c.revision,
+nullif(c.history_hash, x'')
 
 -- fragment: place_tables
 conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coalesce(c.holder, s.node)

@@ -1,0 +1,160 @@
+"""What is new in a request: a table of what clients do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from holdfast.domain.histories import (
+    EMPTY,
+    AnswersAgain,
+    Branches,
+    Continues,
+    History,
+    Placement,
+    Shown,
+    extended,
+    history_of,
+    place,
+    print_of,
+)
+from holdfast.errors import BadMessage, ToolCallClosed
+
+Said = Mapping[str, Any]
+
+
+def user(text: str) -> Said:
+    return {"role": "user", "content": text}
+
+
+def said(text: Any, **more: Any) -> Said:
+    return {"role": "assistant", "content": text, **more}
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+calls = said(None, tool_calls=[CALL])
+result = {"role": "tool", "tool_call_id": "c1", "content": "42"}
+cut = said("half an ans", interrupted=True)
+
+
+def stored(*messages: Said) -> list[Shown]:
+    return [
+        Shown(
+            seq,
+            "sess_1",
+            message["role"],
+            print_of(message),
+            tuple(call["id"] for call in message.get("tool_calls") or ()),
+            bool(message.get("interrupted")),
+        )
+        for seq, message in enumerate(messages, 1)
+    ]
+
+
+def asked(*messages: Said) -> History:
+    return history_of(list(messages))
+
+
+case = pytest.param
+a, A, b, B, c = user("a"), said("A"), user("b"), said("B"), user("c")
+
+
+@pytest.mark.parametrize(
+    ("request_", "conversation", "placed"),
+    [
+        case([a], [], Continues(0), id="the first message"),
+        case([b], [a, A], Continues(0), id="only the new message"),
+        case([a], [a, A], Continues(0), id="only the new message, in the same words as before"),
+        case([a, A, b], [a, A], Continues(2), id="the whole history and a new message"),
+        case([A, b], [a, A], Continues(1), id="a history trimmed at its beginning"),
+        case([A, b, B, c], [a, A, b, B], Continues(3), id="a longer trimmed history"),
+        case([a, A, b], [a, A, b], Continues(3), id="a failed turn sent again is not stored again"),
+        case([a, A, b, c], [a, A, b], Continues(3), id="a failed message kept, another added"),
+        case([a, A, c], [a, A, b], Continues(2), id="a failed message dropped by the client stays"),
+        case([a, b], [a], Continues(1), id="two messages, the first of which failed"),
+        case([a, A, b], [a, A, b, B], AnswersAgain((4,)), id="regenerate"),
+        case([A, b], [a, A, b, B], AnswersAgain((4,)), id="regenerate with a trimmed history"),
+        case([a, A, b], [a, A, b, cut], AnswersAgain((4,)), id="regenerate an interrupted reply"),
+        case([a, A, b, c], [a, A, b, cut], Continues(3), id="an interrupted reply the client dropped"),
+        case([a, A, b, said("half"), c], [a, A, b, cut], Continues(4), id="and one that it kept in part"),
+        case([a, A, c], [a, A, b, B], Branches("sess_1", 2, 2), id="an edited message forks"),
+        case([c], [a, A, b, B], Continues(0), id="one message never forks"),
+        case([a, said("other"), b], [a, A], Branches("sess_1", 1, 1), id="an edited answer forks"),
+        case([c, B, a], [a, A], Branches(None, 0, 0), id="nothing in common"),
+        case([a, A, b], [a, A, b, B, c, said("C")], Branches("sess_1", 3, 3), id="an older message again"),
+        case([a, calls, result], [a, calls], Continues(2), id="the result of an awaited call"),
+        case([a, calls, result], [a, calls, result, B], AnswersAgain((4,)), id="regenerate after a tool"),
+        case([a, calls, b], [a, calls], Continues(2), id="no result, something else instead"),
+        case([result], [a, calls, result], Continues(1), id="a result whose turn failed, brought again"),
+        case([result, b], [a, calls, result], Continues(1), id="the same, and something new"),
+        case(
+            [a, calls, result], [a, calls, result, B, b, B], Branches("sess_1", 3, 3), id="an older result again"
+        ),
+    ],
+)  # fmt: skip
+def test_where_a_request_belongs(request_: list[Said], conversation: list[Said], placed: Placement) -> None:
+    assert place(asked(*request_), stored(*conversation), awaited=["c1"]) == placed
+
+
+def test_a_result_alone_is_for_an_awaited_call() -> None:
+    assert place(asked(result), stored(a, calls), awaited=["c1"]) == Continues(0)
+
+
+@pytest.mark.parametrize("request_", [[result], [a, calls, result]])
+def test_a_result_for_a_call_the_conversation_left_behind_is_refused(request_: list[Said]) -> None:
+    with pytest.raises(ToolCallClosed) as refused:
+        place(asked(*request_), stored(a, calls, b, B))
+    assert refused.value.call_id == "c1"
+
+
+def test_a_result_for_a_call_nobody_made_is_a_mistake() -> None:
+    with pytest.raises(BadMessage, match="answers no call"):
+        place(asked(result), stored(a, A))
+
+
+def test_leading_instructions_are_not_history() -> None:
+    history = asked({"role": "system", "content": "be brief"}, {"role": "developer", "content": "x"}, a, A, b)
+    assert [m.role for m in history.instructions] == ["system", "developer"]
+    assert place(history, stored(a, A)) == Continues(2)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        said("A", refusal=None, tool_calls=None, audio=None, annotations=[]),
+        said([{"type": "text", "text": "A"}]),
+        said(" A\n"),
+        said("A", reasoning_content="hm"),
+    ],
+)
+def test_what_clients_add_drop_and_reshape_does_not_make_a_message_another(same: Said) -> None:
+    assert print_of(same) == print_of(A)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        user("A"),
+        said("B"),
+        said("A", tool_calls=[CALL]),
+        said([{"type": "text", "text": "A"}, {"type": "image_url", "image_url": {"url": "x"}}]),
+    ],
+)
+def test_what_is_said_makes_a_message_another(other: Said) -> None:
+    assert print_of(other) != print_of(A)
+
+
+def test_a_chain_tells_histories_apart() -> None:
+    def chain(*messages: Said) -> bytes:
+        return extended(EMPTY, map(print_of, messages))
+
+    assert chain(a, A) == extended(chain(a), [print_of(A)])
+    assert len({chain(), chain(a), chain(a, A), chain(A, a), chain(a, A, b)}) == 5
+
+
+@pytest.mark.parametrize("rubbish", [[], None, {}, "x", [1], [{"role": "system", "content": "only"}], [[]]])
+def test_rubbish_is_refused_with_a_sentence(rubbish: Any) -> None:
+    with pytest.raises(BadMessage, match="message"):
+        history_of(rubbish)
