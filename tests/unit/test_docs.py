@@ -377,10 +377,13 @@ async def run_tool(call: Mapping[str, Any]) -> str:
     return "noon"
 
 
+ELSEWHERE = {"tutorial.md", "use-any-openai-client.md"}
+"""Programs that need a server: tests/acceptance/test_tutorial.py, tests/integration/test_client_pages.py."""
+
 FRAGMENTS = [
     pytest.param(body, id=f"{path.stem}-{number}")
     for path in PAGES
-    if path.name != "tutorial.md"
+    if path.name not in ELSEWHERE
     for number, (_, body) in enumerate(snippets(path.read_text("utf-8"), "python"), 1)
 ]
 
