@@ -89,9 +89,7 @@ a, A, b, B, c = user("a"), said("A"), user("b"), said("B"), user("c")
         case([a, calls, b], [a, calls], Continues(2), id="no result, something else instead"),
         case([result], [a, calls, result], Continues(1), id="a result whose turn failed, brought again"),
         case([result, b], [a, calls, result], Continues(1), id="the same, and something new"),
-        case(
-            [a, calls, result], [a, calls, result, B, b, B], Branches("sess_1", 3, 3), id="an older result again"
-        ),
+        case([a, calls, result], [a, calls, result, B, b, B], Branches("sess_1", 3, 3), id="an older result"),
     ],
 )  # fmt: skip
 def test_where_a_request_belongs(request_: list[Said], conversation: list[Said], placed: Placement) -> None:
