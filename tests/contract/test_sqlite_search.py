@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
+from holdfast.domain.messages import new_message
 from holdfast.domain.nodes import Node
 from holdfast.errors import SearchFailed
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
@@ -145,6 +146,27 @@ async def test_deleted_text_leaves_the_index_file_too(database: Path, opening: O
     while store._index().follow_once():
         pass
     assert indexed(database, "heliotrope") == 0
+
+
+async def test_a_message_that_loses_part_after_part_is_indexed_anew_each_time(
+    database: Path, opening: Opening
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+    words = ["kelp", "dulse", "laver", "wrack"]
+    parts = [{"type": "text", "text": word} for word in words]
+    made = await store.create_conversation(
+        OWNER, node.id, messages=[new_message({"role": "user", "content": parts})]
+    )
+    for number in range(1, len(words)):
+        rest = new_message({"role": "user", "content": parts[number:]})
+        await store.reduce_message(OWNER, made.id, 1, rest)
+        while store._index().follow_once():
+            pass
+        await store.set_title(OWNER, made.id, "behind what the indexer has asked to be written")
+        assert [indexed(database, word) for word in words] == [
+            0 if at < number else 1 for at in range(len(words))
+        ]
 
 
 async def test_a_message_deleted_while_others_are_being_forgotten_is_forgotten_too(
