@@ -3,6 +3,10 @@
 HOLDFAST_TEST_MUTANT=acknowledge-before-commit   a writing process tells first and writes afterwards
 HOLDFAST_TEST_MUTANT=synchronous-normal          commits do not wait for the disk
 HOLDFAST_TEST_MUTANT=no-inode-check              nobody looks whether the files are still the same
+HOLDFAST_TEST_MUTANT=requests-in-memory          which turn a request stands for is forgotten with the process
+HOLDFAST_TEST_MUTANT=finish-before-commit        a stream is told that it has ended before the reply is stored
+HOLDFAST_TEST_MUTANT=no-checkpoints              a growing reply is stored when it is whole, not before
+HOLDFAST_TEST_MUTANT=partial-reply-stays         a reply that was cut short is shown to whoever answers again
 """
 
 from __future__ import annotations
@@ -15,7 +19,15 @@ import apsw
 from holdfast.store.sqlite import connections, engine, files
 
 NAME = "HOLDFAST_TEST_MUTANT"
-ALL = ("acknowledge-before-commit", "synchronous-normal", "no-inode-check")
+ALL = (
+    "acknowledge-before-commit",
+    "synchronous-normal",
+    "no-inode-check",
+    "requests-in-memory",
+    "finish-before-commit",
+    "no-checkpoints",
+    "partial-reply-stays",
+)
 
 
 def mutant() -> str:
@@ -38,3 +50,59 @@ def break_on_purpose() -> None:
         engine.connect = careless  # type: ignore[attr-defined]
     elif mutant() == "no-inode-check":
         files.Inodes.verify = lambda self: None  # type: ignore[method-assign]
+    elif mutant() == "requests-in-memory":
+        _forget_requests()
+    elif mutant() == "finish-before-commit":
+        _finish_early()
+    elif mutant() == "no-checkpoints":
+        from holdfast.runtime.checkpoints import Checkpoints
+
+        Checkpoints._start = lambda self: None  # type: ignore[method-assign]
+        Checkpoints.behind = False  # type: ignore[assignment,method-assign]
+    elif mutant() == "partial-reply-stays":
+        from holdfast.store.sqlite.transaction import Q
+
+        Q.__dict__["interrupted_replies_of_turn"] = (
+            "SELECT 1 WHERE :conversation + :first_seq + :turn IS NULL"
+        )
+
+
+def _forget_requests() -> None:
+    from holdfast.domain.turns import Turn, TurnRequest
+    from holdfast.store.sqlite import turn_writes
+    from holdfast.store.sqlite.transaction import Q, Transaction
+
+    lookup = turn_writes._known_request
+    known: set[str] = set()
+
+    def known_here(tx: Transaction, request: TurnRequest) -> Turn | None:
+        key = request.request_key
+        if key is None or key.key in known:
+            return lookup(tx, request)
+        known.add(key.key)
+        tx.run(Q.forget_request, owner=request.owner, route=key.route, key=key.key)
+        return None
+
+    turn_writes._known_request = known_here
+
+
+def _finish_early() -> None:
+    import msgspec
+
+    from holdfast.models.base import Chunk
+    from holdfast.runtime.running_turn import Outcome
+    from holdfast.surfaces.api import chat
+    from holdfast.surfaces.api.naming import about_begun
+
+    class Hasty(chat.ChatTelling):
+        def add(self, chunk: Chunk) -> list[bytes]:
+            if not chunk.finishes:
+                return list(super().add(chunk))
+            assert self._begun is not None
+            last = {**chunk.value, "holdfast": about_begun(self._begun)}
+            return [b"data: %b\n\n" % msgspec.json.encode(last)]
+
+        def end(self, outcome: Outcome) -> list[bytes]:
+            return list(super().end(outcome))[-1:]
+
+    chat.ChatTelling = Hasty  # type: ignore[misc]

@@ -1,0 +1,220 @@
+"""`holdfast serve` processes by the hundred, to be killed.
+
+A warm process that has imported everything forks them, so that a restart costs a tenth of a new interpreter;
+from there on each is the command itself: its own arguments, its own environment, its own pipe. `cold` starts
+the installed program instead.
+
+A port is chosen below the range from which the system takes ports for outgoing connections: between a kill
+and a restart nobody else gets it, and no client that tries again reaches itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from .mutants import break_on_purpose
+from .nursery import ROOT, environment
+
+READY = b"holdfast answers at"
+API_KEY = "a-key-for-the-crash-suites"
+
+
+class Program(msgspec.Struct, frozen=True):
+    arguments: list[str]
+    environment: dict[str, str]
+
+
+class Waits(Protocol):
+    def __call__(self, pid: int) -> int: ...
+
+
+class Server:
+    """A `holdfast serve` process, seen from its parent."""
+
+    def __init__(self, pid: int, pipe: int, wait: Waits) -> None:
+        self.pid = pid
+        self._pipe = pipe
+        self._wait = wait
+        self._printed = b""
+
+    async def ready(self) -> bool:
+        """Wait until it listens. False if it ended before."""
+        return await asyncio.to_thread(self._until_ready)
+
+    def _until_ready(self) -> bool:
+        while READY not in self._printed:
+            piece = os.read(self._pipe, 65536)
+            if not piece:
+                return False
+            self._printed += piece
+        return True
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    async def ended(self) -> int:
+        """Its exit status, once the kernel has let go of everything it held."""
+        status = await asyncio.to_thread(self._wait, self.pid)
+        os.close(self._pipe)
+        return status
+
+
+class Servers:
+    """Starts servers on one home."""
+
+    def __init__(self, line: socket.socket, home: Path, model_url: str) -> None:
+        self._line = line
+        self.home = home
+        self.database = home / "holdfast.db"
+        self.log = home.parent / "servers.log"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        self.environment = {
+            **kept,
+            "HOLDFAST_HOME": str(home),
+            "HOLDFAST_API_KEY": API_KEY,
+            "HOLDFAST_MODEL__KIND": "openai",
+            "HOLDFAST_MODEL__BASE_URL": model_url,
+            "HOLDFAST_MODEL__CONTEXT_WINDOW": "1000000",
+            "HOLDFAST_LOG__LEVEL": "warning",
+        }
+
+    def start(self, port: int, checkpoint_seconds: float, *, cold: bool = False) -> Server:
+        arguments = ["serve", "--port", str(port)]
+        own = {**self.environment, "HOLDFAST_SERVER__CHECKPOINT_SECONDS": str(checkpoint_seconds)}
+        reading, writing = os.pipe()
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            if cold:
+                command = [str(Path(sys.executable).with_name("holdfast")), *arguments]
+                process = subprocess.Popen(command, env=own, stdout=writing, stderr=log)
+                return Server(process.pid, reading, lambda pid: process.wait())
+            program = msgspec.json.encode(Program(arguments, own))
+            socket.send_fds(self._line, [b"start " + program], [writing, log])
+            return Server(int(self._line.recv(64)), reading, self._wait)
+        finally:
+            os.close(writing)
+            os.close(log)
+
+    def _wait(self, pid: int) -> int:
+        self._line.send(f"wait {pid}".encode())
+        return int(self._line.recv(64))
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Another command in the same home, to its end."""
+        program = str(Path(sys.executable).with_name("holdfast"))
+        return subprocess.run(
+            [program, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+@contextmanager
+def servers(home: Path, model_url: str) -> Iterator[Servers]:
+    """A warm process for as long as the block lasts; what it started ends with it. Breakages are read from
+    the environment now."""
+    home.mkdir(mode=0o700)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", "tests.reliability.serving", str(theirs.fileno())]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
+    theirs.close()
+    try:
+        yield Servers(ours, home, model_url)
+    finally:
+        ours.close()
+        process.wait(10)
+
+
+def free_port(chance: random.Random) -> int:
+    """A port that nobody uses and no outgoing connection gets."""
+    while True:
+        port = chance.randrange(20_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def _warm_up() -> None:
+    """Import whatever a server needs; open nothing and start no thread."""
+    import uvicorn.loops.uvloop
+    import uvicorn.protocols.http.httptools_impl  # noqa: F401
+    import uvloop  # noqa: F401
+
+    import holdfast.models.choose
+    import holdfast.models.upstream
+    import holdfast.runtime.local_key
+    import holdfast.store.sqlite.engine
+    import holdfast.surfaces.api.server
+    import holdfast.surfaces.cli.commands  # noqa: F401
+
+
+def _become(program: Program, out: int, err: int) -> None:
+    """In the forked child: from here on it is the command."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.environ.clear()
+    os.environ.update(program.environment)
+    sys.argv = ["holdfast", *program.arguments]
+    from holdfast.surfaces.cli.main import main
+
+    main()
+
+
+def _fork_as_told(line: socket.socket) -> None:
+    """The warm process's own side: fork and wait, until the parent is gone; then end what still runs."""
+    _warm_up()
+    break_on_purpose()
+    living: set[int] = set()
+    while True:
+        request, pipes, _, _ = socket.recv_fds(line, 1 << 20, 2)
+        if not request:
+            break
+        verb, _, rest = request.partition(b" ")
+        if verb == b"wait":
+            _, status = os.waitpid(int(rest), 0)
+            living.discard(int(rest))
+            line.send(str(os.waitstatus_to_exitcode(status)).encode())
+            continue
+        pid = os.fork()
+        if pid == 0:
+            line.close()
+            code = 1
+            try:
+                _become(msgspec.json.decode(rest, type=Program), *pipes)
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 1
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        living.add(pid)
+        for pipe in pipes:
+            os.close(pipe)
+        line.send(str(pid).encode())
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    _fork_as_told(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,31 @@
+"""Two `holdfast serve` processes share one store, and either may be killed while the other goes on.
+
+Clients use both, as it comes: a message that one server took is retried at the other, a session id that one
+gave leads on at the other, and several clients speak in one conversation at once. Whatever was acknowledged
+by either is there once, turns of a conversation never interleave, and the one that is left settles what the
+dead one was doing.
+"""
+
+from __future__ import annotations
+
+import time
+
+from .attacking import attacked
+from .conftest import Tell
+from .sizes import Size, short_and_soak
+
+
+@short_and_soak(Size("short", 8, 12.0), Size("soak", 100))
+async def test_a_killed_server_harms_nobody_who_goes_on_at_the_other(
+    size: Size, seed: int, figures: Tell
+) -> None:
+    async with attacked(seed, count=2, shared=4) as attack:
+        began = time.monotonic()
+        for _ in size.rounds():
+            verdict = await attack.kill_and_look()
+            assert verdict.clean, f"after kill {attack.kills}: {verdict}"
+        took = time.monotonic() - began
+        verdict = await attack.finish()
+        assert verdict.clean, f"at the end, after {attack.kills} kills: {verdict}"
+    assert len(attack.ledger.answered) > attack.kills, "hardly anything was said between the kills"
+    figures(f"two servers, one store: {attack.figures(took)}")
