@@ -276,6 +276,31 @@ def test_every_verb_of_the_store_is_documented_and_where_it_has_a_signature_it_i
         assert set(written) <= {name, member}
 
 
+# --- HTTP ----------------------------------------------------------------------------------------------
+
+
+def test_every_route_is_documented() -> None:
+    from holdfast.surfaces.api.server import ROUTES
+
+    text = prose(page("reference/http.md"))
+    written = set(re.findall(r"`((?:GET|POST|PATCH|DELETE) /[^`\s?]*)`", text))
+    known = {f"{route.method} {re.sub(r':path}', '}', route.path)}" for route in ROUTES}
+    assert missing(known, written) == {}
+
+
+def test_every_figure_is_documented() -> None:
+    from holdfast.surfaces.api.meters import Meters
+
+    kinds = {"counter": "_total", "histogram": "", "gauge": ""}
+    known = {
+        f"{metric.name}{kinds[metric.type]}"
+        for metric in Meters().registry.collect()
+        if metric.name.startswith("holdfast_")
+    }
+    text = sections(page("reference/http.md"))["Metrics"]
+    assert missing(known, {name.partition("{")[0] for name in rows(text)}) == {}
+
+
 # --- commands ------------------------------------------------------------------------------------------
 
 
