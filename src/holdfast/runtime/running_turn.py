@@ -78,7 +78,8 @@ class RunningTurn:
     """How the end of an answer will be told, once it is on disk."""
     task: asyncio.Task[None] | None = None
     stop: Stop | None = None
-    _waiter: asyncio.Future[None] | None = None
+    _listeners: Waiters = field(default_factory=list)
+    _awaiting_end: Waiters = field(default_factory=list)
 
     @property
     def turn(self) -> Turn:
@@ -95,33 +96,53 @@ class RunningTurn:
     def tell(self, events: Sequence[bytes]) -> None:
         if events:
             self.events.extend(events)
-            self._wake()
+            _wake(self._listeners)
 
     def finish(self, outcome: Outcome, events: Sequence[bytes]) -> None:
         self.events.extend(events)
         self.outcome = outcome
-        self._wake()
+        _wake(self._listeners)
+        _wake(self._awaiting_end)
 
     async def heard(self, count: int, timeout: float | None = None) -> bool:
         """Wait until there are more than `count` events, or the turn has ended. False: time is up."""
-        if len(self.events) > count or self.outcome is not None:
-            return True
-        if self._waiter is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-        await asyncio.wait({self._waiter}, timeout=timeout)
+        if len(self.events) <= count and self.outcome is None:
+            await _wait(self._listeners, timeout)
         return len(self.events) > count or self.outcome is not None
 
     async def ended(self, timeout: float | None = None) -> Outcome | None:
         """Wait for the end. None: time is up."""
-        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        while self.outcome is None:
-            left = None if deadline is None else deadline - asyncio.get_running_loop().time()
-            if left is not None and left <= 0:
-                return None
-            await self.heard(len(self.events), left)
+        if self.outcome is None:
+            await _wait(self._awaiting_end, timeout)
         return self.outcome
 
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+
+# Each waits for a future of its own: one that is shared would be cancelled for all by the first to leave, and
+# what asyncio has against that costs more than all the rest of listening.
+Waiters = list[asyncio.Future[None]]
+
+
+async def _wait(waiters: Waiters, timeout: float | None) -> None:
+    """Until woken, or until time is up."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+    waiters.append(waiter)
+    timer = None if timeout is None else loop.call_later(max(0.0, timeout), _settle, waiter)
+    try:
+        await waiter
+    finally:
+        if timer is not None:
+            timer.cancel()
+        if waiter in waiters:
+            waiters.remove(waiter)
+
+
+def _wake(waiters: Waiters) -> None:
+    woken, waiters[:] = list(waiters), ()
+    for waiter in woken:
+        _settle(waiter)
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

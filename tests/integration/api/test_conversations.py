@@ -292,7 +292,7 @@ async def test_an_interrupted_reply_is_an_incomplete_item(start_server: StartSer
     words.say("first ", "try")
     turn_id = next(iter(server.services.runner.running))
     running = server.services.runner.running[turn_id]
-    await until(lambda: len(running.events) > 1, "it speaks")
+    await until(lambda: server.store.drafts(turn_id), "what it says is checkpointed")
     await server.services.runner.stop(None, turn_id, TurnStatus.CANCELLED, "enough")
     with pytest.raises(AssertionError):
         await asked

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -100,6 +101,7 @@ class Call:
     _caller: Caller | None = None
     started: bool = False
     status: int = 0
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def caller(self) -> Caller:
@@ -151,21 +153,20 @@ class Call:
             raise _too_large(limit)
         pieces: list[bytes] = []
         size = 0
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while True:
-                    message = await self.receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientDisconnect()
-                    piece = message.get("body", b"")
-                    size += len(piece)
-                    if size > limit:
-                        raise _too_large(limit)
-                    pieces.append(piece)
-                    if not message.get("more_body"):
-                        break
-        except TimeoutError:
-            raise Refusal(408, "the request's body did not arrive in time", "request_timeout") from None
+        with Deadline(BODY_SECONDS) as deadline:
+            while True:
+                message = await self.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect()
+                piece = message.get("body", b"")
+                size += len(piece)
+                if size > limit:
+                    raise _too_large(limit)
+                pieces.append(piece)
+                if not message.get("more_body"):
+                    break
+        if deadline.passed:
+            raise Refusal(408, "the request's body did not arrive in time", "request_timeout")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def json(self, *, optional: bool = False) -> dict[str, Any]:
@@ -207,30 +208,64 @@ class Endpoint:
         services = self._services
         headers = Headers(scope["headers"])
         call = Call(services, Request(scope, receive), headers, receive, send, new_request_id())
-        with services.meters.request(self._name, call):
-            try:
-                services.doors.check(headers)
-                if self._open:
-                    answer = await self._handler(call)
-                else:
-                    call.key = await services.keys.authenticate(_bearer(headers))
-                    call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
-                    with services.doors.place():
-                        answer = await self._handler(call)
-                        await answer.send(call)
-                    return
-                await answer.send(call)
-            except ClientDisconnect:
-                return
-            except StoreFailed as error:
-                log.critical("%s; the server stops", error)
-                services.broken.set()
-                await fail(call, failure_of(error))
-            except (HoldfastError, RecursionError) as error:
-                await fail(call, failure_of(error))
-            except Exception as error:
-                log.exception("%s failed by a mistake of our own (request %s)", self._name, call.id)
-                await fail(call, failure_of(error))
+        services.meters.begin()
+        try:
+            services.doors.check(headers)
+            if self._open:
+                await (await self._handler(call)).send(call)
+            else:
+                await self._answer(call)
+        except ClientDisconnect:
+            return
+        except StoreFailed as error:
+            log.critical("%s; the server stops", error)
+            services.broken.set()
+            await fail(call, failure_of(error))
+        except (HoldfastError, RecursionError) as error:
+            await fail(call, failure_of(error))
+        except Exception as error:
+            log.exception("%s failed by a mistake of our own (request %s)", self._name, call.id)
+            await fail(call, failure_of(error))
+        finally:
+            services.meters.end(self._name, call.status, call.began)
+
+    async def _answer(self, call: Call) -> None:
+        services, headers = self._services, call.headers
+        call.key = await services.keys.authenticate(_bearer(headers))
+        call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
+        services.doors.enter()
+        try:
+            await (await self._handler(call)).send(call)
+        finally:
+            services.doors.leave()
+
+
+class Deadline:
+    """A time limit on what is awaited inside; afterwards `passed` tells. Costs a timer, no more: every
+    request has one."""
+
+    __slots__ = ("_seconds", "_task", "_timer", "passed")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.passed = False
+
+    def __enter__(self) -> Deadline:
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._pass)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        self._timer.cancel()
+        if not self.passed or kind is None or not issubclass(kind, asyncio.CancelledError):
+            return False
+        assert self._task is not None
+        return self._task.uncancel() == 0  # nobody else cancelled it
+
+    def _pass(self) -> None:
+        assert self._task is not None
+        self.passed = True
+        self._task.cancel()
 
 
 async def fail(call: Call, failure: Failure) -> None:

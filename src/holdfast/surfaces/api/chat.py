@@ -83,7 +83,7 @@ async def complete(call: Call) -> Answer:
         return PassedOn(call.services.model.stream(request), asked.stream, asked.wants_usage)
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
-    telling = ChatTelling(asked.wants_usage)
+    telling = ChatTelling(asked.wants_usage, silent=not asked.stream)
     order = Order(
         TurnRequest(
             turn_id=new_id("turn"),
@@ -122,8 +122,10 @@ class ChatTelling:
 
     numbered = False
 
-    def __init__(self, wants_usage: bool) -> None:
+    def __init__(self, wants_usage: bool, *, silent: bool = False) -> None:
         self._wants_usage = wants_usage
+        self._silent = silent
+        """Will it be answered in one piece, so that nobody hears it speak?"""
         self._begun: TurnBegun | None = None
         self._held: list[Chunk] = []
         """From the chunk with `finish_reason` on: told when the answer is on disk."""
@@ -133,6 +135,8 @@ class ChatTelling:
         return ()
 
     def add(self, chunk: Chunk) -> Sequence[bytes]:
+        if self._silent:
+            return ()
         if self._held or chunk.finishes:
             self._held.append(chunk)
             return ()
@@ -141,6 +145,8 @@ class ChatTelling:
         return (framed(chunk.raw),)
 
     def end(self, outcome: Outcome) -> Sequence[bytes]:
+        if self._silent:
+            return ()
         ours = {"holdfast": about_begun(self._begun)} if self._begun else {}
         if not isinstance(outcome, Answered):
             return (framed(_encode({"error": failure_of(outcome.error).object(), **ours})), DONE)

@@ -7,9 +7,6 @@ such a list no answer carries a CORS header.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from ...settings import ServerSettings
 from .failures import Refusal
 from .headers import Headers
@@ -61,9 +58,8 @@ class Doors:
             (b"vary", b"origin"),
         ]
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Room for one more request, or a refusal."""
+    def enter(self) -> None:
+        """Room for one more request, or a refusal. Whoever entered must `leave`."""
         if self._inside >= self._most:
             raise Refusal(
                 503,
@@ -72,10 +68,9 @@ class Doors:
                 headers={"retry-after": "1", "x-should-retry": "true"},
             )
         self._inside += 1
-        try:
-            yield
-        finally:
-            self._inside -= 1
+
+    def leave(self) -> None:
+        self._inside -= 1
 
 
 def _name_of(host: str) -> str:

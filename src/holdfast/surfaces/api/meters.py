@@ -7,18 +7,12 @@ that moment. Labels are routes and statuses, never ids or owners.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from ...domain.turns import TurnStatus
 from ...store.base import Figures
-
-if TYPE_CHECKING:
-    from .call import Call
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -54,17 +48,15 @@ class Meters:
         self._counter = cache(lambda route, status: self._requests.labels(route, str(status)))
         self._timer = cache(self._seconds.labels)
 
-    @contextmanager
-    def request(self, route: str, call: Call) -> Iterator[None]:
-        """One request, from its first line to its last byte."""
-        started = time.monotonic()
+    def begin(self) -> None:
+        """A request's first line has come."""
         self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
-            self._counter(route, call.status or 499).inc()
-            self._timer(route).observe(time.monotonic() - started)
+
+    def end(self, route: str, status: int, began: float) -> None:
+        """Its last byte is sent. No status: its client had gone."""
+        self._under_way -= 1
+        self._counter(route, status or 499).inc()
+        self._timer(route).observe(time.monotonic() - began)
 
     def spoken(self) -> None:
         """Somebody spoke, or was answered."""
