@@ -47,6 +47,16 @@ class Draft:
                 raise BadMessage(f"a draft adds to text such as content, not to {name}")
 
 
+def first_event_of(attempt: int, reserved_to: int) -> int:
+    """The number of the first event of an attempt that takes a turn up again: above all that was ever told.
+
+    Checkpoints of earlier attempts have used or reserved numbers up to `reserved_to` (-1: there are none).
+    The one behind is the end's, by which whoever listened meanwhile heard that they had broken off. And each
+    attempt may have told something before its first checkpoint.
+    """
+    return reserved_to + 2 + (attempt - 1) * RESERVED_EVENTS
+
+
 def said(drafts: Iterable[Draft]) -> dict[str, str]:
     """What a reply had said according to its checkpoints, field by field."""
     texts: dict[str, list[str]] = {}

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.domain.drafts import RESERVED_EVENTS, Draft, interrupted_reply, said
+from holdfast.domain.drafts import RESERVED_EVENTS, Draft, first_event_of, interrupted_reply, said
 from holdfast.domain.messages import MAX_BODY_BYTES, MessageStatus
 from holdfast.errors import BadInput
 
@@ -99,3 +99,16 @@ def test_a_checkpoint_that_was_taken_can_always_be_kept(adds: dict[str, str]) ->
     reply = interrupted_reply([draft])
     assert reply is not None
     assert reply.role == "assistant"
+
+
+@pytest.mark.parametrize("checkpointed", [(True, True), (True, False), (False, True), (False, False)])
+def test_no_attempt_uses_a_number_that_an_earlier_one_may_have_told(checkpointed: tuple[bool, ...]) -> None:
+    """Each tells some events, kept or not, and whoever listened is told its end, behind what is reserved."""
+    reserved_to, told = -1, 12
+    for attempt, is_kept in enumerate(checkpointed, 2):
+        ends = reserved_to + 1
+        first = first_event_of(attempt, reserved_to)
+        assert first > max(told, ends)
+        told = first + 12
+        if is_kept:
+            reserved_to = Draft(first, told).reserved_to

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from ...domain.conversations import Conversation
-from ...domain.drafts import Draft
+from ...domain.drafts import Draft, first_event_of
 from ...domain.events import EventType
 from ...domain.histories import EMPTY
 from ...domain.leases import Lease
@@ -331,7 +331,8 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
         ended_at=None,
         error=None,
     )
-    (next_event,) = tx.one(Q.next_event, turn=known.id) or (0,)
+    (unreserved,) = tx.one(Q.next_event, turn=known.id) or (0,)
+    next_event = first_event_of(turn.attempt, unreserved - 1)
     return TurnBegun(turn, lease, session, None, taken_up=True, next_event=next_event)
 
 
