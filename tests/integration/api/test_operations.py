@@ -316,3 +316,28 @@ async def test_a_client_that_repeats_its_request_joins_a_retry_by_hand(start_ser
     assert " a time" in await joined
     assert (await by_hand)["status"] == "completed"
     assert len((await got(server, "/api/sessions/a/turns"))["data"]) == 1
+
+
+async def test_a_response_is_taken_up_by_hand_with_what_its_object_repeats(start_server: StartServer) -> None:
+    waiting = Waiting()
+    server = await start_server(waiting.model())
+    body = {"input": "hello", "instructions": "be brief", "temperature": 0.5, "model": "scripted"}
+    task = asyncio.create_task(server.client.post("/v1/responses", json=body))
+    async with asyncio.timeout(10):
+        await waiting.speaks.wait()
+    ((turn_id, running),) = server.services.runner.running.items()
+    await server.services.runner.stop(None, turn_id, TurnStatus.INTERRUPTED, "a test")
+    await task
+    waiting.may_go_on.set()
+    turn = await asked(server, "POST", f"/api/turns/{turn_id}/retry")
+    assert (turn["status"], turn["response_id"]) == ("completed", running.turn.response_id)
+    response = (await server.client.get(f"/v1/responses/{turn['response_id']}")).json()
+    assert (response["status"], response["output"][-1]["content"][0]["text"]) == (
+        "completed",
+        "Once upon a time",
+    )
+    sent = server.model.requests[-1]
+    assert sent.options["temperature"] == 0.5
+    assert b"be brief" in sent.messages
+    stream = await server.client.get(f"/v1/responses/{turn['response_id']}?stream=true")
+    assert "response.completed" in stream.text
