@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 import openai
-from openai.types.chat import ChatCompletion
+from openai.types.chat import ChatCompletion, ChatCompletionToolParam
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.messages import Message
@@ -18,6 +18,16 @@ from tests.integration.api.conftest import Running
 
 PATIENCE = 10.0
 PATH = "/v1/chat/completions"
+TOOLS: list[ChatCompletionToolParam] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "The weather in a city",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        },
+    }
+]
 
 
 def sdk(server: Running, token: str | None = None, **options: Any) -> openai.AsyncOpenAI:

@@ -6,12 +6,12 @@ from typing import Any
 
 import openai
 import pytest
-from openai.types.chat import ChatCompletionToolParam
 
 from holdfast.domain.conversations import Address
 from holdfast.errors import ModelError
 from holdfast.models.scripted import ScriptedModel
 from tests.integration.api.chatting import (
+    TOOLS,
     ask,
     by_id,
     by_key,
@@ -32,17 +32,6 @@ from tests.integration.api.chatting import (
     user,
 )
 from tests.integration.api.conftest import StartServer
-
-TOOLS: list[ChatCompletionToolParam] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "weather",
-            "description": "The weather in a city",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-        },
-    }
-]
 
 
 async def test_a_tool_is_called_and_its_result_is_brought_by_the_next_request(
