@@ -70,11 +70,12 @@ ROUTES = (
         "GET",
         "/api/activity",
         activity,
-        "What is alive right now, and what has ended in the last minute. 304 if nothing has changed.",
+        "What is alive right now, and what has ended in the last minute.",
         parameters=(
             Parameter("if-none-match", "The `ETag` of the last answer.", where="header"),
             OWNERS,
         ),
         answer=ref("Activity"),
+        also={304: "Nothing has changed."},
     ),
 )

@@ -26,7 +26,8 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "info": {
             "title": "holdfast",
             "version": __version__,
-            "description": "Durable sessions for LLM agents, behind the OpenAI API.",
+            "description": "Durable sessions for LLM agents, behind the OpenAI API. A key sees what is its "
+            "owner's; a bridge key names the person it speaks for with X-Holdfast-Owner.",
         },
         "security": [{"key": []}],
         "paths": paths,
@@ -44,13 +45,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.meaning,
         "tags": [route.path.split("/")[2] if route.path.count("/") > 1 else "server"],
         "parameters": [_parameter(each) for each in (*in_path, *route.parameters)],
-        "responses": {
-            str(route.status): {
-                "description": "As asked.",
-                "content": {kind: {"schema": _said(route, kind)} for kind in route.media_types},
-            },
-            "default": {"description": "An error, in OpenAI's shape.", "content": ERROR},
-        },
+        "responses": _responses(route),
     }
     if route.body is not None:
         content = {"application/json": {"schema": route.body}}
@@ -58,6 +53,15 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.open:
         operation["security"] = []
     return operation
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    content = {kind: {"schema": _said(route, kind)} for kind in route.media_types}
+    responses: dict[str, Any] = {str(route.status): {"description": "As asked.", "content": content}}
+    for status, meaning in route.also.items():
+        said = {"content": content} if status < 300 else {}
+        responses[str(status)] = {"description": meaning, **said}
+    return {**responses, "default": {"description": "An error, in OpenAI's shape.", "content": ERROR}}
 
 
 def _said(route: Route, media_type: str) -> dict[str, Any]:

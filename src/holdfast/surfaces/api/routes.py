@@ -41,6 +41,8 @@ class Route:
     body_optional: bool = False
     answer: Schema = field(default_factory=lambda: {"type": "object"})
     status: int = 200
+    also: Mapping[int, str] = field(default_factory=dict)
+    """Other statuses that are no errors, and what each means: 2xx has the same kind of answer, 3xx none."""
     media_types: tuple[str, ...] = ("application/json",)
 
 

@@ -78,8 +78,9 @@ ROUTES = (
         "POST",
         "/api/turns/{id}/retry",
         retry,
-        "Take up the newest turn again that was interrupted or has failed. 202: it still runs.",
+        "Take up the newest turn again that was interrupted or has failed.",
         parameters=(OWNER,),
         answer=ref("Turn"),
+        also={202: "It still runs."},
     ),
 )
