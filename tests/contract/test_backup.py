@@ -254,7 +254,7 @@ VERBS: dict[str, Verb] = {
     "ended_since": lambda s, b, _: s.ended_since(None, s.now()),
     "figures": lambda s, b, _: s.figures(),
     "event_bounds": lambda s, b, _: s.event_bounds(),
-    "note_reading": lambda s, b, _: s.note_reading(b.session, "key_1"),
+    "note_reading": lambda s, b, _: s.note_reading("default", "key_1"),
     "changed": lambda s, b, _: s.changed(0, 0),
     "backup": lambda s, b, tmp_path: s.backup(tmp_path / "copy.db"),
     "check": lambda s, b, _: s.check(),

@@ -1,0 +1,195 @@
+"""When a session is reset, and why (not): by policy, given the time and what is in its way.
+
+Idle is due `idle` after the last activity. Daily is due at the first boundary after the session was opened
+(the first instant of a local date at or after `at_hour`), stays due until it happens, and waits while
+somebody spoke within `quiet`. Both: the earlier. What may defer a due reset does so for at most a stated
+time.
+
+A reset is a decision about a session that may be looked at again and again: the verdict carries every reason,
+either way, so that people and agents can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from .sessions import EndReason, Session
+
+
+class ResetMode(StrEnum):
+    NONE = "none"
+    IDLE = "idle"
+    DAILY = "daily"
+    BOTH = "both"
+
+    @property
+    def by_idleness(self) -> bool:
+        return self in (ResetMode.IDLE, ResetMode.BOTH)
+
+    @property
+    def by_day(self) -> bool:
+        return self in (ResetMode.DAILY, ResetMode.BOTH)
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPolicy:
+    """What the settings say about sessions of one source."""
+
+    mode: ResetMode = ResetMode.NONE
+    idle: timedelta = timedelta(minutes=1440)
+    at_hour: int = 4
+    quiet: timedelta = timedelta(minutes=15)
+    timezone: str = ""
+    """An IANA name; empty: this machine's, which the settings have filled in."""
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Where each value came from, by the name of its setting."""
+
+    @property
+    def never(self) -> bool:
+        return self.mode is ResetMode.NONE
+
+
+NEVER = ResetPolicy()
+
+
+class Decision(StrEnum):
+    NOT_DUE = "not_due"
+    DUE = "due"
+    DEFERRED = "deferred"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason of a verdict: in a word, in a sentence, and what it concerns."""
+
+    code: str
+    message: str
+    process_id: str | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """Something that may hold a due reset up, until a stated time at most."""
+
+    reason: Reason
+    holds: bool
+    """Does it, right now? What does not is told all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    decision: Decision
+    next_due_at: datetime | None = None
+    """When the policy wants the reset; None: never."""
+    end_reason: EndReason | None = None
+    """`idle` or `daily`, if it is or will be due."""
+    recheck_at: datetime | None = None
+    """When a deferred reset is to be looked at again."""
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When a policy wants a session to be reset, and on which ground."""
+
+    at: datetime
+    end_reason: EndReason
+
+
+def due(policy: ResetPolicy, opened_at: datetime, last_activity_at: datetime) -> Due | None:
+    """When is a session with these dates to be reset? None: never."""
+    found: list[Due] = []
+    if policy.mode.by_idleness:
+        found.append(Due(last_activity_at + policy.idle, EndReason.IDLE))
+    if policy.mode.by_day:
+        boundary = boundary_after(opened_at, policy.at_hour, policy.timezone)
+        if boundary is not None:
+            found.append(Due(max(boundary, last_activity_at + policy.quiet), EndReason.DAILY))
+    return min(found, key=lambda each: each.at, default=None)
+
+
+def verdict(
+    session: Session, policy: ResetPolicy, blockers: Sequence[Blocker], now: datetime, look_again: timedelta
+) -> Verdict:
+    """Should this session be reset at `now`? `look_again`: how soon a deferred reset is worth another
+    look."""
+    if session.ended:
+        reason = Reason("ended", f"it ended ({session.end_reason})")
+        return Verdict(Decision.ENDED, reasons=(reason,))
+    wanted = due(policy, session.opened_at, session.last_activity_at)
+    told = tuple(blocker.reason for blocker in blockers)
+    if wanted is None:
+        return Verdict(Decision.NOT_DUE, reasons=(Reason("mode_none", "its policy never resets it"), *told))
+    ground = Reason(wanted.end_reason.value, _ground(policy, wanted), until=wanted.at)
+    if now < wanted.at:
+        return Verdict(Decision.NOT_DUE, wanted.at, wanted.end_reason, reasons=(ground, *told))
+    holding = [blocker.reason for blocker in blockers if blocker.holds]
+    if not holding:
+        return Verdict(Decision.DUE, wanted.at, wanted.end_reason, reasons=(ground, *told))
+    limits = [reason.until for reason in holding if reason.until is not None]
+    recheck_at = min([*limits, now + look_again])
+    return Verdict(Decision.DEFERRED, wanted.at, wanted.end_reason, recheck_at, (ground, *told))
+
+
+def _ground(policy: ResetPolicy, wanted: Due) -> str:
+    if wanted.end_reason is EndReason.IDLE:
+        return f"nobody has spoken for {minutes(policy.idle)}"
+    day = f"a day ends at {policy.at_hour}:00 ({policy.timezone})"
+    return f"{day}, and nobody has spoken for {minutes(policy.quiet)}"
+
+
+def minutes(span: timedelta) -> str:
+    """A span as a person would say it."""
+    total = span.total_seconds()
+    if total >= 2 * 86400 and total % 86400 == 0:
+        return f"{total / 86400:g} days"
+    if total >= 3600 and total % 3600 == 0:
+        return f"{total / 3600:g} h"
+    return f"{total / 60:g} min" if total >= 60 else f"{total:g} s"
+
+
+# --- days ----------------------------------------------------------------------------------------------
+
+
+def boundary_after(instant: datetime, at_hour: int, timezone: str) -> datetime | None:
+    """The first boundary of a day behind this instant."""
+    start = instant.astimezone(ZoneInfo(timezone)).date()
+    days = (start + timedelta(days=offset) for offset in range(-1, 5))
+    found = (boundary_of(day, at_hour, timezone) for day in days)
+    return min((each for each in found if each is not None and each > instant), default=None)
+
+
+@lru_cache(4096)
+def boundary_of(day: date, at_hour: int, timezone: str) -> datetime | None:
+    """The first instant of this local date at or after the hour, in UTC; None: there is none.
+
+    A skipped hour ends with its gap, a repeated one counts once, the first time.
+    """
+    zone = ZoneInfo(timezone)
+    wall = datetime.combine(day, time(at_hour))
+    instant = wall.replace(tzinfo=zone).astimezone(UTC)
+    if instant.astimezone(zone).replace(tzinfo=None) == wall:
+        return instant
+    instant = _end_of_gap(wall, zone)
+    return instant if instant.astimezone(zone).date() == day else None
+
+
+def _end_of_gap(wall: datetime, zone: ZoneInfo) -> datetime:
+    """The instant at which the clock jumped over this wall time."""
+    before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)  # by the offset that holds afterwards
+    after = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    jumped = after.astimezone(zone).utcoffset()
+    while after - before > timedelta(seconds=1):
+        middle = before + (after - before) // 2
+        if middle.astimezone(zone).utcoffset() == jumped:
+            after = middle
+        else:
+            before = middle
+    return after.replace(microsecond=0)
