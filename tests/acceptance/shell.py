@@ -90,7 +90,7 @@ def commands(block: str) -> Iterator[tuple[str, str]]:
     """The commands of a console block, which may go on over lines, each with the output printed below it."""
     for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         lines = step.split("\n")
-        end = next(at for at, line in enumerate(lines) if not line.endswith("\\")) + 1
+        end = next(at for at, line in enumerate(lines) if not line.endswith(("\\", "|"))) + 1
         yield "\n".join(lines[:end]).strip(), "\n".join(lines[end:])
 
 

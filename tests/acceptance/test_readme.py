@@ -35,6 +35,7 @@ def program(place: Path, text: str) -> str:
     return f"(cd {place} && {sys.executable} program.py)"
 
 
+@pytest.mark.timeout(300)
 def test_every_example_of_the_readme_works_when_it_is_pasted(
     terminals: tuple[Shell, Shell], tmp_path: Path
 ) -> None:

@@ -137,8 +137,8 @@ async def test_behind_a_stopped_reply_a_named_chat_goes_on_and_another_begins_an
     async with client.stream("POST", "/v1/chat/completions", json=body, headers=name) as response:
         first = response.headers["x-holdfast-conversation-id"]
         await said.wait()
-    while server.services.runner.running:
-        await asyncio.sleep(0.01)
+        (running,) = server.services.runner.running.values()
+    await running.ended()
     kept = (await client.get(f"/api/sessions/{first}/messages?scope=conversation")).json()["data"]
     assert [(each["content"], each["status"]) for each in kept][1:] == [("The tide", "interrupted")]
     chat = Chat(client, **name)
