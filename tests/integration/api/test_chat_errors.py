@@ -20,6 +20,7 @@ from tests.integration.api.chatting import (
     post,
     said,
     sdk,
+    stored,
     text_of,
     turns,
     user,
@@ -300,3 +301,19 @@ async def test_requests_that_cannot_be_meant_are_400_and_nothing_is_stored(
         assert response.status_code == 400, content[:20]
     assert await conversations(server) == 0
     assert upstream.chats == []
+
+
+async def test_what_a_model_says_that_no_database_can_keep_is_replaced(
+    server: Running, upstream: MockUpstream
+) -> None:
+    """Nobody is there to say it differently, and a turn must not fail for it."""
+    upstream.answers = [
+        says(
+            [event(delta(role="assistant", content="nul \x00 here")), event(delta("stop")), event(b"[DONE]")]
+        ),
+        says(),
+    ]
+    answer = await ask(server, "hi", by_key("k"))
+    (_, kept) = await stored(server, answer["holdfast"]["conversation_id"])
+    assert kept.content()["content"] == "nul \ufffd here"
+    assert text_of(await ask(server, "more", by_key("k"))) == "Hello Ada"

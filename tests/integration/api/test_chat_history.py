@@ -149,6 +149,22 @@ async def test_asking_again_with_a_trimmed_history_answers_again_too(start_serve
     assert len(await context(server, conversation_of(again))) == 6
 
 
+async def test_asking_again_with_a_trimmed_history_does_not_make_it_the_whole_one(
+    start_server: StartServer,
+) -> None:
+    server = await start_server(numbered())
+    first = await ask(server, "question 1")
+    whole = [user("question 1"), assistant("answer 1"), user("question 2")]
+    second = await ask(server, whole)
+    trimmed = [assistant("answer 1"), user("question 2")]
+    again = await ask(server, trimmed, by_id(session_of(second)))
+    assert conversation_of(first) == conversation_of(second) == conversation_of(again)
+    stranger = await ask(server, [*trimmed, assistant("answer 3"), user("question 3")])
+    assert conversation_of(stranger) != conversation_of(first)
+    on = await ask(server, [*whole, assistant("answer 3"), user("question 3")])
+    assert conversation_of(on) == conversation_of(first)
+
+
 async def test_an_edited_history_forks_and_the_source_stays_as_it_was(start_server: StartServer) -> None:
     server = await start_server(numbered())
     for number in range(1, 4):
