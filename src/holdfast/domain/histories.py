@@ -163,16 +163,23 @@ def _continued(history: History, shown: Sequence[Shown]) -> Continues | None:
     past = len(shown)
     while past and shown[past - 1].role != "assistant":
         past -= 1
+    if past < answered or not _equal(history, 0, shown[past - answered : past]):
+        return None
+    repeated = _repeated(history, shown[past:])
     if answered:
-        if past < answered or not _equal(history, 0, shown[past - answered : past]):
-            return None
-        repeats = _equal(history, answered, shown[past:])
-        return Continues(answered + len(shown) - past if repeats else answered)
-    if messages[0].answers is not None and past < len(shown) and _equal(history, 0, shown[past:]):
-        return Continues(len(shown) - past)  # results that nobody has answered, brought again
-    if len(messages) > 1 and shown and not past and _equal(history, 0, shown):
-        return Continues(len(shown))
-    return None
+        return Continues(answered + repeated)
+    if not repeated or (len(messages) == 1 and messages[0].answers is None):
+        return None  # one message alone is new, even if somebody has said the same before
+    return Continues(repeated)
+
+
+def _repeated(history: History, unanswered: Sequence[Shown]) -> int:
+    """How many of the new messages does the conversation end with already, since nobody has answered them?"""
+    new = len(history.messages) - history.answered
+    for count in range(min(new, len(unanswered)), 0, -1):
+        if _equal(history, history.answered, unanswered[-count:]):
+            return count
+    return 0
 
 
 def _asked_again(history: History, shown: Sequence[Shown]) -> AnswersAgain | None:
