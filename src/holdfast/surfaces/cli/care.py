@@ -22,7 +22,9 @@ async def doctor(
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Check every invariant and the store's health; exit 1 if one is broken.
+    """Check every invariant and the store's health.
+
+    Exits 1 if one is broken.
 
     \b
     Examples:

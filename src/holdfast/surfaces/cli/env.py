@@ -15,9 +15,9 @@ EVERY_ADDRESS = {"0.0.0.0", "::", "[::]", "*"}
 
 @command(app, "env")
 async def env(invocation: Invocation, as_json: AsJson = False) -> None:
-    """Print the local server's address and key, as exports for a shell.
+    """Print the local server's address and key, for a shell.
 
-    After them any OpenAI client or script talks to the local server, as owner 'default'. The key is this
+    After these exports any OpenAI client or script talks to the local server, as owner 'default'. The key is this
     user's own (api.key in $HOLDFAST_HOME); it is made if there is none.
 
     \b

@@ -30,8 +30,9 @@ async def serve(
 ) -> int:
     """Serve the OpenAI API; every conversation is kept.
 
-    Any OpenAI client works with only its base URL changed. Ctrl-C or SIGTERM lets running turns finish for a
-    few seconds; whatever is cut short is kept.
+    Any OpenAI client works with only its base URL changed. On 127.0.0.1, the default, the first start makes a
+    key for this user, and `holdfast env` prints it; any other address needs one made before: `holdfast keys
+    create`. Ctrl-C or SIGTERM lets running turns finish for a few seconds; whatever is cut short is kept.
 
     \b
     Examples:
