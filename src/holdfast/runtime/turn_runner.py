@@ -77,6 +77,7 @@ class TurnRunner:
         self._running: dict[str, RunningTurn] = {}
         self._beginning: dict[str, asyncio.Future[RunningTurn | None]] = {}
         self._watching: asyncio.Task[None] | None = None
+        self._leaving = False
 
     # --- turns -------------------------------------------------------------------------------------
 
@@ -108,6 +109,8 @@ class TurnRunner:
                 )
                 if isinstance(outcome, TurnBegun):
                     running = self._run(outcome, order)
+                    if self._leaving:  # it waited for its turn, which comes too late
+                        self._stop(running, _SERVER_STOPPED)
                     return running
                 if isinstance(outcome, TurnOutdated) or outcome.turn.status is not TurnStatus.RUNNING:
                     return outcome
@@ -132,7 +135,9 @@ class TurnRunner:
         return isinstance(running.outcome, Unanswered)
 
     async def drain(self, seconds: float) -> None:
-        """Give what runs this long, then interrupt it; what it said is kept."""
+        """Give what runs this long, then interrupt it; what it said is kept. What begins from now on is
+        interrupted at once."""
+        self._leaving = True
         await self._all_ended(seconds)
         while self._running:  # a turn may begin meanwhile
             for turn in self._running.values():

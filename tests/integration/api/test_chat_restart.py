@@ -285,3 +285,25 @@ async def test_a_plain_request_at_sigterm_is_told_to_come_again_and_does(
     answer = await asking
     assert answer.choices[0].message.content == "Hello Ada"
     assert await serving.said(conversation_of(answer)) == ["user: hi", "assistant: Hello Ada"]
+
+
+async def test_who_waits_for_a_busy_conversation_at_sigterm_does_not_hold_it_up(
+    serving: Serving, upstream: MockUpstream
+) -> None:
+    upstream.answers = [hangs(HALF), hangs(), says()]
+    await serving.start()
+    stream = await ask(serving.client(), "first", by_key("k"), stream=True)
+    await listen_until(stream, "an answer")
+    waiting = asyncio.create_task(ask(serving.client(max_retries=8), "second", once("m2", **by_key("k"))))
+    await asyncio.sleep(0.3)
+    started = time.monotonic()
+    serving.send(signal.SIGTERM)
+    code, _, errors = await serving.end()
+    took = time.monotonic() - started
+    assert code == 0, errors
+    assert took < 4, "drain_seconds is 1"
+    del upstream.answers[:-1]
+    await serving.start()
+    answer = await waiting
+    assert answer.choices[0].message.content == "Hello Ada"
+    assert (await serving.said(conversation_of(answer))).count("user: second") == 1

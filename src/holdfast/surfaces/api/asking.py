@@ -13,9 +13,11 @@ from ...runtime.continuity import Placed
 from ...runtime.running_turn import RunningTurn
 from ...runtime.turn_runner import Order
 from .call import Call
+from .failures import RETRY, Refusal
 from .naming import Naming
 
 MOST_TRIES = 100
+LATER = {**RETRY, "retry-after": "1"}
 NEVER = Seen("nowhere", 0, 0)
 """What no conversation looks like."""
 
@@ -25,6 +27,8 @@ async def ask(
 ) -> RunningTurn | TurnRepeated:
     """Begin the turn, join it, or find that it has been answered. `place` says where it belongs."""
     services = call.services
+    if services.draining.is_set():
+        raise Refusal(503, "the server is about to stop; ask again in a moment", "draining", headers=LATER)
     prompt = services.settings.agent.system_prompt
     if prompt:
         order = replace(order, instructions=(instruction(prompt), *order.instructions))
