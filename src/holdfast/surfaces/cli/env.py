@@ -17,8 +17,8 @@ EVERY_ADDRESS = {"0.0.0.0", "::", "[::]", "*"}
 async def env(invocation: Invocation, as_json: AsJson = False) -> None:
     """Print the local server's address and key, for a shell.
 
-    After these exports any OpenAI client or script talks to the local server, as owner 'default'. The key is this
-    user's own (api.key in $HOLDFAST_HOME); it is made if there is none.
+    After these exports any OpenAI client or script talks to the local server, as owner 'default'. The key is
+    this user's own (api.key in $HOLDFAST_HOME); it is made if there is none.
 
     \b
     Examples:
