@@ -49,13 +49,14 @@ class LeaseKeeper:
         wait_seconds: float,
         *,
         is_here: Callable[[str], bool] = lambda turn_id: False,
+        follows: bool = False,
         when_busy: Callable[[str], Awaitable[None]] | None = None,
     ) -> TurnBegun | TurnRepeated | TurnOutdated:
         """Begin the turn, or find the one this request already was; ConversationBusy when time is up.
 
         A repeated request is waited for while its turn runs, unless that runs here and can be joined
-        (`is_here`). `when_busy` may cut the turn short that holds the conversation. TurnOutdated: the request
-        was made for a conversation that has changed since.
+        (`is_here`), or the caller `follows` it wherever it runs. `when_busy` may cut the turn short that
+        holds the conversation. TurnOutdated: the request was made for a conversation that has changed since.
         """
 
         async def attempt() -> TurnBegun | TurnRepeated | TurnOutdated | TurnWaits:
@@ -70,6 +71,8 @@ class LeaseKeeper:
                 outcome = await self._begin(request)
             if isinstance(outcome, TurnRepeated) and outcome.turn.status is TurnStatus.RUNNING:
                 if is_here(outcome.turn.id):
+                    return outcome
+                if follows and not await self._reaper.reap_if_dead(outcome.turn.node_id):
                     return outcome
                 return TurnWaits(outcome.turn.conversation_id, outcome.turn.node_id, outcome.turn.id)
             return outcome

@@ -52,6 +52,8 @@ class Order:
     """Of the request's messages."""
     history: bytes | None = None
     """The chain of what is shown before them, where the caller knows it better than the store."""
+    follows: bool = False
+    """Can whoever asks follow, by its checkpoints, a turn that this request already is on another node?"""
 
 
 class TurnRunner:
@@ -91,9 +93,9 @@ class TurnRunner:
     ) -> RunningTurn | TurnRepeated | TurnOutdated:
         """Begin the turn and run it from now on; or join the one that this request already is.
 
-        TurnRepeated: it has ended. TurnOutdated: the conversation has changed, decide again. `interrupt`: a
-        turn that holds the conversation is cut short instead of being waited for. Raises what
-        LeaseKeeper.begin does.
+        TurnRepeated: it has ended, or, for an order that `follows`, runs elsewhere. TurnOutdated: the
+        conversation has changed, decide again. `interrupt`: a turn that holds the conversation is cut short
+        instead of being waited for. Raises what LeaseKeeper.begin does.
         """
         turn_id = order.request.turn_id
         begun: asyncio.Future[RunningTurn | None] = asyncio.get_running_loop().create_future()
@@ -105,6 +107,7 @@ class TurnRunner:
                     order.request,
                     wait_seconds,
                     is_here=self._is_here,
+                    follows=order.follows,
                     when_busy=self._cut_short if interrupt else None,
                 )
                 if isinstance(outcome, TurnBegun):
@@ -113,6 +116,8 @@ class TurnRunner:
                         self._stop(running, _SERVER_STOPPED)
                     return running
                 if isinstance(outcome, TurnOutdated) or outcome.turn.status is not TurnStatus.RUNNING:
+                    return outcome
+                if order.follows and not self._is_here(outcome.turn.id):
                     return outcome
                 joined = self._running.get(outcome.turn.id)
                 if joined is None:  # it is just being begun; a joiner that is cancelled must not undo that

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,11 @@ class Serving:
             "POST", PATH, json={**body, "stream": True}, headers={"idempotency-key": key}
         ) as answer:
             yield events_of(answer)
+
+
+async def all_of(stream: AbstractAsyncContextManager[AsyncIterator[Event]]) -> list[Event]:
+    async with stream as events:
+        return [event async for event in events]
 
 
 @contextmanager
@@ -239,6 +244,31 @@ async def test_another_server_takes_over_when_the_one_that_ran_it_is_killed(
         on = (await second.client.post(PATH, json=body)).raise_for_status().json()
         assert on["conversation"] == begun["conversation"]
         assert spoken(on) == "three"
+    finally:
+        await first.close()
+        await second.close()
+
+
+async def test_a_retry_that_comes_right_after_the_kill_is_answered_by_another_server(
+    home: Home, talker: Talker
+) -> None:
+    talker.say("one", " two")
+    first, second = Serving(home), Serving(home)
+    try:
+        with cut_off():
+            async with first.streamed({"input": "count"}, "k1") as events:
+                live = await heard_until(events, " two")
+                first.kill()
+                [event async for event in events]
+        talker.asked.clear()
+        retrying = asyncio.create_task(all_of(second.streamed({"input": "count"}, "k1")))
+        await asyncio.to_thread(talker.asked.wait, 10)
+        await asyncio.sleep(0.2)  # the model, too, has noticed that the first server is gone
+        talker.answer("one", " two", " three")
+        again = await retrying
+        assert text_of(again) == "one two three"
+        assert again[-1]["response"]["id"] == live[0]["response"]["id"]
+        assert again[0]["sequence_number"] > live[-1]["sequence_number"]
     finally:
         await first.close()
         await second.close()

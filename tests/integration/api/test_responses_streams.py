@@ -200,6 +200,39 @@ async def test_another_server_follows_what_the_first_one_runs(start_server: Star
     assert await resumed(first, response["id"]) == heard
 
 
+async def test_a_retry_at_another_server_follows_what_the_first_one_runs(start_server: StartServer) -> None:
+    words = Words()
+    words.say("one")
+    first = await start_server(ScriptedModel([words]), server=SOON)
+    second = await start_server(ScriptedModel([]))
+    headers = {"idempotency-key": "k1"}
+    begun = await respond(first, "count", headers, background=True)
+    again = await respond(second, "count", headers, background=True)
+    assert (again["id"], again["status"]) == (begun["id"], "in_progress")
+    words.finish(" two")
+    assert spoken(await finished(second, begun["id"])) == "one two"
+
+
+async def test_a_stream_that_is_asked_for_again_at_another_server_is_followed_there(
+    start_server: StartServer,
+) -> None:
+    words = Words()
+    words.say("one")
+    first = await start_server(ScriptedModel([words]), server=SOON)
+    second = await start_server(ScriptedModel([]))
+    body = {"input": "count", "stream": True}
+    headers = {"idempotency-key": "k1"}
+    running = asyncio.create_task(streamed(first, body, headers))
+    await words.asked.wait()
+    async with second.client.stream("POST", PATH, json=body, headers=headers) as answer:
+        events = events_of(answer)
+        heard = await heard_until(events, "one")
+        words.finish(" two")
+        heard += [event async for event in events]
+    assert heard == await running
+    assert text_of(heard) == "one two"
+
+
 async def test_another_server_cancels_what_the_first_one_runs(start_server: StartServer) -> None:
     words = Words()
     first = await start_server(ScriptedModel([words]), server=SOON)

@@ -38,7 +38,19 @@ class Record:
         return self.response.turn
 
     async def object(self, call: Call) -> dict[str, Any]:
-        """The response object, as it is now."""
+        """The response object, as it is now. A turn that has moved on while it was read is read again, or
+        what it has just committed would be shown beside the drafts of it."""
+        record = self
+        while True:
+            value = await record._object(call)
+            if record.turn.status is not TurnStatus.RUNNING:
+                return value
+            now = await record_of(call, self.id, self.turn.owner)
+            if (now.turn.status, now.turn.attempt) == (record.turn.status, record.turn.attempt):
+                return value
+            record = now
+
+    async def _object(self, call: Call) -> dict[str, Any]:
         turn = self.turn
         answer = msgspec.json.decode(await call.store.turn_answer(turn.id) or b"{}")
         choices: Any = answer.get("choices") or ({},)

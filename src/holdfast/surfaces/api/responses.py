@@ -97,6 +97,7 @@ async def create(call: Call) -> Answer:
         _instructions(asked, history),
         asked.options,
         asked.model,
+        follows=asked.stream or asked.background,
     )
     try:
         turn = await ask(call, order, place, naming)
