@@ -14,9 +14,10 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from holdfast.errors import ConversationBusy
 from holdfast.store.base import Store
@@ -36,15 +37,24 @@ MOMENTS: tuple[Moment | None, ...] = (None, None, "accepted", "word", "answered"
 
 
 class Attack:
-    """One store, its clients, and `count` servers at a time."""
+    """One store, its clients, and `count` servers at a time; `shared` chats are spoken in by all clients."""
 
-    def __init__(self, started: Servers, model: Upstream, seed: int, count: int, shared: int) -> None:
+    def __init__(
+        self,
+        started: Servers,
+        model: Upstream,
+        seed: int,
+        count: int = 1,
+        shared: int = 2,
+        moments: Sequence[Moment | None] = MOMENTS,
+    ) -> None:
         self.chance = random.Random(seed)
         self.ledger = Ledger()
         self.reckoning = Reckoning(self.ledger)
         self.kills = self.cut = 0
         self._servers = started
         self._model = model
+        self._moments = moments
         self._ports = [free_port(self.chance) for _ in range(count)]
         self._living: list[Server] = []
         self._checkpoint_seconds = [0.0] * count
@@ -138,7 +148,7 @@ class Attack:
         assert await self._living[which].ready(), self.log()[-3000:]
         verdict = await self._settled()
         if verdict.clean:
-            verdict = await self.reckoning.so_far(self.store)
+            verdict = await self.reckoning.so_far(self.store, self._model.calls())
         await self._make_stale()
         return verdict
 
@@ -157,9 +167,11 @@ class Attack:
                 server.send(signal.SIGKILL)
 
         if not at_once:
-            moment = self.chance.choice(MOMENTS)
+            moment = self.chance.choice(self._moments)
             if moment is not None:
-                self.ledger.listener = _at(moment, self.chance.randrange(1, 8), strike)
+                self.ledger.listener = _at(
+                    moment, self.chance.randrange(1, 40 if moment == "word" else 4), strike
+                )
             with suppress(TimeoutError):
                 await asyncio.wait_for(struck.wait(), self.chance.random() * 0.9)
         strike()
@@ -205,11 +217,13 @@ def _at(moment: Moment, count: int, strike: Callable[[], None]) -> Callable[[Mom
 
 
 @asynccontextmanager
-async def attacked(seed: int, *, count: int = 1, shared: int = 2) -> AsyncIterator[Attack]:
-    """`count` servers on one store, and clients that speak to them, `shared` chats among all of them."""
-    with _directory() as directory, upstream(directory) as model:
+async def attacked(seed: int, disk: Path | None = None, **how: Any) -> AsyncIterator[Attack]:
+    """Servers on one store, and clients that speak to them; `how` is Attack's. The store is on this disk, or
+    in memory where the system offers that: `kill -9` loses nothing of it, and other people's disk traffic
+    does not decide how late a checkpoint is."""
+    with _directory(disk) as directory, upstream(directory) as model:
         with servers(directory / "home", model.url) as started:
-            attack = Attack(started, model, seed, count, shared)
+            attack = Attack(started, model, seed, **how)
             try:
                 await attack.begin()
                 yield attack
@@ -218,11 +232,9 @@ async def attacked(seed: int, *, count: int = 1, shared: int = 2) -> AsyncIterat
 
 
 @contextmanager
-def _directory() -> Iterator[Path]:
-    """In memory where the system offers that: `kill -9` loses nothing of it, and other people's disk
-    traffic does not decide how late a checkpoint is."""
+def _directory(disk: Path | None) -> Iterator[Path]:
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(
-        prefix="holdfast-", dir=memory if os.access(memory, os.W_OK) else None
-    ) as name:
+    if disk is None and os.access(memory, os.W_OK):
+        disk = memory
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=disk) as name:
         yield Path(name)

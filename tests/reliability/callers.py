@@ -26,6 +26,10 @@ KINDS = ("key", "alias", "id", "conversation", "history", "previous", "in conver
 conversation id; by nothing but its history; in a response's body by the one before it or the conversation."""
 TRANSIENT = frozenset({"turn_interrupted", "conversation_locked", "upstream_error", "store_unavailable"})
 PATIENCE = 60.0
+TWICE = 0.05
+"""How often a message is sent twice at the same moment."""
+HANGS_UP = 0.05
+"""How often a client leaves a stream by itself, to try again at once."""
 
 
 class Broken(Exception):
@@ -57,8 +61,6 @@ class Caller:
         self._chance = random.Random(seed)
         self._chats = chats
         self._new_chat = new_chat
-        self._last: Hearing | None = None
-        """The newest stream of a response."""
 
     async def talk(self, enough: asyncio.Event) -> None:
         """Say one thing after another until it is enough."""
@@ -93,15 +95,8 @@ class Caller:
         body = self._named(chat, exchange, manner, headers)
         async with asyncio.timeout(PATIENCE):
             while not exchange.settled:
-                exchange.tries += 1
-                server = self._chance.randrange(len(self._urls))
-                try:
-                    await self._attempt(manner, server, exchange, body, headers)
-                except Broken:
-                    self._ledger.counts["connections broken"] += 1
-                    await asyncio.sleep(self._chance.random() * 0.05)
-                except Refused as refused:
-                    await self._refused(exchange, refused)
+                twice = manner != "sdk by itself" and self._chance.random() < TWICE
+                await asyncio.gather(*(self._try(exchange, body, headers) for _ in range(1 + twice)))
         if exchange.tries > 1:
             self._ledger.counts["retried"] += 1
         if exchange.answer is not None:
@@ -109,6 +104,17 @@ class Caller:
             if chat.kind == "history":
                 said = {"role": "user", "content": text}, {"role": "assistant", "content": exchange.answer}
                 chat.history.extend(said)
+
+    async def _try(self, exchange: Exchange, body: Mapping[str, Any], headers: dict[str, str]) -> None:
+        exchange.tries += 1
+        server = self._chance.randrange(len(self._urls))
+        try:
+            await self._attempt(server, exchange, body, headers)
+        except Broken:
+            self._ledger.counts["connections broken"] += 1
+            await asyncio.sleep(self._chance.random() * 0.05)
+        except Refused as refused:
+            await self._refused(exchange, refused)
 
     async def _refused(self, exchange: Exchange, refused: Refused) -> None:
         self._ledger.counts[f"refused: {refused.code}"] += 1
@@ -155,15 +161,16 @@ class Caller:
         return body
 
     async def _attempt(
-        self, manner: str, server: int, exchange: Exchange, body: Mapping[str, Any], headers: dict[str, str]
+        self, server: int, exchange: Exchange, body: Mapping[str, Any], headers: dict[str, str]
     ) -> None:
-        if manner.startswith("sdk"):
-            await self._by_sdk(manner, server, exchange, body, headers)
-        elif manner == "response":
+        if exchange.manner.startswith("sdk"):
+            await self._by_sdk(server, exchange, body, headers)
+        elif exchange.manner == "response":
+            hearing = Hearing(exchange, server)
             try:
-                await self._respond(server, exchange, body, headers)
+                await self._respond(hearing, body, headers)
             except Broken:
-                await self._listen_again(exchange)
+                await self._listen_again(hearing)
         else:
             await self._complete(server, exchange, body, headers)
 
@@ -189,11 +196,18 @@ class Caller:
                 self._ledger.answers(exchange, text, completion["holdfast"]["turn_id"])
 
     async def _hear_chunks(self, hearing: Hearing, answer: aiohttp.ClientResponse) -> None:
+        patience = self._patience()
         async for data in _data(answer):
             if data == b"[DONE]":
                 return
             self._hear_chunk(hearing, msgspec.json.decode(data))
+            if len(hearing.heard) > patience:
+                break
         raise Broken
+
+    def _patience(self) -> int:
+        """After how many words this client hangs up; mostly never. The turn goes on without it."""
+        return self._chance.randrange(1, 20) if self._chance.random() < HANGS_UP else 1_000_000
 
     def _hear_chunk(self, hearing: Hearing, chunk: Any) -> None:
         if "error" in chunk:
@@ -206,17 +220,15 @@ class Caller:
 
     # --- responses -----------------------------------------------------------------------------------
 
-    async def _respond(
-        self, server: int, exchange: Exchange, body: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> None:
-        url = self._urls[server] + RESPONSES
+    async def _respond(self, hearing: Hearing, body: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        url = self._urls[hearing.server] + RESPONSES
         async with _connection(self._http.post(url, json=body, headers=headers)) as answer:
-            await self._accepted(exchange, answer)
-            self._last = Hearing(exchange, server)
-            await self._hear_events(self._last, answer)
+            await self._accepted(hearing.exchange, answer)
+            await self._hear_events(hearing, answer)
 
     async def _hear_events(self, hearing: Hearing, answer: aiohttp.ClientResponse) -> str:
         """Until its last event; returns how the response ended."""
+        patience = self._patience()
         self._ledger.listens(hearing)
         try:
             async for data in _data(answer):
@@ -224,6 +236,8 @@ class Caller:
                 status = self._hear_event(hearing, event)
                 if status:
                     return status
+                if len(hearing.heard) > patience:
+                    break
             raise Broken
         finally:
             self._ledger.leaves(hearing)
@@ -256,15 +270,10 @@ class Caller:
             return str(response["status"])
         return ""
 
-    async def _listen_again(self, exchange: Exchange) -> None:
+    async def _listen_again(self, before: Hearing) -> None:
         """The stream of a response broke off: go on behind the last event that was heard, until an end."""
-        before = self._last
-        if (
-            before is None
-            or before.exchange is not exchange
-            or not exchange.response
-            or self._chance.random() < 0.4
-        ):
+        exchange = before.exchange
+        if not exchange.response or self._chance.random() < 0.4:
             raise Broken
         hearing = Hearing(exchange, -1, before.text, last_event=before.last_event)
         while True:
@@ -302,13 +311,13 @@ class Caller:
     # --- the official SDK ----------------------------------------------------------------------------
 
     async def _by_sdk(
-        self, manner: str, server: int, exchange: Exchange, body: Mapping[str, Any], headers: dict[str, str]
+        self, server: int, exchange: Exchange, body: Mapping[str, Any], headers: dict[str, str]
     ) -> None:
         sdk = self._sdks[server]
-        by_itself = manner == "sdk by itself"
+        by_itself = exchange.manner == "sdk by itself"
         patient = sdk if by_itself else sdk.with_options(max_retries=0)
         try:
-            if manner == "sdk response":
+            if exchange.manner == "sdk response":
                 await self._sdk_response(patient, server, exchange, body, headers)
                 return
             raw = await patient.chat.completions.with_raw_response.create(

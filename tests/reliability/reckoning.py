@@ -53,11 +53,11 @@ class Reckoning:
         self.slowest_settling = 0.0
         self.oldest_lost_word: dict[float, float] = {}
         """By `checkpoint_seconds`: how long before a kill the oldest word was heard that is not stored."""
-        self._accepted = self._answered = self._owed = 0
+        self._accepted = self._answered = self._owed = self._called = 0
 
     # --- while it goes on ----------------------------------------------------------------------------
 
-    async def so_far(self, store: Store) -> Verdict:
+    async def so_far(self, store: Store, calls: Sequence[Call]) -> Verdict:
         verdict = Verdict(self.ledger.wrong)
         accepted, answered, owed = len(self.ledger.accepted), len(self.ledger.answered), len(self.ledger.owed)
         for exchange in self.ledger.accepted[self._accepted : accepted]:
@@ -66,7 +66,9 @@ class Reckoning:
             await self._answered_once(store, exchange, verdict)
         for owed_words in self.ledger.owed[self._owed : owed]:
             await self._kept(store, owed_words, verdict)
-        self._accepted, self._answered, self._owed = accepted, answered, owed
+        for call in calls[self._called :]:
+            _looks_right(call, calls, verdict)
+        self._accepted, self._answered, self._owed, self._called = accepted, answered, owed, len(calls)
         return verdict
 
     async def _stored_once(self, store: Store, exchange: Exchange, verdict: Verdict) -> None:
@@ -134,8 +136,8 @@ class Reckoning:
 
     async def at_the_end(self, store: Store, calls: Sequence[Call]) -> Verdict:
         """Read everything. Nobody speaks any more, and every message was answered or overtaken."""
-        self._accepted = self._answered = self._owed = 0
-        verdict = await self.so_far(store)
+        self._accepted = self._answered = self._owed = self._called = 0
+        verdict = await self.so_far(store, calls)
         by_tag: dict[str, list[Call]] = defaultdict(list)
         for call in calls:
             by_tag[call.tag].append(call)
@@ -246,6 +248,16 @@ class Reckoning:
         for number, count in found.items():
             if count > 1:
                 verdict.doubled.append(f"chat {number} ({kinds[number]}) is in {count} conversations")
+
+
+def _looks_right(call: Call, calls: Sequence[Call], verdict: Verdict) -> None:
+    """What can be seen before the end: the model is given a message once, and nothing of its own answer."""
+    if sum(text.partition(" ")[0] == call.tag for _, text in call.messages) != 1:
+        verdict.doubled.append(f"call {call.number} got {call.tag} more than once")
+    for role, text in call.messages:
+        before = call_of(text) if role == "assistant" else None
+        if before is not None and calls[before[0]].tag == call.tag:
+            verdict.untruthful.append(f"call {call.number} for {call.tag} got what call {before[0]} had said")
 
 
 async def conversations(store: Store) -> list[str]:

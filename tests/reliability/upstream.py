@@ -18,7 +18,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
@@ -34,15 +34,13 @@ BREAKS_OFF = 0.02
 _FIRST = re.compile(r"c(\d+)of(\d+) ")
 
 
-class Call(msgspec.Struct):
-    """A request that the model got, and what became of it."""
+class Call(msgspec.Struct, frozen=True):
+    """A request that the model got."""
 
     number: int
     tag: str
     messages: list[tuple[str, str]]
     """Role and text of each."""
-    finished: bool = False
-    """Was the last word sent?"""
 
 
 def words(number: int, count: int) -> list[str]:
@@ -74,7 +72,7 @@ class Model:
     async def complete(self, request: web.Request) -> web.StreamResponse:
         asked = msgspec.json.decode(await request.read())
         messages = [(message["role"], message["content"]) for message in asked["messages"]]
-        tag = messages[-1][1].split()[0]
+        tag = [text for role, text in messages if role == "user"][-1].split()[0]
         call = Call(len(self.calls), tag, messages)
         self.calls.append(call)
         self._asked[tag] += 1
@@ -83,19 +81,20 @@ class Model:
         count = chance.randrange(1, 40)
         breaks_off = self._asked[tag] == 1 and chance.random() < BREAKS_OFF
         stream = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        with suppress(ConnectionResetError):  # whoever asked was killed
+        try:
             await stream.prepare(request)
             await stream.write(_chunk(call, {"role": "assistant", "content": ""}))
             for word in words(call.number, count):
                 await stream.write(_chunk(call, {"content": word}))
                 await asyncio.sleep(seconds / count)
                 if breaks_off:
-                    assert request.transport is not None
-                    request.transport.abort()
+                    if request.transport is not None:
+                        request.transport.abort()
                     return stream
             usage = {"prompt_tokens": 5, "completion_tokens": count, "total_tokens": count + 5}
             await stream.write(_chunk(call, {}, "stop", usage=usage) + b"data: [DONE]\n\n")
-            call.finished = True
+        except ConnectionResetError:
+            return stream  # whoever asked was killed
         return stream
 
 
@@ -114,12 +113,9 @@ class Upstream:
         self._opener = build_opener(ProxyHandler({}))
 
     def calls(self) -> list[Call]:
-        """Every request it got so far. Those that were under way when last asked may have ended since."""
-        settled = 0
-        while settled < len(self._known) and self._known[settled].finished:
-            settled += 1
-        with self._opener.open(f"{self.url}/calls?after={settled}", timeout=30) as answer:
-            self._known[settled:] = msgspec.json.decode(answer.read(), type=list[Call])
+        """Every request it got so far."""
+        with self._opener.open(f"{self.url}/calls?after={len(self._known)}", timeout=30) as answer:
+            self._known += msgspec.json.decode(answer.read(), type=list[Call])
         return self._known
 
 
