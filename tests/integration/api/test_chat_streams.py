@@ -171,6 +171,18 @@ async def test_a_plain_request_that_is_cut_short_is_told_so_and_the_sdk_does_not
     assert server.model.calls == 2
 
 
+async def test_a_server_that_is_about_to_stop_begins_nothing_and_says_when_to_come_again(
+    server: Running,
+) -> None:
+    server.services.draining.set()
+    response = await post(server, [user("hi")], by_key("k"))
+    assert response.status_code == 503
+    assert response.json()["error"]["code"] == "draining"
+    assert response.headers["x-should-retry"] == "true"
+    assert await conversations(server) == 0
+    assert server.model.calls == 0
+
+
 # --- leaving ---------------------------------------------------------------------------------------------
 
 
