@@ -137,10 +137,12 @@ def place(history: History, shown: Sequence[Shown], awaited: Sequence[str] = ())
     whole = len(shown)
     while whole and shown[whole - 1].interrupted:
         whole -= 1
+    cut_short = whole < len(shown)
     placed = (
-        _continued(history, shown)
+        _asked_again(history, shown, whole=not cut_short)
+        or _continued(history, shown[:whole])  # if it was cut short: by a client that dropped what it got
+        or _continued(history, shown)
         or _asked_again(history, shown)
-        or _continued(history, shown[:whole])  # by a client that dropped what it got of an interrupted reply
     )
     if placed is not None:
         return placed
@@ -182,15 +184,15 @@ def _repeated(history: History, unanswered: Sequence[Shown]) -> int:
     return 0
 
 
-def _asked_again(history: History, shown: Sequence[Shown]) -> AnswersAgain | None:
-    """Is the request everything (or the end of it) before the newest replies?"""
+def _asked_again(history: History, shown: Sequence[Shown], *, whole: bool = False) -> AnswersAgain | None:
+    """Is the request everything before the newest replies, or, unless `whole` is wanted, the end of it?"""
     first = len(shown)
     while first and shown[first - 1].role == "assistant":
         first -= 1
     count = len(history.messages)
     if first == len(shown) or first < count or not history.brings_history:
         return None
-    if not history.answered and first != count:
+    if first != count and (whole or not history.answered):
         return None  # a few messages without any history are new, even if somebody said the same before
     if not _equal(history, 0, shown[first - count : first]):
         return None
