@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Generator, Mapping
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -22,13 +23,16 @@ from .domain.conversations import Address
 from .domain.events import Event
 from .domain.names import DEFAULT_OWNER, check_name
 from .domain.nodes import BeatWatch, NodeKind
+from .domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from .domain.sessions import EndReason
 from .errors import BadInput, StoreError
 from .handles import LiveSession, Workshop
+from .platforms import timezone
 from .runtime.lease_keeper import LeaseKeeper
 from .runtime.node_keeper import NodeKeeper
 from .runtime.pruner import Pruner
 from .runtime.reaper import Reaper
+from .runtime.resetter import Resetter
 from .runtime.signals import ExitSignals
 from .runtime.sweeper import Sweeper
 from .settings import Settings, database_path, load
@@ -49,11 +53,44 @@ def retention_of(settings: Settings) -> Retention:
     )
 
 
-async def open_store(url: str) -> Store:
-    """The store a URL means. Engines are imported when they are used."""
+def policies_of(settings: Settings) -> ResetPolicies:
+    """When sessions are reset, by source, each value with where it came from."""
+    reset = settings.reset
+    default = _policy(settings, {})
+    processes = settings.processes
+    return ResetPolicies(
+        default,
+        {source: _policy(settings, differs, source) for source, differs in reset.sources.items()},
+        max_block=timedelta(minutes=processes.max_block_minutes),
+        look_again=timedelta(seconds=min(30.0, processes.active_window_seconds / 2)),
+        active_window=timedelta(seconds=processes.active_window_seconds),
+        stop_processes=processes.on_reset == "stop",
+    )
+
+
+def _policy(settings: Settings, differs: Mapping[str, Any], source: str = "") -> ResetPolicy:
+    names = [each.name for each in fields(settings.reset) if each.name != "sources"]
+    values = {name: differs.get(name, getattr(settings.reset, name)) for name in names}
+    origins = {}
+    for name in names:
+        table = f"reset.sources.{source}" if name in differs else "reset"
+        given = settings.origins.get(f"{table}.{name}")
+        origins[name] = f"[{table}] in {given}" if given else "the default"
+    return ResetPolicy(
+        ResetMode(values["mode"]),
+        timedelta(minutes=values["idle_minutes"]),
+        values["at_hour"],
+        timedelta(minutes=values["quiet_minutes"]),
+        values["timezone"] or timezone(),
+        origins,
+    )
+
+
+async def open_store(settings: Settings) -> Store:
+    """The store that the settings mean. Engines are imported when they are used."""
     from .store.sqlite.engine import open_store as open_sqlite
 
-    return await open_sqlite(database_path(url))
+    return await open_sqlite(database_path(settings.store.url), policies=policies_of(settings))
 
 
 class Holdfast:
@@ -80,7 +117,7 @@ class Holdfast:
     async def start(self) -> None:
         """Open the store, join as a node, start every agent."""
         lease = self.settings.lease
-        self._store = store = await open_store(self.settings.store.url)
+        self._store = store = await open_store(self.settings)
         self.keeper = NodeKeeper(store, self._kind, lease.heartbeat_seconds)
         sweep_seconds = SERVER_SWEEP_SECONDS if self._kind is NodeKind.SERVER else lease.sweep_seconds
         self.reaper = Reaper(
@@ -89,7 +126,10 @@ class Holdfast:
             watch=BeatWatch(lease.stale_seconds, longest_gap=2 * sweep_seconds) if self._sweep else None,
             beating=lambda: self.keeper.beating,
         )
-        self.sweeper = Sweeper(self.reaper, sweep_seconds, Pruner(store, retention_of(self.settings)))
+        self.resetter = Resetter(store)
+        self.sweeper = Sweeper(
+            self.reaper, sweep_seconds, Pruner(store, retention_of(self.settings)), self.resetter
+        )
         self.leases = LeaseKeeper(store, self.keeper, self.reaper)
         self._workshop = Workshop(
             store, self.keeper, self.leases, self.owner, self.settings.server.busy_wait_seconds
@@ -99,6 +139,7 @@ class Holdfast:
             self.keeper.start()
             store.start_indexing()
             if self._sweep:
+                await self.resetter.date_all()
                 await self.sweeper.sweep_once()  # whatever an earlier run of this program left comes first
                 self.sweeper.start()
         except BaseException:

@@ -1,4 +1,4 @@
-"""What differs between operating systems, in one place: boot id, process identity, filesystem type.
+"""What differs between operating systems, in one place: boot id, processes, filesystem type.
 
 Linux is what we run and test on. The macOS branches follow its documentation and could not be run
 on a Mac here; `docs/guarantees.md` says so. Windows: by WSL, which is Linux.
@@ -7,11 +7,16 @@ on a Mac here; `docs/guarantees.md` says so. Windows: by WSL, which is Linux.
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 from .domain.nodes import Identity
 
@@ -28,6 +33,19 @@ def boot_id() -> str:
     if IS_MACOS:
         return _macos("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def timezone() -> str:
+    """The IANA name of this machine's time zone; UTC if it cannot be told."""
+    named = os.environ.get("TZ", "").removeprefix(":")
+    if not named:
+        target = os.path.realpath("/etc/localtime")
+        named = target.partition("/zoneinfo/")[2]
+    try:
+        ZoneInfo(named)
+    except (ValueError, OSError, LookupError):
+        return "UTC"
+    return named
 
 
 def pid_namespace() -> str:
@@ -101,3 +119,206 @@ def filesystem_in(mounts: list[tuple[str, str]], path: Path) -> str:
         if (path == Path(point) or Path(point) in path.parents) and len(point) >= len(best):
             best, kind = point, filesystem
     return kind
+
+
+# --- processes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A process as the kernel lists it. A zombie has ended, but what it used still counts."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    start: str
+    cpu_seconds: float
+    zombie: bool = False
+
+
+def running_processes() -> dict[int, Running]:
+    """Every process that can be seen from here, by pid."""
+    if IS_MACOS:
+        return _macos_processes(_macos("/bin/ps", "-axo", "pid=,ppid=,pgid=,stat=,time=,lstart="))
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and (one := _linux_process(int(name))) is not None:
+            found[one.pid] = one
+    return found
+
+
+def _linux_process(pid: int) -> Running | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    ticks = sum(map(int, fields[11:15]))  # its own, and of children it has buried
+    return Running(
+        pid,
+        int(fields[1]),
+        int(fields[2]),
+        int(fields[3]),
+        fields[19].decode(),
+        ticks / os.sysconf("SC_CLK_TCK"),
+        fields[0] in b"ZX",
+    )
+
+
+def _macos_processes(listing: str) -> dict[int, Running]:
+    found = {}
+    for line in listing.splitlines():
+        pid, parent, group, state, used, *start = line.split()
+        minutes, _, seconds = used.rpartition(":")
+        cpu = float(seconds.replace(",", ".")) + 60 * float(minutes.rpartition(":")[2] or 0)
+        found[int(pid)] = Running(
+            int(pid), int(parent), int(group), 0, " ".join(start), cpu, state.startswith("Z")
+        )
+    return found
+
+
+def bytes_moved_by(pid: int) -> int:
+    """What a process has read and written so far, anywhere; 0 where that cannot be told."""
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith((b"rchar", b"wchar")))
+    except OSError:
+        return 0
+
+
+def environment_of(pid: int) -> bytes:
+    """A process's first environment, as `name=value` with NULs between; empty where it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def owner_of(pid: int) -> int | None:
+    """The user id a process runs as; None if there is no such process."""
+    if IS_MACOS:
+        uid = _macos("/bin/ps", "-o", "uid=", "-p", str(pid))
+        return int(uid) if uid else None
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except FileNotFoundError:
+        return None
+
+
+def described(pid: int) -> tuple[str, str]:
+    """A process's command line and directory, as far as they can be read."""
+    if IS_MACOS:
+        return _macos("/bin/ps", "-o", "command=", "-p", str(pid)), ""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        command = shlex.join(os.fsdecode(word) for word in words) if words else name
+    except (OSError, ValueError):
+        command = ""
+    try:
+        return command, os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return command, ""
+
+
+def connections_to(pids: Collection[int]) -> tuple[bool, int]:
+    """Does one of these processes listen for TCP connections, and how many have others made to them?"""
+    if IS_MACOS:
+        return _macos_connections(pids)
+    sockets, spaces = _linux_sockets(pids)
+    if not sockets:
+        return False, 0
+    rows = [row for pid in spaces.values() for row in _linux_tcp(pid)]
+    ports = {row.local for row in rows if row.state == "0A" and row.inode in sockets}
+    theirs = {(row.local, row.remote) for row in rows if row.state == "01" and row.inode in sockets}
+    outside = [
+        row
+        for row in rows
+        if row.state == "01"
+        and row.local in ports
+        and (row.inode == "0" or row.inode in sockets)
+        and (row.remote, row.local) not in theirs  # they talk among themselves
+    ]
+    return bool(ports), len(outside)
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    local: str
+    remote: str
+    state: str
+    inode: str
+
+
+def _linux_sockets(pids: Collection[int]) -> tuple[set[str], dict[str, int]]:
+    """The inodes of their sockets, and one process in each of their network namespaces."""
+    sockets: set[str] = set()
+    spaces: dict[str, int] = {}
+    for pid in pids:
+        try:
+            handles = [os.readlink(each.path) for each in os.scandir(f"/proc/{pid}/fd")]
+            mine = {name[8:-1] for name in handles if name.startswith("socket:[")}
+            if mine:
+                spaces.setdefault(os.readlink(f"/proc/{pid}/ns/net"), pid)
+                sockets |= mine
+        except OSError:
+            continue  # it has ended meanwhile, or is somebody else's
+    return sockets, spaces
+
+
+def _linux_tcp(pid: int) -> list[_Connection]:
+    rows = []
+    for table in ("tcp", "tcp6"):
+        try:
+            text = Path(f"/proc/{pid}/net/{table}").read_text()
+        except OSError:
+            continue
+        for line in text.splitlines()[1:]:
+            words = line.split()
+            ports = (words[1].rpartition(":")[2], words[2].rpartition(":")[2])
+            rows.append(_Connection(*ports, words[3], words[9]))
+    return rows
+
+
+def _macos_connections(pids: Collection[int]) -> tuple[bool, int]:
+    import psutil
+
+    found = []
+    for pid in pids:
+        try:
+            found += psutil.Process(pid).net_connections("tcp")
+        except psutil.Error:
+            continue
+    ports = {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+    open_ones = [each for each in found if each.status == psutil.CONN_ESTABLISHED]
+    theirs = {(each.laddr.port, each.raddr.port) for each in open_ones}
+    outside = [
+        each
+        for each in open_ones
+        if each.laddr.port in ports and (each.raddr.port, each.laddr.port) not in theirs
+    ]
+    return bool(ports), len(outside)
+
+
+def send_signal(pid: int, start: str, number: int) -> bool:
+    """Signal the process with this pid, if it is still the one that began then. False if it is not."""
+    if not hasattr(os, "pidfd_open"):
+        if start_of(pid) != start:
+            return False
+        os.kill(pid, number)
+        return True
+    try:
+        handle = os.pidfd_open(pid)  # from here on a pid that is used again is another process
+    except ProcessLookupError:
+        return False
+    try:
+        if start_of(pid) != start:
+            return False
+        signal.pidfd_send_signal(handle, number)
+        return True
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)

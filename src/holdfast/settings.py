@@ -98,6 +98,30 @@ class AgentSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ResetSettings:
+    mode: str = _setting("none", "when a session is reset", choices=("none", "idle", "daily", "both"))
+    idle_minutes: float = _setting(1440.0, "idle: this long after anybody spoke", above=0)
+    at_hour: int = _setting(4, "daily: at this hour", at_least=0, at_most=23)
+    quiet_minutes: float = _setting(
+        15.0, "a due daily reset waits until nobody has spoken for this long", at_least=0
+    )
+    timezone: str = _setting("", "an IANA name such as Europe/Berlin; empty: this machine's", zone=True)
+    sources: Mapping[str, Mapping[str, Any]] = _setting(
+        {}, "any of the above for one source, as [reset.sources.telegram]; only what differs", by_source=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    max_block_minutes: float = _setting(120.0, "how long an active process may defer a reset", at_least=0)
+    active_window_seconds: float = _setting(
+        60.0, "a process that did something within this time is active", above=0
+    )
+    on_reset: str = _setting("stop", "what becomes of a session's processes", choices=("stop", "keep"))
+    grace_seconds: float = _setting(10.0, "how long after SIGTERM comes SIGKILL", at_least=0)
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseSettings:
     heartbeat_seconds: float = _setting(15.0, "how often a node says that it lives", above=0)
     stale_seconds: float = _setting(
@@ -124,6 +148,8 @@ class Settings:
     server: ServerSettings = field(default_factory=ServerSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
+    reset: ResetSettings = field(default_factory=ResetSettings)
+    processes: ProcessSettings = field(default_factory=ProcessSettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -189,7 +215,11 @@ def _apply_environment(settings: Settings, environment: Mapping[str, str]) -> Se
             continue
         section, separator, name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
         if separator:
-            settings = _apply(settings, {section: {name: text}}, variable)
+            *outer, last = name.split("__")
+            content: dict[str, Any] = {last: text}
+            for part in reversed(outer):  # HOLDFAST_RESET__SOURCES__TELEGRAM__MODE
+                content = {part: content}
+            settings = _apply(settings, {section: content}, variable)
     return settings
 
 
@@ -207,10 +237,40 @@ def _apply(settings: Settings, values: Mapping[str, Any], origin: str) -> Settin
                 raise BadSetting(
                     f"{origin}: there is no setting {section}.{name}{_nearest(name, known, section)}"
                 )
+            if known[name].metadata.get("by_source"):
+                before = getattr(getattr(settings, section), name)
+                changes[name] = _by_source(before, value, known, f"{section}.{name}", origin, origins)
+                continue
             changes[name] = _convert(value, known[name], f"{origin}: {section}.{name}")
             origins[f"{section}.{name}"] = origin
         settings = replace(settings, **{section: replace(getattr(settings, section), **changes)})
     return replace(settings, origins=origins)
+
+
+def _by_source(
+    before: Mapping[str, Mapping[str, Any]],
+    value: Any,
+    known: Mapping[str, Field[Any]],
+    where: str,
+    origin: str,
+    origins: dict[str, str],
+) -> dict[str, dict[str, Any]]:
+    """What differs for each source, on top of what was said of it before."""
+    if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
+        raise BadSetting(f"{origin}: {where} must be a table for each source, not {value!r}")
+    found = {source: dict(differs) for source, differs in before.items()}
+    for source, differs in value.items():
+        for name, given in differs.items():
+            if name not in known or known[name].metadata.get("by_source"):
+                plain = {each: item for each, item in known.items() if not item.metadata.get("by_source")}
+                raise BadSetting(
+                    f"{origin}: there is no setting {where}.{source}.{name}"
+                    f"{_nearest(name, plain, f'{where}.{source}')}"
+                )
+            converted = _convert(given, known[name], f"{origin}: {where}.{source}.{name}")
+            found.setdefault(source, {})[name] = converted
+            origins[f"{where}.{source}.{name}"] = origin
+    return found
 
 
 def _nearest(name: str, valid: Mapping[str, Any], section: str = "") -> str:
@@ -267,7 +327,20 @@ def _text(value: Any, limits: Mapping[str, Any], where: str) -> str:
         raise BadSetting(f"{where} must not be empty")
     if "choices" in limits and value not in limits["choices"]:
         raise BadSetting(f"{where} must be one of {', '.join(limits['choices'])}, not {value!r}")
+    if limits.get("zone") and value:
+        _check_zone(value, where)
     return value
+
+
+def _check_zone(name: str, where: str) -> None:
+    from zoneinfo import ZoneInfo, available_timezones
+
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, LookupError):
+        close = difflib.get_close_matches(name, available_timezones(), 1, 0.5)
+        hint = f"; did you mean {close[0]}?" if close else ", such as Europe/Berlin"
+        raise BadSetting(f"{where} must be an IANA time zone, not {name!r}{hint}") from None
 
 
 def _texts(value: Any, limits: Mapping[str, Any], where: str) -> tuple[str, ...]:

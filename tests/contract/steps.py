@@ -12,10 +12,19 @@ from holdfast.domain.events import Event
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import Message, NewMessage, new_message
 from holdfast.domain.nodes import Node, NodeKind
+from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnRequest
 from holdfast.platforms import identity
 from holdfast.store.base import SessionFilter, Store
+
+POLICIES = ResetPolicies(
+    by_source={
+        "idle": ResetPolicy(ResetMode.IDLE, timedelta(hours=2), timezone="UTC"),
+        "daily": ResetPolicy(ResetMode.DAILY, at_hour=6, quiet=timedelta(minutes=15), timezone="UTC"),
+    }
+)
+"""Sessions of these sources are reset; all others never."""
 
 OWNER = "ada"
 OTHER = "bob"

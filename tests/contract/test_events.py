@@ -140,7 +140,7 @@ async def test_what_was_deleted_leaves_no_gap_in_the_order(store: Store, node: N
 
 
 async def test_no_event_holds_what_was_said(
-    store: Store, node: Node, second_store: Store, second_node: Node
+    store: Store, node: Node, second_store: Store, second_node: Node, clock: Clock
 ) -> None:
     """Everything that can happen does, with a canary in every message; no event may sing of it."""
     key = RequestKey("/r", "k", b"h")
@@ -176,6 +176,12 @@ async def test_no_event_holds_what_was_said(
     await store.add_key(api_key, token.hash)
     await store.revoke_key(api_key.id, OWNER)
     await store.note_reading(OWNER, api_key.id, again.session)
+    idle = await begin(store, node, CANARY, key="idle:1")
+    await store.commit_reply(idle.lease, [to_message(calling("a", content=CANARY))])
+    clock.move(hours=3)
+    await store.reset_session(idle.session.id)  # the call is awaited
+    clock.move(hours=2)
+    await store.reset_session(idle.session.id)
     await store.leave(node.id, "closed")
 
     told = await all_events(store)

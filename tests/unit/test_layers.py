@@ -39,7 +39,7 @@ NOT_IN_DOMAIN = {
     *("os", "time", "asyncio", "threading", "socket", "subprocess", "sqlite3", "apsw"),
     *("random", "secrets"),
 }
-EXCEPT = {("holdfast.domain.ids", "secrets")}
+EXCEPT = {("holdfast.domain.ids", "secrets"), ("holdfast.domain.ids", "os")}
 CLOCK_CALLS = {"now", "utcnow", "today"}
 
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"

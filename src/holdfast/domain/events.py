@@ -25,6 +25,8 @@ class EventType(StrEnum):
     SESSION_OPENED = "session.opened"
     SESSION_DETACHED = "session.detached"
     SESSION_ENDED = "session.ended"
+    SESSION_RESET = "session.reset"
+    RESET_DEFERRED = "session.reset_deferred"
     TURN_STARTED = "turn.started"
     TURN_TAKEN_UP = "turn.taken_up"
     TURN_COMPLETED = "turn.completed"
@@ -34,6 +36,12 @@ class EventType(StrEnum):
     NODE_JOINED = "node.joined"
     NODE_LEFT = "node.left"
     NODE_REAPED = "node.reaped"
+    PROCESS_STARTED = "process.started"
+    PROCESS_ADOPTED = "process.adopted"
+    PROCESS_STOPPING = "process.stopping"
+    PROCESS_PINNED = "process.pinned"
+    PROCESS_ENDED = "process.ended"
+    PROCESS_LOST = "process.lost"
     KEY_CREATED = "key.created"
     KEY_REVOKED = "key.revoked"
 
@@ -50,6 +58,8 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.SESSION_OPENED: "a session began; data: edge, parent, attached, source",
     EventType.SESSION_DETACHED: "another node spoke in an attached session, which now outlives its process",
     EventType.SESSION_ENDED: "a session ended; data: reason",
+    EventType.SESSION_RESET: "a session ended by its policy; data: reason, due_at, reasons, messages",
+    EventType.RESET_DEFERRED: "a due reset was put off, or by something else now; data: due_at, holding",
     EventType.TURN_STARTED: "a message was accepted and is on disk; data: seq, node",
     EventType.TURN_TAKEN_UP: "an unfinished turn was taken up again by a retry; data: attempt, node",
     EventType.TURN_COMPLETED: "the answer is on disk; data: seq",
@@ -59,6 +69,12 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.NODE_JOINED: "a holdfast process began; data: node, kind, host, pid",
     EventType.NODE_LEFT: "a holdfast process ended in good order; data: node",
     EventType.NODE_REAPED: "a holdfast process was found dead or hung; data: node, why",
+    EventType.PROCESS_STARTED: "a background process runs; data: process, pid, host, watched",
+    EventType.PROCESS_ADOPTED: "another holdfast process looks after it now; data: process, node",
+    EventType.PROCESS_STOPPING: "a background process is to be stopped; data: process, reason",
+    EventType.PROCESS_PINNED: "a background process was pinned, or no longer is; data: process, until",
+    EventType.PROCESS_ENDED: "a background process ended; data: process, state, exit_code",
+    EventType.PROCESS_LOST: "a background process is gone, nobody saw how it ended; data: process, why",
     EventType.KEY_CREATED: "an API key became known to the store; data: key_id, scope",
     EventType.KEY_REVOKED: "an API key was revoked and opens nothing any more; data: key_id",
 }

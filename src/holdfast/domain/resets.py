@@ -11,6 +11,7 @@ either way, so that people and agents can be told.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
@@ -57,6 +58,38 @@ class ResetPolicy:
 NEVER = ResetPolicy()
 
 
+@dataclass(frozen=True, slots=True)
+class ResetPolicies:
+    """The policy of each source; of one that is not named, the default."""
+
+    default: ResetPolicy = NEVER
+    by_source: Mapping[str, ResetPolicy] = field(default_factory=dict)
+    max_block: timedelta = timedelta(minutes=120)
+    """How long something active may defer a reset."""
+    look_again: timedelta = timedelta(seconds=30)
+    """How soon a deferred reset is worth another look."""
+    active_window: timedelta = timedelta(seconds=60)
+    """A process that did something within this time is active."""
+    stop_processes: bool = True
+    """Does a reset stop what the conversation has left running?"""
+
+    def of(self, source: str) -> ResetPolicy:
+        return self.by_source.get(source, self.default)
+
+    @property
+    def never(self) -> bool:
+        return self.default.never and all(policy.never for policy in self.by_source.values())
+
+    @property
+    def stamp(self) -> str:
+        """Another for any other policies: sessions that were dated by others are to be dated again."""
+        said = [
+            (source, policy.mode.value, policy.idle, policy.at_hour, policy.quiet, policy.timezone)
+            for source, policy in [("", self.default), *sorted(self.by_source.items())]
+        ]
+        return hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest()
+
+
 class Decision(StrEnum):
     NOT_DUE = "not_due"
     DUE = "due"
@@ -93,6 +126,8 @@ class Verdict:
     recheck_at: datetime | None = None
     """When a deferred reset is to be looked at again."""
     reasons: tuple[Reason, ...] = ()
+    holding: tuple[Reason, ...] = ()
+    """Those of the reasons that defer it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +170,9 @@ def verdict(
         return Verdict(Decision.DUE, wanted.at, wanted.end_reason, reasons=(ground, *told))
     limits = [reason.until for reason in holding if reason.until is not None]
     recheck_at = min([*limits, now + look_again])
-    return Verdict(Decision.DEFERRED, wanted.at, wanted.end_reason, recheck_at, (ground, *told))
+    return Verdict(
+        Decision.DEFERRED, wanted.at, wanted.end_reason, recheck_at, (ground, *told), tuple(holding)
+    )
 
 
 def _ground(policy: ResetPolicy, wanted: Due) -> str:
@@ -143,6 +180,28 @@ def _ground(policy: ResetPolicy, wanted: Due) -> str:
         return f"nobody has spoken for {minutes(policy.idle)}"
     day = f"a day ends at {policy.at_hour}:00 ({policy.timezone})"
     return f"{day}, and nobody has spoken for {minutes(policy.quiet)}"
+
+
+def notice_of(found: Verdict, stopped: Sequence[str] = (), kept: Sequence[str] = ()) -> str:
+    """What the person of a session that is reset now should be told; with what was running, by its
+    command."""
+    if found.end_reason is EndReason.IDLE:
+        said = f"This conversation has been reset: {found.reasons[0].message}. It begins afresh."
+    else:
+        said = "A new day: this conversation has been reset and begins afresh."
+    if stopped:
+        said += f" Stopped: {_listed(stopped)}."
+    if kept:
+        said += f" Left running: {_listed(kept)}."
+    return said
+
+
+MOST_LISTED = 20
+
+
+def _listed(commands: Sequence[str]) -> str:
+    more = f" and {len(commands) - MOST_LISTED} more" if len(commands) > MOST_LISTED else ""
+    return ", ".join(f'"{command}"' for command in commands[:MOST_LISTED]) + more
 
 
 def minutes(span: timedelta) -> str:

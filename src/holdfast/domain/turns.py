@@ -24,6 +24,7 @@ from .contexts import Context
 from .conversations import Address
 from .leases import Lease
 from .messages import NewMessage
+from .notices import Notice
 from .sessions import Session
 
 
@@ -179,6 +180,10 @@ class TurnBegun:
     """The number for its draft's next event: above all that earlier attempts used or reserved."""
     history: bytes | None = None
     """The chain of prints of all that was shown before this turn; None if it is not known."""
+    reset: str | None = None
+    """`idle` or `daily`, if this is the first turn of a session that such a reset made fresh."""
+    notices: tuple[Notice, ...] = ()
+    """What the person should be told and no reply has said yet."""
     revision: int | None = None
     """The conversation's revision, if this turn has changed nothing but by appending."""
     context: Context | None = None

@@ -14,6 +14,7 @@ from ..errors import StoreClosed, StoreError
 from ..store.base import Pruned
 from .pruner import Pruner
 from .reaper import Reaped, Reaper
+from .resetter import Reset, Resetter
 
 log = logging.getLogger(__name__)
 
@@ -23,24 +24,34 @@ class Swept:
     """What one sweep has done."""
 
     reaped: Reaped = field(default_factory=Reaped)
+    reset: Reset = field(default_factory=Reset)
     pruned: Pruned = field(default_factory=Pruned)
 
     @property
     def anything(self) -> bool:
-        return self.reaped.anything or self.pruned.anything
+        return self.reaped.anything or self.reset.anything or self.pruned.anything
 
 
 class Sweeper:
-    def __init__(self, reaper: Reaper, sweep_seconds: float, pruner: Pruner | None = None) -> None:
+    def __init__(
+        self,
+        reaper: Reaper,
+        sweep_seconds: float,
+        pruner: Pruner | None = None,
+        resetter: Resetter | None = None,
+    ) -> None:
         self._reaper = reaper
+        self._resetter = resetter
         self._pruner = pruner
         self._sweep_seconds = sweep_seconds
         self._task: asyncio.Task[None] | None = None
 
     async def sweep_once(self) -> Swept:
-        """One pass over what is due: dead nodes and what they left, then what was kept long enough."""
+        """One pass over what is due: dead nodes and what they left, sessions whose time has come, then what
+        was kept long enough."""
         reaped = await self._reaper.reap_once()
-        return Swept(reaped, await self._pruner.prune_once() if self._pruner else Pruned())
+        reset = await self._resetter.reset_once() if self._resetter else Reset()
+        return Swept(reaped, reset, await self._pruner.prune_once() if self._pruner else Pruned())
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._sweep_for_ever())

@@ -23,8 +23,10 @@ from ..domain.events import Event
 from ..domain.keys import ApiKey
 from ..domain.leases import Lease
 from ..domain.messages import Message, NewMessage
-from ..domain.nodes import Liveness, Node
+from ..domain.nodes import Identity, Liveness, Node
 from ..domain.notices import Notice
+from ..domain.processes import Process, ProcessState, Sighting
+from ..domain.resets import Verdict
 from ..domain.sessions import Session
 from ..domain.turns import Response, Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
 
@@ -466,6 +468,26 @@ class Store(Protocol):
         """
         ...
 
+    # --- resets ------------------------------------------------------------------------------------
+
+    async def due_sessions(self, limit: int = 100) -> list[str]:
+        """Open sessions whose reset is due, the longest due first. Costs what is due, not what is stored."""
+        ...
+
+    async def reset_session(self, session_id: str) -> Verdict | None:
+        """Reset this session if it is due: its end, event and notice in one transaction. Put off, visibly, if
+        something holds it. Returns the verdict; None if there is no such session any more."""
+        ...
+
+    async def judge_session(self, owner: str | None, session_id: str) -> Verdict:
+        """Would this session be reset now? With every reason, either way. Changes nothing."""
+        ...
+
+    async def date_sessions(self, limit: int = 1000) -> int:
+        """Reckon anew when sessions are due that other policies have dated; returns how many. None: all
+        are."""
+        ...
+
     # --- nodes -------------------------------------------------------------------------------------
 
     async def join(self, node: Node) -> None:
@@ -518,6 +540,89 @@ class Store(Protocol):
 
     async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:
         """Drop what has been kept long enough, at most `limit` of each kind, the oldest first."""
+        ...
+
+    # --- processes ---------------------------------------------------------------------------------
+
+    async def add_process(self, process: Process) -> Process:
+        """Note that a process is about to be started in this open session, before anything is started."""
+        ...
+
+    async def process_started(
+        self,
+        process_id: str,
+        identity: Identity,
+        *,
+        shim_pid: int | None = None,
+        shim_start: str | None = None,
+    ) -> bool:
+        """It runs, and this is who it is. False if it was not starting any more."""
+        ...
+
+    async def sample_processes(self, sightings: Sequence[Sighting]) -> None:
+        """Note what these were seen doing, all at once. Never touches a session's last_activity_at."""
+        ...
+
+    async def process_finished(self, process_id: str, exit_code: int) -> bool:
+        """The command itself has ended with this code, but something it started still runs."""
+        ...
+
+    async def end_process(
+        self,
+        process_id: str,
+        state: ProcessState,
+        *,
+        exit_code: int | None = None,
+        at: datetime | None = None,
+        why: str | None = None,
+    ) -> bool:
+        """It has ended: exited, stopped or lost (`why`), at that time or now. False if it had already."""
+        ...
+
+    async def request_stop(self, owner: str | None, process_id: str, reason: str) -> Process:
+        """Ask for a process to be stopped; the node that looks after it does, now or after a crash. Asking
+        again changes nothing. Conflict if it is only watched."""
+        ...
+
+    async def request_stops(self, owner: str | None, conversation_id: str, reason: str) -> list[Process]:
+        """Ask for everything that this conversation has started to be stopped; returns what runs of it."""
+        ...
+
+    async def pin_process(self, owner: str | None, process_id: str, until: datetime | None) -> Process:
+        """Let a process hold resets up until then (None: no longer). Conflict if it has ended."""
+        ...
+
+    async def claim_process(self, process_id: str, node_id: str, seen_supervisor: str | None) -> bool:
+        """Look after a process from now on. False if somebody else than `seen_supervisor` does, if it has
+        ended, or if this node is gone."""
+        ...
+
+    async def process(self, owner: str | None, process_id: str) -> Process: ...
+
+    async def processes(
+        self,
+        owner: str | None,
+        *,
+        session_id: str | None = None,
+        conversation_id: str | None = None,
+        running: bool | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[Process]:
+        """A page of processes, the newest first, behind the process `after`: of a session, of a conversation
+        or of the owner; only those that have (not) ended."""
+        ...
+
+    async def unended_processes(self, machine: Identity) -> list[Process]:
+        """What has not ended, as far as is known, on the machine that this identity is of, oldest first."""
+        ...
+
+    async def unknown_processes(self, ids: Sequence[str]) -> list[str]:
+        """Which of these ids name no process: what is kept of them is rubbish."""
+        ...
+
+    async def prune_processes(self, before: datetime, limit: int = 1000) -> list[str]:
+        """Drop processes that ended before then, the oldest first; returns their ids."""
         ...
 
     # --- API keys ----------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ INVARIANTS = {
     "ended_sessions_say_why": "every ended session has a reason and an end",
     "turns_in_known_states": "every turn is in a state the machine knows, ended unless running",
     "requests_have_turns": "every request key stands for a turn",
+    "processes_in_known_states": "every process is in a state the machine knows, ended unless it may run",
+    "running_processes_are_identified": "no running process row without an identity",
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ...domain.contexts import Context, Mark, mark_interrupted, render, summary_body
+from ...domain.contexts import Context, Mark, Rendering, mark_interrupted, render, summary_body
 from ...domain.histories import EMPTY
 from ...domain.messages import MessageStatus, NewMessage
 from ...domain.turns import TurnBegun
@@ -126,7 +126,15 @@ def read_context(tx: Transaction, cache: ContextCache, owner: str | None, sessio
     return context
 
 
-def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> Context:
+def rendering_of(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> Rendering:
+    """How a view departs from the stored bytes, without reading them."""
+    return _rendering(tx, conversation_id, view, last_seq)[0]
+
+
+def _rendering(
+    tx: Transaction, conversation_id: str, view: View, last_seq: int
+) -> tuple[Rendering, set[int]]:
+    """The same, and the numbers that are not shown at all."""
     shown = spans(view.parts, last_seq)
     excluded = {seq for (seq,) in tx.all(Q.excluded, conversation=conversation_id)}
     marks: list[Mark] = []
@@ -139,7 +147,11 @@ def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int) ->
             elif seq not in excluded:
                 called = tuple(msgspec.json.decode(calls)) if calls else ()
                 marks.append(Mark(seq, called, answers, status == MessageStatus.INTERRUPTED.value))
-    rendering = render(marks, shown, frozenset(excluded))
+    return render(marks, shown, frozenset(excluded)), excluded
+
+
+def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> Context:
+    rendering, excluded = _rendering(tx, conversation_id, view, last_seq)
     special = excluded | rendering.left_out | rendering.interrupted | rendering.behind.keys()
     chunks: list[bytes] = []
     for part in view.parts:

@@ -27,6 +27,8 @@ from ...domain.leases import Lease
 from ...domain.messages import Message, NewMessage
 from ...domain.nodes import Identity, Liveness, Node, proof_of_death
 from ...domain.notices import Notice
+from ...domain.processes import Process, ProcessState, Sighting
+from ...domain.resets import ResetPolicies, Verdict
 from ...domain.sessions import Session
 from ...domain.turns import Response, Settlement, Turn, TurnBegun, TurnOutcome, TurnRequest, TurnStatus
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
@@ -51,9 +53,12 @@ from . import (
     key_writes,
     node_writes,
     notice_writes,
+    openings,
     overviews,
     places,
+    process_writes,
     reads,
+    resetting,
     session_writes,
     turn_writes,
 )
@@ -68,7 +73,7 @@ from .migrations import migrate, newest
 from .readers import Readers
 from .rows import to_stamp
 from .search import SearchIndex
-from .transaction import Q, Transaction
+from .transaction import NO_RESETS, Q, Transaction
 from .watch import ChangeWatch
 from .writer import Writer
 
@@ -86,11 +91,19 @@ def utc_now() -> datetime:
 class SQLiteStore:
     """One open store. Made by `open_store`; see `store.base.Store` for what each verb promises."""
 
-    def __init__(self, database: Path, *, clock: Clock = utc_now, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        database: Path,
+        *,
+        clock: Clock = utc_now,
+        patience: float = PATIENCE_SECONDS,
+        policies: ResetPolicies = NO_RESETS,
+    ) -> None:
         """Blocking: open the file, bring its schema up to date, start the threads."""
         check_library(apsw.sqlite_lib_version())
         self._database = Path(os.path.abspath(database))
         self._clock = clock
+        self._policies = policies
         self._patience = patience
         prepare_directory(self._database.parent)
         handles = handles_of(self._database)
@@ -154,7 +167,7 @@ class SQLiteStore:
     async def _write(self, work: Callable[[Transaction], T]) -> T:
         self._check_open()
         return await self._writer.submit(
-            lambda connection: work(Transaction(connection, to_stamp(self._clock())))
+            lambda connection: work(Transaction(connection, to_stamp(self._clock()), self._policies))
         )
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
@@ -162,7 +175,7 @@ class SQLiteStore:
         if self._writer.failure is not None:  # what cannot be trusted is not shown either
             raise self._writer.failure
         return await self._readers.run(
-            lambda connection: work(Transaction(connection, to_stamp(self._clock())))
+            lambda connection: work(Transaction(connection, to_stamp(self._clock()), self._policies))
         )
 
     def _check_open(self) -> None:
@@ -320,7 +333,7 @@ class SQLiteStore:
         self, owner: str, address: Address, node_id: str, *, source: str = "", attached: bool = False
     ) -> Session:
         return await self._write(
-            lambda tx: session_writes.open_session(tx, owner, address, node_id, source, attached)
+            lambda tx: openings.open_session(tx, owner, address, node_id, source, attached)
         )
 
     async def end_session(self, owner: str | None, session_id: str, reason: str) -> bool:
@@ -461,6 +474,20 @@ class SQLiteStore:
     async def cancel_turn(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
         return await self._write(lambda tx: turn_writes.cancel_turn(tx, owner, turn_id, status, why))
 
+    # --- resets ------------------------------------------------------------------------------------
+
+    async def due_sessions(self, limit: int = 100) -> list[str]:
+        return await self._read(lambda tx: resetting.due_sessions(tx, limit))
+
+    async def reset_session(self, session_id: str) -> Verdict | None:
+        return await self._write(lambda tx: resetting.reset_session(tx, session_id))
+
+    async def judge_session(self, owner: str | None, session_id: str) -> Verdict:
+        return await self._read(lambda tx: resetting.judge(tx, places.session_of(tx, owner, session_id)))
+
+    async def date_sessions(self, limit: int = 1000) -> int:
+        return await self._write(lambda tx: resetting.date_some(tx, limit))
+
     # --- nodes -------------------------------------------------------------------------------------
 
     async def join(self, node: Node) -> None:
@@ -526,6 +553,84 @@ class SQLiteStore:
     async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:
         return await self._write(lambda tx: node_writes.prune(tx, keep, limit))
 
+    # --- processes ---------------------------------------------------------------------------------
+
+    async def add_process(self, process: Process) -> Process:
+        return await self._write(lambda tx: process_writes.add(tx, process))
+
+    async def process_started(
+        self,
+        process_id: str,
+        identity: Identity,
+        *,
+        shim_pid: int | None = None,
+        shim_start: str | None = None,
+    ) -> bool:
+        return await self._write(
+            lambda tx: process_writes.started(tx, process_id, identity, shim_pid, shim_start)
+        )
+
+    async def sample_processes(self, sightings: Sequence[Sighting]) -> None:
+        await self._write(lambda tx: process_writes.sample(tx, sightings))
+
+    async def process_finished(self, process_id: str, exit_code: int) -> bool:
+        return await self._write(lambda tx: process_writes.finished(tx, process_id, exit_code))
+
+    async def end_process(
+        self,
+        process_id: str,
+        state: ProcessState,
+        *,
+        exit_code: int | None = None,
+        at: datetime | None = None,
+        why: str | None = None,
+    ) -> bool:
+        return await self._write(lambda tx: process_writes.end(tx, process_id, state, exit_code, at, why))
+
+    async def request_stop(self, owner: str | None, process_id: str, reason: str) -> Process:
+        return await self._write(lambda tx: process_writes.request_stop(tx, owner, process_id, reason))
+
+    async def request_stops(self, owner: str | None, conversation_id: str, reason: str) -> list[Process]:
+        def ask(tx: Transaction) -> list[Process]:
+            places.conversation_of(tx, owner, conversation_id)
+            return process_writes.request_stops(tx, conversation_id, reason)
+
+        return await self._write(ask)
+
+    async def pin_process(self, owner: str | None, process_id: str, until: datetime | None) -> Process:
+        return await self._write(lambda tx: process_writes.pin(tx, owner, process_id, until))
+
+    async def claim_process(self, process_id: str, node_id: str, seen_supervisor: str | None) -> bool:
+        return await self._write(lambda tx: process_writes.claim(tx, process_id, node_id, seen_supervisor))
+
+    async def process(self, owner: str | None, process_id: str) -> Process:
+        return await self._read(lambda tx: process_writes.process(tx, owner, process_id))
+
+    async def processes(
+        self,
+        owner: str | None,
+        *,
+        session_id: str | None = None,
+        conversation_id: str | None = None,
+        running: bool | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[Process]:
+        return await self._read(
+            lambda tx: process_writes.processes(
+                tx, owner, session_id, conversation_id, running, after, limit
+            )
+        )
+
+    async def unended_processes(self, machine: Identity) -> list[Process]:
+        return await self._read(lambda tx: process_writes.unended(tx, machine))
+
+    async def unknown_processes(self, ids: Sequence[str]) -> list[str]:
+        return await self._read(lambda tx: process_writes.unknown(tx, ids))
+
+    async def prune_processes(self, before: datetime, limit: int = 1000) -> list[str]:
+        return await self._write(lambda tx: process_writes.prune(tx, before, limit))
+
     # --- API keys ----------------------------------------------------------------------------------
 
     async def add_key(self, key: ApiKey, secret_hash: bytes) -> None:
@@ -586,7 +691,11 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 async def open_store(
-    database: Path, *, clock: Clock = utc_now, patience: float = PATIENCE_SECONDS
+    database: Path,
+    *,
+    clock: Clock = utc_now,
+    patience: float = PATIENCE_SECONDS,
+    policies: ResetPolicies = NO_RESETS,
 ) -> SQLiteStore:
     """Open (or make) the store in this file. Raises StoreUnusable, having changed nothing, if it cannot."""
-    return await asyncio.to_thread(SQLiteStore, database, clock=clock, patience=patience)
+    return await asyncio.to_thread(SQLiteStore, database, clock=clock, patience=patience, policies=policies)

@@ -65,6 +65,16 @@ def undelivered(tx: Transaction, conversation_id: str) -> list[Notice]:
     return [to_notice(row) for row in tx.all(Q.undelivered_of_conversation, conversation=conversation_id)]
 
 
+def untold(tx: Transaction, conversation_id: str) -> tuple[Notice, ...]:
+    """What the next reply should carry."""
+    return tuple(to_notice(row) for row in tx.all(Q.untold_of_conversation, conversation=conversation_id))
+
+
+def tell(tx: Transaction, conversation_id: str, turn_id: str) -> None:
+    """The reply of this turn has carried what there was."""
+    tx.run(Q.tell_notices, conversation=conversation_id, turn=turn_id, now=tx.now)
+
+
 def _one(tx: Transaction, owner: str | None, notice_id: str) -> Notice:
     row = tx.one(Q.notice_by_id, id=notice_id, owner=owner)
     if row is None:

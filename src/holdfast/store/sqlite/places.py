@@ -21,12 +21,13 @@ class Reached:
     row: Row
     addressed: str | None
 
-    def is_ready_for(self, node_id: str) -> bool:
-        """Is the conversation free and its tip open, so that a turn of this node begins there and then?
+    def is_ready_for(self, node_id: str, now: int) -> bool:
+        """Is the conversation free, its tip open and not due, so that a turn of this node begins there and
+        then?
 
         Not if the tip is attached to another node: that one may be gone.
         """
-        return is_ready(self.row, node_id)
+        return is_ready(self.row, node_id, now)
 
     @property
     def token(self) -> int:

@@ -94,15 +94,22 @@ def to_session(row: Row) -> Session:
 
 
 # Places in a session's row, for what is asked of it before a value is made, or changed in it.
-_NODE, _LAST_ACTIVITY_AT, _ENDED_AT, _MODEL, _LAST_SEQ, _TURN, _HOLDER = 7, 13, 15, 17, 20, 21, 22
+_NODE, _LAST_ACTIVITY_AT, _NEXT_DUE_AT, _ENDED_AT = 7, 13, 14, 15
+_MODEL, _LAST_SEQ, _TURN, _HOLDER = 17, 20, 21, 22
 _SESSION_COLUMNS = 27
 _CONVERSATION, _KNOWN_LAST_SEQ, _TOKEN = 1, _SESSION_COLUMNS + 1, _SESSION_COLUMNS + 2  # of a place's row
 _REVISION, _HISTORY = _SESSION_COLUMNS + 5, _SESSION_COLUMNS + 6
 
 
-def is_ready(row: Row, node_id: str) -> bool:
-    """Is the session of this row open, free, and attached to no other node than this one?"""
-    return row[_HOLDER] is None and row[_ENDED_AT] is None and row[_NODE] in (None, node_id)
+def is_ready(row: Row, node_id: str, now: int) -> bool:
+    """Is the session of this row open, free, not due, and attached to no other node than this one?"""
+    due_at = row[_NEXT_DUE_AT]
+    return (
+        row[_HOLDER] is None
+        and row[_ENDED_AT] is None
+        and row[_NODE] in (None, node_id)
+        and (due_at is None or due_at > now)
+    )
 
 
 def token_of(row: Row) -> int:

@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from ...domain.conversations import Address, Conversation
 from ...domain.events import EventType
 from ...domain.ids import is_ours, new_id
 from ...domain.names import check_name, source_of_key
-from ...domain.sessions import Edge, EndReason, Opening, Session, check_end, opening_after, opening_from
+from ...domain.resets import due
+from ...domain.sessions import Edge, EndReason, Opening, Session, check_end, opening_from
 from ...domain.turns import TurnStatus
 from ...domain.views import View, plan_copy
 from ...errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
+from . import process_writes
 from .places import conversation_of, find, place, session_of
-from .rows import to_stamp
+from .rows import to_stamp, to_time
 from .settling import settle
 from .transaction import Q, Transaction
-
-
-def open_session(
-    tx: Transaction, owner: str, address: Address, node_id: str, source: str, attached: bool
-) -> Session:
-    require_node(tx, node_id)
-    found = find(tx, owner, address)
-    if found is None:
-        if (address.id or address.key) and not address.may_create:
-            raise NotFound("conversation", str(address))
-        return open_conversation(tx, owner, address, node_id if attached else None, source)
-    settle_left_behind(tx, found.conversation.id)
-    conversation, tip = conversation_of(tx, owner, found.conversation.id), session_of(tx, owner, found.tip.id)
-    opening = opening_after(tip, conversation.last_seq)
-    if opening is None:
-        return tip
-    return continue_conversation(
-        tx, conversation, opening, node_id if attached else None, source or tip.source
-    )
 
 
 def require_node(tx: Transaction, node_id: str) -> None:
@@ -158,6 +142,8 @@ def _insert_session(
         node=node_id,
         now=tx.now,
         last_activity_at=last_activity_at,
+        next_due_at=next_due(tx, source, to_time(tx.now), to_time(last_activity_at)),
+        dated_by=tx.policies.stamp,
         first_seq=first_seq,
         view=opening.view.encode(),
     )
@@ -171,6 +157,13 @@ def _insert_session(
         attached=node_id is not None,
         source=source,
     )
+
+
+def next_due(tx: Transaction, source: str, opened_at: datetime, last_activity_at: datetime) -> int | None:
+    """The stamp of the moment at which a session with these dates is to be reset; None: never."""
+    policy = tx.policies.of(source)
+    wanted = None if policy.never else due(policy, opened_at, last_activity_at)
+    return to_stamp(wanted.at) if wanted else None
 
 
 def write_end(tx: Transaction, session: Session, reason: str) -> None:
@@ -324,6 +317,7 @@ def forget_text(tx: Transaction, conversation_id: str, seq: int, no: int) -> Non
 def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str) -> int:
     conversation = place(tx, owner, Address(id=conversation_id)).conversation
     tx.run(Q.unindex_conversation, conversation=conversation.id)
+    process_writes.forget_conversation(tx, conversation.id)
     tx.run(Q.forget_events, conversation=conversation.id)
     tx.run(Q.delete_conversation, id=conversation.id)
     tx.event(

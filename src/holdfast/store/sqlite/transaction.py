@@ -13,19 +13,22 @@ import apsw
 
 from ...domain.events import EventType
 from ...domain.messages import NewMessage
+from ...domain.resets import ResetPolicies
 from ...errors import BadInput
 from .queries import load
 from .rows import Row, to_json
 
 Q = load()
+NO_RESETS = ResetPolicies()
 
 
 class Transaction:
-    __slots__ = ("_cursor", "connection", "now")
+    __slots__ = ("_cursor", "connection", "now", "policies")
 
-    def __init__(self, connection: apsw.Connection, now: int) -> None:
+    def __init__(self, connection: apsw.Connection, now: int, policies: ResetPolicies = NO_RESETS) -> None:
         self.connection = connection
         self.now = now
+        self.policies = policies
         self._cursor = connection.cursor()
 
     def one(self, statement: str, **values: Any) -> Row | None:

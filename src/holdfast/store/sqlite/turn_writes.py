@@ -18,7 +18,7 @@ from ...domain.histories import EMPTY
 from ...domain.leases import Lease
 from ...domain.messages import NewMessage
 from ...domain.names import storable
-from ...domain.sessions import Session, opening_after
+from ...domain.sessions import Session
 from ...domain.turns import (
     IMPLIED_FOR,
     Branch,
@@ -36,10 +36,12 @@ from ...domain.turns import (
     check_unanswered,
 )
 from ...errors import BadInput, LeaseLost, NodeReaped, NotFound, RequestMismatch, TurnSuperseded
+from .notice_writes import tell, untold
+from .openings import Opened, session_for
 from .places import conversation_of, reach, session_of
+from .resetting import date, spoken
 from .rows import to_json, to_session_spoken_in, to_time, to_turn
 from .session_writes import (
-    continue_conversation,
     fork,
     open_conversation,
     settle_left_behind,
@@ -68,7 +70,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
             return TurnOutdated()
         return _begin_first(tx, request)
     history = reached.history
-    if reached.is_ready_for(request.node_id) and not request.branch and not request.replaces:
+    if reached.is_ready_for(request.node_id, tx.now) and not request.branch and not request.replaces:
         if request.seen is not None and request.seen != reached.seen:
             return TurnOutdated()
         session = to_session_spoken_in(
@@ -92,9 +94,10 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     if request.replaces:
         history = None
     shows_from = _replace(tx, place.conversation, request.replaces)
-    session = _session_for(tx, request, place.conversation, place.tip, shows_from)
-    session = _spoken_in(tx, request, session)
-    return _start(tx, request, session, place.conversation.token, place.addressed, history)
+    opened = _session_for(tx, request, place.conversation, place.tip, shows_from)
+    session = _spoken_in(tx, request, opened.session)
+    begun = _start(tx, request, session, place.conversation.token, place.addressed, history)
+    return replace(begun, reset=opened.reset) if opened.reset else begun
 
 
 def _begin_branch(tx: Transaction, request: TurnRequest, branch: Branch) -> TurnBegun:
@@ -170,19 +173,17 @@ def _session_for(
     conversation: Conversation,
     tip: Session,
     shows_from: int | None = None,
-) -> Session:
-    """The session this turn belongs to: the open tip, or the next of the line. A turn by another node
-    than the one a session is attached to detaches it. A fresh session shows what is said from now on, or
-    from message `shows_from` on."""
-    opening = opening_after(tip, conversation.last_seq if shows_from is None else shows_from - 1)
-    if opening is not None:
-        node_id = request.node_id if request.attached else None
-        return continue_conversation(tx, conversation, opening, node_id, request.source or tip.source)
-    if tip.attached and tip.node_id != request.node_id:
-        tx.run(Q.detach_session, id=tip.id, node=request.node_id)
-        tx.event(EventType.SESSION_DETACHED, tip.owner, tip.conversation_id, tip.id)
-        return replace(tip, attached=False, node_id=None)
-    return tip
+) -> Opened:
+    """The session this turn belongs to. A turn by another node than the one a session is attached to
+    detaches it."""
+    node_id = request.node_id if request.attached else None
+    opened = session_for(tx, conversation, tip, request.messages, node_id, request.source, shows_from)
+    session = opened.session
+    if session.attached and session.node_id != request.node_id:
+        tx.run(Q.detach_session, id=session.id, node=request.node_id)
+        tx.event(EventType.SESSION_DETACHED, session.owner, session.conversation_id, session.id)
+        return replace(opened, session=replace(session, attached=False, node_id=None))
+    return opened
 
 
 def _start(
@@ -212,6 +213,8 @@ def _start(
         request.messages, session.conversation_id, session.last_seq, session.id, request.turn_id
     )
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
+    if not tx.policies.never:
+        date(tx, session)
     key = request.request_key
     if key is not None:
         if key.implied:
@@ -249,7 +252,8 @@ def _start(
         model=request.model,
         response_id=request.response.id if request.response else None,
     )
-    return TurnBegun(turn, lease, session, addressed, history=history)
+    notices = untold(tx, session.conversation_id)
+    return TurnBegun(turn, lease, session, addressed, history=history, notices=notices)
 
 
 def _insert_response(tx: Transaction, request: TurnRequest, response: NewResponse) -> None:
@@ -303,7 +307,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     settle_left_behind(tx, conversation.id)
     conversation = conversation_of(tx, request.owner, conversation.id)
     tip = session_of(tx, request.owner, conversation.tip_id)
-    session = _session_for(tx, request, conversation, tip, shows_from=known.first_seq)
+    session = _session_for(tx, request, conversation, tip, known.first_seq).session
     for (seq,) in tx.all(
         Q.interrupted_replies_of_turn, conversation=conversation.id, first_seq=known.first_seq, turn=known.id
     ):
@@ -408,6 +412,7 @@ def commit_reply(
         now=tx.now,
     )
     _touch(tx, lease.session_id, usage)
+    tell(tx, lease.conversation_id, lease.turn_id)
     tx.event(
         EventType.TURN_COMPLETED, owner, lease.conversation_id, lease.session_id, lease.turn_id, seq=last_seq
     )
@@ -457,3 +462,4 @@ def _touch(tx: Transaction, session_id: str, usage: Mapping[str, int] | None) ->
         input_tokens=usage.get("input_tokens", usage.get("prompt_tokens", 0)),
         output_tokens=usage.get("output_tokens", usage.get("completion_tokens", 0)),
     )
+    spoken(tx, session_id)

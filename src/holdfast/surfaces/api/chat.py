@@ -25,7 +25,7 @@ from ..openai.parameters import BadParameter
 from .asking import ask
 from .call import Answer, Call, Reply, parsed
 from .failures import failure_of
-from .naming import about, about_begun, headers_of, naming_of, request_key
+from .naming import about, about_begun, headers_begun, headers_of, naming_of, request_key
 from .pass_through import PassedOn
 from .routes import Route
 from .streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
@@ -106,7 +106,7 @@ async def complete(call: Call) -> Answer:
     )
     if isinstance(running, TurnRepeated):
         return await _again(call, running, asked)
-    headers = headers_of(running.session, running.turn)
+    headers = headers_begun(running.begun)
     if asked.stream:
         return TurnStream(running, headers, interrupts=naming.interrupted_by_leaving)
     return WholeAnswer(

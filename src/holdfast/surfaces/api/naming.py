@@ -16,6 +16,7 @@ from ...domain.names import check_name
 from ...domain.sessions import Session
 from ...domain.turns import RequestKey, Turn, TurnBegun
 from ...errors import BadInput, NotFound
+from ..objects import notice
 from .call import Call
 
 SESSION_ID = ("x-holdfast-session-id", "x-hermes-session-id")
@@ -100,6 +101,12 @@ def headers_of(session: Session, turn: Turn) -> dict[str, str]:
     }
 
 
+def headers_begun(begun: TurnBegun) -> dict[str, str]:
+    """The same of a turn that runs here; the first of a session that a reset made fresh says so."""
+    headers = headers_of(begun.session, begun.turn)
+    return {**headers, "x-holdfast-reset": begun.reset} if begun.reset else headers
+
+
 def about(session: Session, turn: Turn, addressed: str | None = None) -> dict[str, Any]:
     """The `holdfast` field of an answer."""
     return {
@@ -113,7 +120,10 @@ def about(session: Session, turn: Turn, addressed: str | None = None) -> dict[st
 
 
 def about_begun(begun: TurnBegun) -> dict[str, Any]:
-    return about(begun.session, begun.turn, begun.addressed)
+    ours = about(begun.session, begun.turn, begun.addressed)
+    if begun.reset or begun.notices:
+        ours |= {"reset": begun.reset, "notices": [notice(each) for each in begun.notices]}
+    return ours
 
 
 def _choice(call: Call, header: str, choices: tuple[str, ...], default: str) -> str:

@@ -39,7 +39,7 @@ from ..openai.responses_request import ResponsesRequest, parse
 from .asking import ask
 from .call import Answer, Call, Reply, parsed
 from .failures import failure_of
-from .naming import Naming, about_begun, headers_of, naming_of, request_key
+from .naming import Naming, about_begun, headers_begun, headers_of, naming_of, request_key
 from .owners import OWNER, note_reading, owner_of
 from .response_records import Record, record_of
 from .response_streams import StoredStream
@@ -110,7 +110,9 @@ async def _answered(
     call: Call, asked: ResponsesRequest, naming: Naming, turn: RunningTurn | TurnRepeated
 ) -> Answer:
     """The turn as its request wants to be told of it."""
-    headers = headers_of(turn.session, turn.turn)
+    headers = (
+        headers_of(turn.session, turn.turn) if isinstance(turn, TurnRepeated) else headers_begun(turn.begun)
+    )
     response_id = turn.turn.response_id
     assert response_id is not None
     if isinstance(turn, TurnRepeated) and asked.stream:
@@ -264,7 +266,7 @@ async def retrieve(call: Call) -> Answer:
     if running is not None:
         first = max(0, after + 1 - running.begun.next_event)
         if first <= len(running.events):
-            return TurnStream(running, headers_of(running.session, running.turn), first, waits=False)
+            return TurnStream(running, headers_begun(running.begun), first, waits=False)
     return StoredStream(record.id, record.turn.owner, after)
 
 

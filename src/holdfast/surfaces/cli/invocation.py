@@ -97,7 +97,7 @@ class Invocation:
         from ...runtime.reaper import Reaper
 
         self.start_logging()
-        store = await open_store(self.settings.store.url)
+        store = await open_store(self.settings)
         try:
             swept = await sweep(Reaper(store, own_node=lambda: None), quiet=quiet)
             yield Opened(store, self.owner, swept)

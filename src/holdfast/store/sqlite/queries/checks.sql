@@ -33,3 +33,10 @@ SELECT id FROM turns WHERE status NOT IN ('running', 'completed', 'interrupted',
 
 -- name: requests_have_turns
 SELECT key FROM requests WHERE turn NOT IN (SELECT no FROM turns);
+
+-- name: processes_in_known_states
+SELECT id FROM processes WHERE state NOT IN ('starting', 'running', 'exited', 'stopped', 'lost')
+   OR (state IN ('starting', 'running')) <> (ended_at IS NULL);
+
+-- name: running_processes_are_identified
+SELECT id FROM processes WHERE state = 'running' AND (pid <= 0 OR pid_start = '' OR boot_id = '' OR pid_ns = '');

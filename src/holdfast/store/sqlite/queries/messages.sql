@@ -67,6 +67,10 @@ SELECT CAST(group_concat(body, ',') AS BLOB) FROM (
 -- name: body
 SELECT body FROM messages WHERE conversation = :conversation AND seq = :seq;
 
+-- name: newest_mark
+-- The newest message's number, the calls it makes and the call it answers.
+SELECT seq, calls, answers FROM messages WHERE conversation = :conversation ORDER BY seq DESC LIMIT 1;
+
 -- name: marks_of_turn
 -- Tool calls and results of a turn, to find the calls that are still open.
 SELECT seq, calls, answers FROM messages

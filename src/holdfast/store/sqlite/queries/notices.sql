@@ -38,3 +38,14 @@ WHERE t.no > :behind AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t
 -- A conversation has few notices, and fewer that nobody was told of.
 SELECT {notice_columns} FROM {notice_tables}
 WHERE t.conversation = :conversation AND t.delivered_at IS NULL ORDER BY t.no;
+
+-- name: untold_of_conversation
+-- What no reply has carried yet and nobody has delivered.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.conversation = :conversation AND t.told_at IS NULL AND t.delivered_at IS NULL ORDER BY t.no;
+
+-- name: tell_notices
+-- The reply of this turn has carried those that there were when it began.
+UPDATE notices SET told_at = :now
+WHERE conversation = :conversation AND told_at IS NULL
+  AND created_at <= (SELECT started_at FROM turns WHERE id = :turn);

@@ -109,14 +109,38 @@ WHERE s.ended_at >= :since AND (:owner IS NULL OR +s.owner = :owner) ORDER BY s.
 -- name: insert_session
 -- The unique index allows one open session per conversation.
 INSERT INTO sessions (id, conversation, owner, ordinal, edge, parent, source, attached, node, opened_at,
-                      last_activity_at, first_seq, view)
+                      last_activity_at, next_due_at, dated_by, first_seq, view)
 VALUES (:id, :conversation, :owner, :ordinal, :edge, :parent, :source, :attached, :node, :now,
-        :last_activity_at, :first_seq, :view);
+        :last_activity_at, :next_due_at, :dated_by, :first_seq, :view);
+
+-- name: date_session
+-- When it is due, by the policies of this stamp. What deferred it is over.
+UPDATE sessions SET next_due_at = :next_due_at, dated_by = :stamp, recheck_at = NULL, deferral = NULL
+WHERE id = :id AND ended_at IS NULL;
+
+-- name: defer_session
+UPDATE sessions SET recheck_at = :recheck_at, deferral = :deferral WHERE id = :id AND ended_at IS NULL;
+
+-- name: deferral
+SELECT deferral FROM sessions WHERE id = :id;
+
+-- name: due_sessions
+-- What is due now, the longest due first. Costs what is due, not what is stored.
+SELECT id FROM sessions
+WHERE ended_at IS NULL AND next_due_at IS NOT NULL AND coalesce(recheck_at, next_due_at) <= :now
+ORDER BY coalesce(recheck_at, next_due_at) LIMIT :limit;
+
+-- name: dated_by_others
+-- Open sessions whose dates were reckoned by other policies: three short walks over their index.
+SELECT id FROM (SELECT id FROM sessions WHERE ended_at IS NULL AND dated_by IS NULL LIMIT :limit)
+UNION ALL SELECT id FROM (SELECT id FROM sessions WHERE ended_at IS NULL AND dated_by < :stamp LIMIT :limit)
+UNION ALL SELECT id FROM (SELECT id FROM sessions WHERE ended_at IS NULL AND dated_by > :stamp LIMIT :limit)
+LIMIT :limit;
 
 -- name: end_session
 -- Only an open session ends, and only once.
 UPDATE sessions SET ended_at = :now, end_reason = :reason, next_due_at = NULL, recheck_at = NULL,
-                    attached = 0, node = NULL,
+                    deferral = NULL, attached = 0, node = NULL,
                     last_seq = (SELECT last_seq FROM conversations WHERE id = sessions.conversation)
 WHERE id = :id AND ended_at IS NULL;
 

@@ -1,0 +1,245 @@
+"""Resets as the store carries them out: on time, once, with event and notice, by a sweep or a message."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast.domain.conversations import Address
+from holdfast.domain.nodes import Node
+from holdfast.domain.resets import NEVER, Decision, ResetPolicies
+from holdfast.domain.sessions import Edge
+from holdfast.domain.turns import TurnBegun
+from holdfast.store.base import Store
+from holdfast.store.sqlite.engine import SQLiteStore
+from tests.contract.conftest import Opener
+from tests.contract.steps import (
+    OWNER,
+    POLICIES,
+    Clock,
+    begin,
+    calling,
+    messages,
+    reap,
+    result,
+    say,
+    sweep,
+    to_message,
+)
+
+IDLE, DAILY = "idle:42", "daily:42"
+
+
+async def test_an_idle_session_is_due_on_time_and_not_before(store: Store, node: Node, clock: Clock) -> None:
+    begun = await say(store, node, key=IDLE)
+    assert (await store.session(OWNER, begun.session.id)).next_due_at == clock.now.replace(hour=14)
+    clock.move(hours=1.99)
+    assert await store.due_sessions() == []
+    clock.move(hours=0.01)
+    assert await store.due_sessions() == [begun.session.id]
+
+
+async def test_a_reset_ends_the_session_with_its_reason_its_event_and_its_notice(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    begun = await say(store, node, key=IDLE)
+    clock.move(hours=2)
+    found = await store.reset_session(begun.session.id)
+    assert found is not None and found.decision is Decision.DUE
+    ended = await store.session(OWNER, begun.session.id)
+    assert (ended.end_reason, ended.ended_at, ended.next_due_at) == ("idle", clock.now, None)
+    told = [event for event in await store.events(owner=OWNER) if event.type == "session.reset"]
+    assert [event.data["reason"] for event in told] == ["idle"]
+    notices = (await store.notices(OWNER, undelivered=True)).items
+    assert [(notice.kind, notice.key) for notice in notices] == [("reset", IDLE)]
+    assert await store.due_sessions() == []
+
+
+async def test_resetting_twice_changes_nothing(store: Store, node: Node, clock: Clock) -> None:
+    begun = await say(store, node, key=IDLE)
+    clock.move(hours=2)
+    await store.reset_session(begun.session.id)
+    clock.move(hours=24)
+    again = await store.reset_session(begun.session.id)
+    assert again is not None and again.decision is Decision.ENDED
+    assert len((await store.notices(OWNER)).items) == 1
+    assert await store.reset_session("sess_unknown") is None
+
+
+async def test_the_next_message_opens_a_fresh_session_and_says_so(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    begun = await say(store, node, "old", key=IDLE)
+    clock.move(hours=2)
+    await store.reset_session(begun.session.id)
+    fresh = await begin(store, node, "new", key=IDLE)
+    assert (fresh.session.edge, fresh.session.parent_id, fresh.reset) == (
+        Edge.RESET,
+        begun.session.id,
+        "idle",
+    )
+    assert fresh.session.conversation_id == begun.session.conversation_id
+    assert [m["content"] for m in (await store.context(OWNER, fresh.session.id)).messages()] == ["new"]
+    await store.commit_reply(fresh.lease)
+    assert (await begin(store, node, key=IDLE)).reset is None
+
+
+async def test_a_message_that_comes_before_the_sweep_resets_first(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    begun = await say(store, node, "old", key=IDLE)
+    clock.move(hours=2)
+    fresh = await begin(store, node, "new", key=IDLE)
+    assert (fresh.session.edge, fresh.reset) == (Edge.RESET, "idle")
+    assert (await store.session(OWNER, begun.session.id)).end_reason == "idle"
+    assert len((await store.notices(OWNER)).items) == 1
+
+
+async def test_speaking_and_being_answered_move_the_clock_and_nothing_else_does(
+    store: Store, node: Node, clock: Clock, second_store: Store, second_node: Node
+) -> None:
+    begun = await begin(store, node, key=IDLE)
+    clock.move(hours=1)
+    await store.commit_reply(begun.lease)
+    assert (await store.session(OWNER, begun.session.id)).next_due_at == datetime(2026, 3, 1, 15, tzinfo=UTC)
+    other = await begin(second_store, second_node, key="idle:other")
+    clock.move(hours=1)
+    await reap(store, second_node)
+    await sweep(store)
+    after = await store.session(OWNER, other.session.id)
+    assert after.next_due_at == datetime(2026, 3, 1, 15, tzinfo=UTC)
+    await store.beat(node.id)
+    await store.judge_session(OWNER, begun.session.id)
+    assert (await store.session(OWNER, begun.session.id)).next_due_at == datetime(2026, 3, 1, 15, tzinfo=UTC)
+
+
+async def test_a_running_turn_defers_and_a_change_is_told_once(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    begun = await begin(store, node, key=IDLE)
+    clock.move(hours=5)
+    for _ in range(3):
+        found = await store.reset_session(begun.session.id)
+        assert found is not None and found.decision is Decision.DEFERRED
+        clock.move(hours=1)
+    told = [event.type for event in await store.events(owner=OWNER)]
+    assert told.count("session.reset_deferred") == 1
+    await store.commit_reply(begun.lease)
+    assert await store.due_sessions() == []
+    clock.move(hours=2)
+    assert await store.due_sessions() == [begun.session.id]
+
+
+async def test_a_deferred_reset_is_not_looked_at_before_it_is_worth_it(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    begun = await begin(store, node, key=IDLE)
+    clock.move(hours=3)
+    await store.reset_session(begun.session.id)
+    assert await store.due_sessions() == []
+    clock.move(seconds=POLICIES.look_again.total_seconds())
+    assert await store.due_sessions() == [begun.session.id]
+
+
+async def test_awaited_tool_calls_defer_for_a_limited_time_and_their_results_are_never_reset_away(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    begun = await begin(store, node, key=IDLE)
+    await store.commit_reply(begun.lease, [to_message(calling("a"))])
+    clock.move(hours=3.9)
+    found = await store.reset_session(begun.session.id)
+    assert found is not None and found.decision is Decision.DEFERRED
+    assert [reason.code for reason in found.holding] == ["tool_calls"]
+    clock.move(hours=0.1)  # two hours of being due: max_block
+    found = await store.reset_session(begun.session.id)
+    assert found is not None and found.decision is Decision.DUE
+    begun = await begin(store, node, key="idle:brings")
+    await store.commit_reply(begun.lease, [to_message(calling("a"))])
+    clock.move(hours=9)
+    brings = await begin(store, node, to_message(result("a")), key="idle:brings")
+    assert (brings.session.id, brings.reset) == (begun.session.id, None)
+
+
+async def test_an_ended_session_is_continued_only_while_its_policy_would_not_have_reset_it(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    begun = await say(store, node, key=IDLE)
+    await store.end_session(OWNER, begun.session.id, "closed")
+    clock.move(hours=1)
+    resumed = await begin(store, node, key=IDLE)
+    assert (resumed.session.edge, resumed.reset) == (Edge.RESUME, None)
+    await store.commit_reply(resumed.lease)
+    await store.end_session(OWNER, resumed.session.id, "closed")
+    clock.move(hours=2)
+    fresh = await begin(store, node, key=IDLE)
+    assert (fresh.session.edge, fresh.reset) == (Edge.RESET, "idle")
+
+
+async def test_days_that_were_missed_are_one_reset(store: Store, node: Node, clock: Clock) -> None:
+    begun = await say(store, node, key=DAILY)
+    clock.move(hours=24 * 9)
+    assert await store.due_sessions() == [begun.session.id]
+    await store.reset_session(begun.session.id)
+    assert await store.due_sessions() == []
+    assert len((await store.notices(OWNER)).items) == 1
+    fresh = await say(store, node, key=DAILY)
+    assert fresh.session.edge is Edge.RESET
+    assert (await store.session(OWNER, fresh.session.id)).next_due_at == datetime(2026, 3, 11, 6, tzinfo=UTC)
+
+
+async def test_what_has_no_policy_is_never_due(store: Store, node: Node, clock: Clock) -> None:
+    begun = await say(store, node, key="cli:ada")
+    clock.move(hours=24 * 3650)
+    assert (await store.session(OWNER, begun.session.id)).next_due_at is None
+    assert await store.due_sessions() == []
+    again = await begin(store, node, key="cli:ada")
+    assert again.session.id == begun.session.id
+
+
+async def test_reading_resolves_and_never_resets(store: Store, node: Node, clock: Clock) -> None:
+    begun = await say(store, node, key=IDLE)
+    clock.move(hours=3)
+    place = await store.resolve(OWNER, Address(key=IDLE))
+    assert place.tip.id == begun.session.id
+    assert (await store.judge_session(OWNER, begun.session.id)).decision is Decision.DUE
+    assert not (await store.session(OWNER, begun.session.id)).ended
+
+
+async def test_other_policies_date_open_sessions_anew(
+    store: Store, node: Node, clock: Clock, open_another: Opener
+) -> None:
+    for number in range(5):
+        await say(store, node, key=f"idle:{number}")
+    ended = await say(store, node, key="idle:ended")
+    await store.end_session(OWNER, ended.session.id, "closed")
+    assert await store.date_sessions() == 0
+    assert isinstance(store, SQLiteStore)
+    store._policies = ResetPolicies(NEVER)
+    assert [await store.date_sessions(2) for _ in range(4)] == [2, 2, 1, 0]
+    clock.move(hours=24)
+    assert await store.due_sessions() == []
+    store._policies = POLICIES
+    assert await store.date_sessions() == 5
+    assert len(await store.due_sessions()) == 5
+
+
+async def test_two_who_reset_at_once_are_one_reset(
+    store: Store, second_store: Store, node: Node, clock: Clock
+) -> None:
+    begun: TurnBegun = await say(store, node, key=IDLE)
+    clock.move(hours=2)
+    await store.reset_session(begun.session.id)
+    await second_store.reset_session(begun.session.id)
+    assert len((await store.notices(OWNER)).items) == 1
+    assert len(await messages(store, begun.session.conversation_id)) > 0
+
+
+@pytest.mark.parametrize("key", [IDLE, DAILY])
+async def test_a_library_session_that_is_due_begins_afresh(
+    store: Store, node: Node, clock: Clock, key: str
+) -> None:
+    session = await store.open_session(OWNER, Address(key=key), node.id, attached=True)
+    clock.move(hours=48)
+    again = await store.open_session(OWNER, Address(key=key), node.id, attached=True)
+    assert (again.edge, again.parent_id) == (Edge.RESET, session.id)
