@@ -31,15 +31,17 @@ class ChunkMaker:
         """Add these fields to the reply."""
         return self._chunk(fields, None)
 
-    def finish(self, reason: str, usage: Mapping[str, Any] | None = None) -> Chunk:
-        """The last one."""
-        return self._chunk({}, reason, {"usage": usage} if usage else {})
+    def finish(self, reason: str) -> Chunk:
+        """The last one that belongs to a choice."""
+        return self._chunk({}, reason)
 
-    def _chunk(
-        self, delta: dict[str, Any], reason: str | None, more: Mapping[str, Any] | None = None
-    ) -> Chunk:
+    def usage(self, usage: Mapping[str, Any]) -> Chunk:
+        """What follows it, as OpenAI sends it: usage, and no choice."""
+        return chunk_of({**self._common, "choices": [], "usage": usage})
+
+    def _chunk(self, delta: dict[str, Any], reason: str | None) -> Chunk:
         choice = {"index": 0, "delta": delta, "finish_reason": reason}
-        return chunk_of({**self._common, "choices": [choice], **(more or {})})
+        return chunk_of({**self._common, "choices": [choice]})
 
 
 def chunk_of(value: Mapping[str, Any]) -> Chunk:

@@ -91,7 +91,8 @@ class ScriptedModel:
         for piece in _pieces(fields):
             yield maker.delta(**piece)
         heard = sum(len(_text(message.get("content")).split()) for message in messages)
-        yield maker.finish(reason, _usage(heard, spoken))
+        yield maker.finish(reason)
+        yield maker.usage(_usage(heard, spoken))
 
     async def close(self) -> None:
         return None

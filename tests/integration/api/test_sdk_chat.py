@@ -121,3 +121,26 @@ async def test_the_sdks_time_out_and_its_retry_are_one_turn(start_server: StartS
     assert answer.choices[0].message.content == "one two three four five"
     assert server.model.calls == 1
     assert len(await stored(server, conversation_of(answer))) == 2
+
+
+async def test_the_sdk_gets_usage_where_openai_would_send_it(server: Running) -> None:
+    client = sdk(server)
+    whole = await client.chat.completions.create(model="m", messages=[user("one two")])
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+    for store in (True, False):
+        without = await client.chat.completions.create(
+            model="m", messages=[user("one two")], stream=True, store=store
+        )
+        assert [chunk.usage async for chunk in without if chunk.usage] == []
+        asked = await client.chat.completions.create(
+            model="m",
+            messages=[user("one two")],
+            stream=True,
+            store=store,
+            stream_options={"include_usage": True},
+        )
+        chunks = [chunk async for chunk in asked]
+        assert [bool(chunk.usage) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+        assert chunks[-1].choices == []
+        assert chunks[-1].usage == whole.usage

@@ -41,10 +41,10 @@ async def test_it_says_its_script_and_keeps_what_it_was_asked() -> None:
 async def test_words_come_one_by_one_and_make_the_text(text: str) -> None:
     chunks = [chunk async for chunk in ScriptedModel([text]).stream(asking())]
     assert "".join(chunk.adds.get("content", "") for chunk in chunks) == text
-    assert len(chunks) == 2 + len(text.split())
-    last = chunks[-1].value
-    assert last["choices"][0]["finish_reason"] == "stop"
-    assert last["usage"]["completion_tokens"] == len(text.split())
+    assert len(chunks) == 3 + len(text.split())
+    assert chunks[-2].value["choices"][0]["finish_reason"] == "stop"
+    assert chunks[-1].only_usage
+    assert chunks[-1].value["usage"]["completion_tokens"] == len(text.split())
     assert msgspec.json.decode(chunks[0].raw) == chunks[0].value
 
 
@@ -97,7 +97,7 @@ async def test_a_test_can_hold_it_in_the_middle() -> None:
     assert [(await anext(stream)).adds for _ in range(2)] == [{}, {"content": "before "}]
     gate.set()
     assert (await anext(stream)).adds == {"content": "after"}
-    assert [chunk.adds async for chunk in stream] == [{}]
+    assert [chunk.adds async for chunk in stream] == [{}, {}]
 
 
 async def test_it_has_a_name_and_a_window() -> None:
