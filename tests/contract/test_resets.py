@@ -202,7 +202,7 @@ async def test_reading_resolves_and_never_resets(store: Store, node: Node, clock
     clock.move(hours=3)
     place = await store.resolve(OWNER, Address(key=IDLE))
     assert place.tip.id == begun.session.id
-    assert (await store.judge_session(OWNER, begun.session.id)).decision is Decision.DUE
+    assert (await store.judge_session(OWNER, begun.session.id)).verdict.decision is Decision.DUE
     assert not (await store.session(OWNER, begun.session.id)).ended
 
 

@@ -12,7 +12,7 @@ either way, so that people and agents can be told.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
@@ -212,6 +212,20 @@ def minutes(span: timedelta) -> str:
     if total >= 3600 and total % 3600 == 0:
         return f"{total / 3600:g} h"
     return f"{total / 60:g} min" if total >= 60 else f"{total:g} s"
+
+
+def clock_of(policy: ResetPolicy, now: datetime) -> Callable[[datetime], str]:
+    """Says a time as people of the policy's zone would, today: `00:10`, `Mon 22:10`, `2026-11-02 22:10`."""
+    zone = ZoneInfo(policy.timezone or "UTC")
+
+    def clock(time: datetime) -> str:
+        there, today = time.astimezone(zone), now.astimezone(zone).date()
+        if there.date() == today:
+            return f"{there:%H:%M}"
+        near = abs((there.date() - today).days) < 7
+        return f"{there:%a %H:%M}" if near else f"{there:%Y-%m-%d %H:%M}"
+
+    return clock
 
 
 # --- days ----------------------------------------------------------------------------------------------

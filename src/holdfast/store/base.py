@@ -29,6 +29,7 @@ from ..domain.processes import Process, ProcessState, Sighting
 from ..domain.resets import Verdict
 from ..domain.sessions import Session
 from ..domain.turns import Response, Settlement, Turn, TurnOutcome, TurnRequest, TurnStatus
+from ..domain.why import Judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +480,7 @@ class Store(Protocol):
         something holds it. Returns the verdict; None if there is no such session any more."""
         ...
 
-    async def judge_session(self, owner: str | None, session_id: str) -> Verdict:
+    async def judge_session(self, owner: str | None, session_id: str) -> Judged:
         """Would this session be reset now? With every reason, either way. Changes nothing."""
         ...
 

@@ -15,8 +15,10 @@ from ..domain.keys import ApiKey
 from ..domain.messages import Message
 from ..domain.nodes import Liveness, Node
 from ..domain.notices import Notice
+from ..domain.resets import Reason
 from ..domain.sessions import Session, SessionState
 from ..domain.turns import Turn
+from ..domain.why import Why
 from ..store.base import Found, Statistics
 from .readings import Lineage
 
@@ -160,6 +162,25 @@ def notice(value: Notice, *, with_owner: bool = False) -> Object:
         "delivered_at": time(value.delivered_at),
     }
     return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def why(value: Why) -> Object:
+    return {
+        "session_id": value.session_id,
+        "decision": value.decision.value,
+        "next_due_at": time(value.next_due_at),
+        "sentence": value.sentence,
+        "policy": {name: {"value": each.value, "origin": each.origin} for name, each in value.policy.items()},
+        "reasons": [reason(each) for each in value.reasons],
+        "history": [event(each) for each in value.history],
+    }
+
+
+def reason(value: Reason) -> Object:
+    fields: Object = {"code": value.code, "message": value.message}
+    if value.process_id is not None:
+        fields["process_id"] = value.process_id
+    return {**fields, "until": time(value.until)} if value.until is not None else fields
 
 
 def living(value: Session, state: SessionState, doing: str | None, *, with_owner: bool = False) -> Object:

@@ -31,6 +31,7 @@ from ...domain.processes import Process, ProcessState, Sighting
 from ...domain.resets import ResetPolicies, Verdict
 from ...domain.sessions import Session
 from ...domain.turns import Response, Settlement, Turn, TurnBegun, TurnOutcome, TurnRequest, TurnStatus
+from ...domain.why import Judged
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
 from ...platforms import identity, start_of
 from ..base import (
@@ -482,8 +483,8 @@ class SQLiteStore:
     async def reset_session(self, session_id: str) -> Verdict | None:
         return await self._write(lambda tx: resetting.reset_session(tx, session_id))
 
-    async def judge_session(self, owner: str | None, session_id: str) -> Verdict:
-        return await self._read(lambda tx: resetting.judge(tx, places.session_of(tx, owner, session_id)))
+    async def judge_session(self, owner: str | None, session_id: str) -> Judged:
+        return await self._read(lambda tx: resetting.judged(tx, places.session_of(tx, owner, session_id)))
 
     async def date_sessions(self, limit: int = 1000) -> int:
         return await self._write(lambda tx: resetting.date_some(tx, limit))
@@ -617,9 +618,7 @@ class SQLiteStore:
         limit: int = 100,
     ) -> Page[Process]:
         return await self._read(
-            lambda tx: process_writes.processes(
-                tx, owner, session_id, conversation_id, running, after, limit
-            )
+            lambda tx: process_writes.processes(tx, owner, session_id, conversation_id, running, after, limit)
         )
 
     async def unended_processes(self, machine: Identity) -> list[Process]:

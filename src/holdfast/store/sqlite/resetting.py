@@ -13,8 +13,9 @@ from datetime import datetime
 from ...domain.events import EventType
 from ...domain.messages import NewMessage
 from ...domain.processes import Process, ProcessLimits, hold_of, shown
-from ...domain.resets import Blocker, Decision, Due, Reason, Verdict, due, notice_of, verdict
+from ...domain.resets import Blocker, Decision, Due, Reason, Verdict, clock_of, due, notice_of, verdict
 from ...domain.sessions import Session
+from ...domain.why import Judged
 from ...errors import NotFound
 from . import notice_writes
 from .contexts import rendering_of
@@ -49,6 +50,10 @@ def due_sessions(tx: Transaction, limit: int) -> list[str]:
     return [session_id for (session_id,) in tx.all(Q.due_sessions, now=tx.now, limit=limit)]
 
 
+def judged(tx: Transaction, session: Session) -> Judged:
+    return Judged(session, tx.policies.of(session.source), judge(tx, session))
+
+
 def judge(tx: Transaction, session: Session) -> Verdict:
     """Is this session to be reset now? With every reason, either way."""
     now = to_time(tx.now)
@@ -70,8 +75,9 @@ def blockers_of(tx: Transaction, session: Session, due_at: datetime | None) -> l
         holds = to_time(tx.now) < until
         said = f"the results of {len(calls)} tool call{'s' if len(calls) > 1 else ''} are awaited"
         found.append(Blocker(Reason("tool_calls", said, until=until), holds))
+    policy, now = tx.policies.of(session.source), to_time(tx.now)
     for process in running_of(tx, session.conversation_id):
-        found.append(hold_of(process, due_at, to_time(tx.now), limits_of(tx)))
+        found.append(hold_of(process, due_at, now, limits_of(tx), clock_of(policy, now)))
     return found
 
 
