@@ -8,7 +8,7 @@ import time
 import pytest
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.nodes import NodeKind
+from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import StoreClosed
 from holdfast.runtime.node_keeper import NodeKeeper
@@ -106,3 +106,29 @@ async def test_after_leaving_a_keeper_has_no_name(store: SQLiteStore) -> None:
     await keeper.leave("closed")
     with pytest.raises(StoreClosed):
         _ = keeper.node_id
+
+
+async def test_a_task_cancelled_while_another_joins_anew_keeps_nobody_from_it(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = await joined_keeper(store)
+    first = keeper.node_id
+    await store.reap(first, 0, "taken for dead")
+    disk, join = asyncio.Event(), store.join
+
+    async def slowly(node: Node) -> None:
+        await disk.wait()
+        await join(node)
+
+    monkeypatch.setattr(store, "join", slowly)
+    joining, impatient = (asyncio.create_task(keeper.rejoin(first)) for _ in range(2))
+    await asyncio.sleep(0.05)
+    impatient.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+    disk.set()
+    second = await joining
+    async with asyncio.timeout(5):
+        assert await keeper.rejoin(first) == second, "it was done already"
+        await store.reap(second, 0, "taken for dead again")
+        assert await keeper.rejoin(second) == keeper.node_id != second
