@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from holdfast.domain.sessions import EndReason
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import ModelError
 from holdfast.models.scripted import ScriptedModel
@@ -202,6 +203,15 @@ async def test_a_retry_of_an_answered_turn_is_answered_though_others_came_later(
     assert server.model.calls == 2
 
 
+async def test_an_answer_to_a_stale_id_is_the_same_when_it_comes_again(server: Running) -> None:
+    first = await ask(server, "one")
+    await server.store.end_session(None, first["holdfast"]["session_id"], EndReason.CLOSED)
+    headers = once("m2", **{"x-holdfast-session-id": first["holdfast"]["session_id"]})
+    second = await ask(server, "two", headers)
+    assert second["holdfast"]["compacted"] is True
+    assert await ask(server, "two", headers) == second
+
+
 async def test_a_cancelled_turn_stays_cancelled(start_server: StartServer) -> None:
     words = Words()
     server = await start_server(ScriptedModel([words]))
@@ -331,3 +341,15 @@ async def test_a_retry_in_another_persons_name_is_not_theirs(server: Running) ->
     hers = (await bridge.post(PATH, json={"messages": [user("hello")]}, headers=ada)).json()
     his = (await bridge.post(PATH, json={"messages": [user("hello")]}, headers=bob)).json()
     assert conversation_of(hers) != conversation_of(his)
+
+
+async def test_the_same_key_and_words_in_another_conversation_are_refused_not_answered_with_the_first(
+    server: Running,
+) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    headers = {"idempotency-key": "m1", "x-holdfast-session-key": "chat:1"}
+    first = await server.client.post("/v1/chat/completions", json=body, headers=headers)
+    assert first.status_code == 200
+    other = {**headers, "x-holdfast-session-key": "chat:2"}
+    second = await server.client.post("/v1/chat/completions", json=body, headers=other)
+    assert (second.status_code, second.headers["x-should-retry"]) == (409, "false")

@@ -12,8 +12,8 @@ from typing import Any
 import openai
 import pytest
 
-from holdfast.app import open_store
 from holdfast.domain.turns import TurnStatus
+from holdfast.store.sqlite.engine import open_store
 from tests.acceptance.command import Home, Running
 from tests.integration.api.chatting import PATIENCE, by_key, conversation_of, once, user
 from tests.unit.models.mock_upstream import MockUpstream, Reaction, delta, event, hangs, running, says
@@ -72,7 +72,7 @@ class Serving:
 
     async def said(self, conversation_id: str) -> list[str]:
         """What the store holds, read beside the server; `…` behind what was interrupted."""
-        store = await open_store(f"sqlite:///{self._home.store}")
+        store = await open_store(self._home.store)
         try:
             found = (await store.messages(None, conversation_id)).items
         finally:
@@ -80,7 +80,7 @@ class Serving:
         return [f"{m.role}: {m.content()['content']}" + "…" * (m.status == "interrupted") for m in found]
 
     async def turns(self, conversation_id: str) -> list[TurnStatus]:
-        store = await open_store(f"sqlite:///{self._home.store}")
+        store = await open_store(self._home.store)
         try:
             return [turn.status for turn in await store.turns(None, conversation_id)]
         finally:

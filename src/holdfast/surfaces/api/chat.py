@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ...domain.conversations import Address
 from ...domain.histories import History, history_of
 from ...domain.ids import new_id
 from ...domain.messages import MessageStatus
@@ -105,7 +106,7 @@ async def complete(call: Call) -> Answer:
         call, order, lambda: continuity.placed(call.owner, naming.address, asked.history), naming
     )
     if isinstance(running, TurnRepeated):
-        return await _again(call, running, asked)
+        return await _again(call, running, asked, naming.address)
     headers = headers_begun(running.begun)
     if asked.stream:
         return TurnStream(running, headers, interrupts=naming.interrupted_by_leaving)
@@ -171,7 +172,7 @@ def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: Mapping[s
 # --- asked before ----------------------------------------------------------------------------------------
 
 
-async def _again(call: Call, repeated: TurnRepeated, asked: ChatRequest) -> Answer:
+async def _again(call: Call, repeated: TurnRepeated, asked: ChatRequest, address: Address) -> Answer:
     """The answer this request already got."""
     turn, session = repeated.turn, repeated.session
     if turn.status is not TurnStatus.COMPLETED:
@@ -182,7 +183,8 @@ async def _again(call: Call, repeated: TurnRepeated, asked: ChatRequest) -> Answ
         for message in await call.store.turn_messages(turn.id)
         if message.role == "assistant" and message.status is MessageStatus.COMPLETED
     ]
-    completion = whole(answer, said[-1].content() if said else {}, about(session, turn))
+    addressed = address.id if address.id and address.id.startswith("sess_") else None
+    completion = whole(answer, said[-1].content() if said else {}, about(session, turn, addressed))
     headers = headers_of(session, turn)
     if not asked.stream:
         return Reply(completion, headers=headers)
