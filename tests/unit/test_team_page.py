@@ -34,7 +34,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def test_the_settings_are_settings_and_let_the_machine_itself_in(tmp_path: Path) -> None:
-    assert {"127.0.0.1", "localhost"} < set(settings(tmp_path).server.allowed_hosts)
+    assert settings(tmp_path).server.allowed_hosts == ("agent.example.com",)
 
 
 def test_the_service_comes_back_and_is_given_the_time_to_leave(tmp_path: Path) -> None:

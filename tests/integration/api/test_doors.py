@@ -258,3 +258,9 @@ async def test_more_requests_than_there_is_room_for_are_turned_away(start_server
         check_error(response, 503, "too_many_requests")
         assert response.headers["x-should-retry"] == "true"
         assert (await server.client.get("/healthz")).status_code == 200, "who looks after it still gets in"
+
+
+async def test_with_a_list_of_hosts_the_machine_itself_still_gets_in(start_server: StartServer) -> None:
+    server = await start_server(server={"allowed_hosts": ["agent.example.com", "[fd00::1]"]})
+    for host, status in (("agent.example.com", 200), ("localhost:1", 200), ("[fd00::1]:80", 200), ("evil", 421)):
+        assert (await server.client.get("/healthz", headers={"host": host})).status_code == status, host

@@ -17,9 +17,9 @@ ANY = ("0.0.0.0", "::", "")
 
 class Doors:
     def __init__(self, settings: ServerSettings) -> None:
-        named = {host.lower() for host in settings.allowed_hosts}
+        named = {host.lower().strip("[]") for host in settings.allowed_hosts}
         bound = settings.host.lower()
-        self._hosts = named or {*LOOPBACK, bound} - set(ANY)
+        self._hosts = {*LOOPBACK, *named, *({bound} if not named else ())} - set(ANY)
         # Bound to every address without a list of names: it is called by names we cannot know.
         self._any_host = not named and bound in ANY
         self._origins = frozenset(origin.rstrip("/") for origin in settings.cors_origins)
