@@ -26,7 +26,7 @@ from holdfast.store.sqlite.engine import open_store
 from .callers import Caller, a_chat
 from .exchanges import Chat, Ledger, Moment
 from .reckoning import Reckoning, Verdict
-from .serving import Server, Servers, free_port, servers
+from .serving import Server, Servers, reserved_ports, servers
 from .upstream import Upstream, upstream
 
 CALLERS = 6
@@ -37,14 +37,14 @@ MOMENTS: tuple[Moment | None, ...] = (None, None, "accepted", "word", "answered"
 
 
 class Attack:
-    """One store, its clients, and `count` servers at a time; `shared` chats are spoken in by all clients."""
+    """One store, its clients, and a server at each of its ports. All clients speak in `shared` of the chats."""
 
     def __init__(
         self,
         started: Servers,
         model: Upstream,
+        ports: list[int],
         seed: int,
-        count: int = 1,
         shared: int = 2,
         moments: Sequence[Moment | None] = MOMENTS,
     ) -> None:
@@ -55,14 +55,14 @@ class Attack:
         self._servers = started
         self._model = model
         self._moments = moments
-        self._ports = [free_port(self.chance) for _ in range(count)]
+        self._ports = ports
         self._living: list[Server] = []
-        self._checkpoint_seconds = [0.0] * count
+        self._checkpoint_seconds = [0.0] * len(ports)
         self._enough = asyncio.Event()
         self._talking: list[asyncio.Task[None]] = []
         self._numbers = itertools.count()
         self._store: Store | None = None
-        urls = [f"http://127.0.0.1:{port}" for port in self._ports]
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
         everybodys = [self._chat(shared=True) for _ in range(shared)]
         self._callers = [
             Caller(self.ledger, urls, f"{seed}-{which}", [*self._own(), *everybodys], self._chat)
@@ -217,13 +217,17 @@ def _at(moment: Moment, count: int, strike: Callable[[], None]) -> Callable[[Mom
 
 
 @asynccontextmanager
-async def attacked(seed: int, disk: Path | None = None, **how: Any) -> AsyncIterator[Attack]:
-    """Servers on one store, and clients that speak to them; `how` is Attack's. The store is on this disk, or
-    in memory where the system offers that: `kill -9` loses nothing of it, and other people's disk traffic
-    does not decide how late a checkpoint is."""
+async def attacked(
+    seed: int, disk: Path | None = None, *, count: int = 1, **how: Any
+) -> AsyncIterator[Attack]:
+    """`count` servers on one store, and clients that speak to them; `how` is Attack's.
+
+    The store is on this disk, or in memory where the system offers that: `kill -9` loses nothing of it, and
+    other people's disk traffic does not decide how late a checkpoint is.
+    """
     with _directory(disk) as directory, upstream(directory) as model:
-        with servers(directory / "home", model.url) as started:
-            attack = Attack(started, model, seed, **how)
+        with servers(directory / "home", model.url) as started, reserved_ports(count) as ports:
+            attack = Attack(started, model, ports, seed, **how)
             try:
                 await attack.begin()
                 yield attack

@@ -4,22 +4,21 @@ A warm process that has imported everything forks them, so that a restart costs 
 from there on each is the command itself: its own arguments, its own environment, its own pipe. `cold` starts
 the installed program instead.
 
-A port is chosen below the range from which the system takes ports for outgoing connections: between a kill
-and a restart nobody else gets it, and no client that tries again reaches itself.
+A port is reserved for as long as it is needed: between a kill and a restart nobody else gets it, neither
+another test nor an outgoing connection (of a client that would then reach itself).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -141,16 +140,15 @@ def servers(home: Path, model_url: str) -> Iterator[Servers]:
         process.wait(10)
 
 
-def free_port(chance: random.Random) -> int:
-    """A port that nobody uses and no outgoing connection gets."""
-    while True:
-        port = chance.randrange(20_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+@contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Ports that only servers get: they are bound here, without listening, and may be bound once more."""
+    with ExitStack() as sockets:
+        reserved = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for each in reserved:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+        yield [each.getsockname()[1] for each in reserved]
 
 
 def _warm_up() -> None:

@@ -6,6 +6,7 @@ said, once. `attacking.py` says who takes part, `exchanges.py` what counts as ac
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from .conftest import Tell
 from .exchanges import Moment
 from .mutants import ALL, NAME
 from .sizes import Size, short_and_soak
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets two sockets share a port so")
 
 
 @short_and_soak(Size("short", 12, 12.0), Size("soak", 300))

@@ -8,11 +8,16 @@ dead one was doing.
 
 from __future__ import annotations
 
+import sys
 import time
+
+import pytest
 
 from .attacking import attacked
 from .conftest import Tell
 from .sizes import Size, short_and_soak
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets two sockets share a port so")
 
 
 @short_and_soak(Size("short", 8, 8.0), Size("soak", 100))

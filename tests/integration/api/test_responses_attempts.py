@@ -1,0 +1,32 @@
+"""A response that had to be answered more than once shows its last attempt, not an earlier one's words."""
+
+from __future__ import annotations
+
+from holdfast.errors import ModelError
+from holdfast.models.scripted import ScriptedModel
+from tests.integration.api.chatting import until
+from tests.integration.api.conftest import StartServer
+from tests.integration.api.responding import finished, respond, resumed, spoken
+
+KEY = {"Idempotency-Key": "m-1"}
+
+
+async def test_an_attempt_that_said_nothing_is_not_shown_with_the_words_of_the_one_before(
+    start_server: StartServer,
+) -> None:
+    cut, silent = ("one two", ModelError("it broke off")), ModelError("it is down")
+    server = await start_server(ScriptedModel([cut, silent, "three"]))
+
+    first = await respond(server, background=True, headers=KEY)
+    assert spoken(await finished(server, first["id"], "failed")) == "one two"
+
+    again = await respond(server, background=True, headers=KEY)
+    assert again["id"] == first["id"]
+    await until(lambda: server.model.calls == 2, "the model is asked again")
+    failed = await finished(server, first["id"], "failed")
+    assert spoken(failed) == ""
+    *_, last = await resumed(server, first["id"])
+    assert (last["type"], spoken(last["response"])) == ("response.failed", "")
+
+    await respond(server, background=True, headers=KEY)
+    assert spoken(await finished(server, first["id"])) == "three"
