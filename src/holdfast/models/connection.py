@@ -32,6 +32,7 @@ BACKOFF_SECONDS = (0.25, 1.0)
 SHORT_WAIT_SECONDS = 5.0
 QUESTION_SECONDS = 5.0
 REFUSAL_BYTES = 64 * 1024
+OLLAMA_PORT = 11434
 LARGE_BODY = 2**20  # aiohttp warns about larger ones given as bytes
 
 
@@ -67,6 +68,11 @@ class Connection:
     def where(self) -> str:
         """The address, for people: neither login nor query."""
         return str(self._base.with_query(None))
+
+    @property
+    def is_ollama(self) -> bool:
+        """Is this where Ollama listens, as far as its port tells?"""
+        return self._base.port == OLLAMA_PORT
 
     def shown(self, text: str) -> str:
         """The upstream's words, fit to be shown."""
@@ -206,7 +212,7 @@ class Connection:
         return self._base.with_path(f"{self._base.path.rstrip('/')}/{path}", keep_query=True)
 
     def _check(self) -> str:
-        if self._base.port == 11434:
+        if self.is_ollama:
             return "is Ollama running (`ollama serve`)?"
         return "is the server running, and is [model] base_url right?"
 

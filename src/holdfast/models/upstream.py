@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -86,6 +87,8 @@ class Upstream:
         return known[1]
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
+        if self._connection.is_ollama:
+            request = replace(request, options=_as_ollama_says(request.options))
         body = request_body(request, await self._name(request.model))
         headers = {"X-Holdfast-Purpose": request.purpose.value}
         if request.idempotency_key:
@@ -136,6 +139,14 @@ class Upstream:
             if answer.finished:
                 return b""  # only usage could have followed
             self._connection.fail(problem, begun=not isinstance(problem, TimeoutError))
+
+
+def _as_ollama_says(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Ollama knows a limit on tokens by its old name only, and ignores the new one without a word."""
+    if "max_completion_tokens" not in options or "max_tokens" in options:
+        return options
+    named = dict(options)
+    return {"max_tokens": named.pop("max_completion_tokens"), **named}
 
 
 async def _reach_end(response: aiohttp.ClientResponse) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from holdfast.errors import ModelError
 from holdfast.models.base import ModelRequest, Purpose
+from holdfast.models.connection import Connection
 from holdfast.models.reply import fold
-from holdfast.models.upstream import Upstream
+from holdfast.models.upstream import Upstream, _as_ollama_says
 from tests.unit.models.asking import ASKED, KEY, answer, refusal
 from tests.unit.models.mock_upstream import (
     MockUpstream,
@@ -302,3 +303,19 @@ async def test_a_choice_of_several_is_whole_when_all_are(server: MockUpstream, u
     server.answers = [says([*both, *ends]), says([*both, ends[0]])]
     assert len(await answer(upstream, request)) == 4
     assert "ended early" in str(await refusal(upstream, request))
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ({"max_completion_tokens": 5, "seed": 1}, {"max_tokens": 5, "seed": 1}),
+        ({"max_completion_tokens": 5, "max_tokens": 6}, {"max_completion_tokens": 5, "max_tokens": 6}),
+        ({"seed": 1}, {"seed": 1}),
+    ],
+)
+def test_ollama_is_told_a_limit_on_tokens_by_the_name_it_knows(
+    options: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    assert _as_ollama_says(options) == sent
+    assert Connection("http://127.0.0.1:11434/v1").is_ollama
+    assert not Connection("http://127.0.0.1:8000/v1").is_ollama

@@ -4,8 +4,8 @@ Every field that is read here is checked, and a refusal names it. Fields nobody 
 as they are. Where the two APIs differ:
 
 - `max_output_tokens` is sent as `max_completion_tokens`. OpenAI refuses `max_tokens` for its reasoning
-  models, and refuses both at once; vLLM and llama.cpp understand either. Ollama knows only `max_tokens` and
-  ignores the other without a word; that name has to change where it is known who is asked.
+  models, and refuses both at once; vLLM and llama.cpp understand either. Ollama knows only `max_tokens`:
+  `models/upstream.py`, which knows who is asked, says it that way.
 - `truncation` and `context_management` say how to make room in the context. holdfast compacts by itself.
 - `store`, `metadata`, `background`, `include` and `stream` are for holdfast, not for the model.
 - `prompt`, a template kept at OpenAI, cannot be had.
@@ -97,7 +97,7 @@ def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> Respons
         instructions=text(body, "instructions"),
         options=options,
         echo=_echo(body, metadata, store),
-        model=given_name(body["model"], "model") if body.get("model") is not None else None,
+        model=given_name(body["model"], "model") if body.get("model") not in (None, "") else None,
         stream=flag(body, "stream", False),
         store=store,
         background=background,
