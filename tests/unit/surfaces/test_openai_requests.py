@@ -148,7 +148,6 @@ def test_the_input_may_be_left_out_where_a_conversation_goes_on() -> None:
         ({"input": 7}, "input", "text or a list"),
         ({"input": [{"type": "computer_call"}]}, "input[0].type", "computer_call"),
         ({"model": 7}, "model", "text"),
-        ({"model": ""}, "model", "empty"),
         ({"instructions": ["x"]}, "instructions", "text, not a list"),
         ({"stream": "yes"}, "stream", "true or false"),
         ({"store": 1}, "store", "true or false"),
