@@ -192,6 +192,7 @@ async def everything(store: Store) -> dict[str, Any]:
         "drafts": [await store.drafts(turn.id) for line in turns for turn in line],
         "events": await all_events(store),
         "nodes": await store.nodes(gone=True),
+        "processes": (await store.processes(None, limit=1000)).items,
         "keys": [await store.key(key.id) for key in await store.keys(None)],
         "statistics": await store.statistics(None),
     }

@@ -11,6 +11,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.keys import ApiKey, Scope, new_key
 from holdfast.domain.nodes import Node, NodeKind
+from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.turns import Settlement, TurnBegun, TurnStatus
 from holdfast.errors import BadInput, HoldfastError, StoreClosed
 from holdfast.platforms import identity
@@ -185,6 +186,21 @@ def a_key(store: Store) -> tuple[ApiKey, bytes]:
     return key, token.hash
 
 
+def a_process(store: Store, begun: TurnBegun) -> Process:
+    return Process(
+        id="proc_1",
+        owner=OWNER,
+        conversation_id=begun.session.conversation_id,
+        session_id=begun.session.id,
+        identity=identity(),
+        command="sleep 1",
+        cwd="/",
+        state=ProcessState.STARTING,
+        started_at=store.now(),
+        supervisor=begun.lease.node_id,
+    )
+
+
 Verb = Callable[[Store, TurnBegun, Path], Awaitable[object]]
 
 VERBS: dict[str, Verb] = {
@@ -259,6 +275,20 @@ VERBS: dict[str, Verb] = {
     "reset_session": lambda s, b, _: s.reset_session(b.session.id),
     "judge_session": lambda s, b, _: s.judge_session(None, b.session.id),
     "date_sessions": lambda s, b, _: s.date_sessions(),
+    "add_process": lambda s, b, _: s.add_process(a_process(s, b)),
+    "process_started": lambda s, b, _: s.process_started("proc_1", identity()),
+    "sample_processes": lambda s, b, _: s.sample_processes([]),
+    "process_finished": lambda s, b, _: s.process_finished("proc_1", 0),
+    "end_process": lambda s, b, _: s.end_process("proc_1", ProcessState.LOST),
+    "request_stop": lambda s, b, _: s.request_stop(None, "proc_1", "late"),
+    "request_stops": lambda s, b, _: s.request_stops(None, b.session.conversation_id, "late"),
+    "pin_process": lambda s, b, _: s.pin_process(None, "proc_1", None),
+    "claim_process": lambda s, b, _: s.claim_process("proc_1", b.lease.node_id, None),
+    "process": lambda s, b, _: s.process(None, "proc_1"),
+    "processes": lambda s, b, _: s.processes(None),
+    "unended_processes": lambda s, b, _: s.unended_processes(identity()),
+    "unknown_processes": lambda s, b, _: s.unknown_processes(["proc_1"]),
+    "prune_processes": lambda s, b, _: s.prune_processes(s.now()),
     "changed": lambda s, b, _: s.changed(0, 0),
     "backup": lambda s, b, tmp_path: s.backup(tmp_path / "copy.db"),
     "check": lambda s, b, _: s.check(),

@@ -102,6 +102,8 @@ MAY_SCAN = {
     "ended_sessions_say_why",
     "gap_free_numbers",
     "owners_agree",
+    "processes_in_known_states",
+    "running_processes_are_identified",
     "requests_have_turns",
     "tips_are_newest",
     "turns_hold_leases",
@@ -113,6 +115,7 @@ BOUNDED = {"alive_of_all", "prune_drafts", "prune_events", "prune_requests"}
 SMALL_INDEXES = {
     "conversations_held",
     "nodes_unsettled",
+    "processes_unended",
     "sessions_attached",
     "sessions_due",
     "turns_running",

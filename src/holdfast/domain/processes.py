@@ -34,6 +34,8 @@ SHOWN_OF_A_COMMAND = 60
 
 BUSY_SHARE = 0.02
 """The part of one CPU that a tree must use to count as busy: an idle server wakes up now and then."""
+BUSY_SECONDS = 0.03
+"""And at least this much, however close two samples are: the kernel counts in hundredths."""
 BUSY_BYTES = 4096
 """What a tree must read or write between two samples to count as busy."""
 
@@ -185,8 +187,7 @@ def activity_between(before: Sample | None, after: Sample) -> str | None:
         return None
     if after.output_bytes > before.output_bytes:
         return "it wrote output"
-    passed = max(after.at - before.at, 0.001)
-    if after.cpu_seconds - before.cpu_seconds >= BUSY_SHARE * passed:
+    if after.cpu_seconds - before.cpu_seconds >= max(BUSY_SECONDS, BUSY_SHARE * (after.at - before.at)):
         return "it used the CPU"
     if after.io_bytes - before.io_bytes >= BUSY_BYTES:
         return "it read or wrote files"

@@ -41,8 +41,8 @@ WHERE conversation = :conversation AND ended_at IS NULL ORDER BY no;
 
 -- name: unended_processes
 -- Those of a machine, by its name or because they belong to its present boot.
-SELECT {process_columns} FROM processes
-WHERE ended_at IS NULL AND (host = :host OR boot_id = :boot_id) ORDER BY no;
+SELECT {process_columns} FROM processes INDEXED BY processes_unended
+WHERE ended_at IS NULL AND (host = :host OR boot_id = :boot_id) ORDER BY +no;
 
 -- name: process_started
 -- Only one that is starting.
