@@ -37,7 +37,7 @@ MOMENTS: tuple[Moment | None, ...] = (None, None, "accepted", "word", "answered"
 
 
 class Attack:
-    """One store, its clients, and a server at each of its ports. All clients speak in `shared` of the chats."""
+    """One store, its clients, and a server at each port. All clients speak in `shared` of the chats."""
 
     def __init__(
         self,
