@@ -89,6 +89,20 @@ class RequestKey:
     """No key was given: the body stands for itself. Only a request that says it is a `retry` is then taken
     for the newest one with this body, and only for IMPLIED_FOR; any other is a new one."""
     retry: bool = False
+    named: bytes = b""
+    """A hash of how the request names its conversation; empty: it names none."""
+
+    @property
+    def fingerprint(self) -> bytes:
+        """What is kept of a request to recognise it by."""
+        return self.body_hash + self.named
+
+    def is_same_body(self, fingerprint: bytes) -> bool:
+        return fingerprint[: len(self.body_hash)] == self.body_hash
+
+    def names_the_same(self, fingerprint: bytes) -> bool:
+        """Does it name its conversation as that request did, or not at all?"""
+        return not self.named or fingerprint[len(self.body_hash) :] == self.named
 
 
 IMPLIED_FOR = timedelta(minutes=10)

@@ -353,3 +353,15 @@ async def test_the_same_key_and_words_in_another_conversation_are_refused_not_an
     other = {**headers, "x-holdfast-session-key": "chat:2"}
     second = await server.client.post("/v1/chat/completions", json=body, headers=other)
     assert (second.status_code, second.headers["x-should-retry"]) == (409, "false")
+
+
+async def test_a_retry_may_name_its_conversation_by_the_id_that_it_has_learnt(server: Running) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    key = {"idempotency-key": "m1"}
+    first = await server.client.post("/v1/chat/completions", json=body, headers=key)
+    for name in ("x-holdfast-session-id", "x-holdfast-conversation-id"):
+        named = {**key, "x-holdfast-session-id": first.headers[name]}
+        again = await server.client.post("/v1/chat/completions", json=body, headers=named)
+        assert again.json()["holdfast"]["turn_id"] == first.json()["holdfast"]["turn_id"]
+    unnamed = await server.client.post("/v1/chat/completions", json=body, headers=key)
+    assert unnamed.json()["holdfast"]["turn_id"] == first.json()["holdfast"]["turn_id"]

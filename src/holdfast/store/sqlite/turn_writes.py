@@ -143,10 +143,15 @@ def _known_request(tx: Transaction, request: TurnRequest) -> Turn | None:
     row = tx.one(Q.turn_by_request, owner=request.owner, route=key.route, key=key.key, since=since)
     if row is None:
         return None
-    *columns, body_hash = row
-    if body_hash != key.body_hash:
-        raise RequestMismatch(key.key)
+    *columns, fingerprint = row
     turn = to_turn(columns)
+    if not key.is_same_body(fingerprint):
+        raise RequestMismatch(key.key)
+    if not key.names_the_same(fingerprint):
+        # By another name it may still mean that turn's conversation; in any other it is another request.
+        named = reach(tx, request.owner, request.address)
+        if named is None or named.seen.conversation_id != turn.conversation_id:
+            raise RequestMismatch(key.key)
     if key.implied and not _is_newest(tx, turn):
         return None  # somebody has spoken since: who says the same words again means them
     return turn
@@ -224,7 +229,7 @@ def _start(
             owner=request.owner,
             route=key.route,
             key=key.key,
-            body_hash=key.body_hash,
+            body_hash=key.fingerprint,
             turn=request.turn_id,
             now=tx.now,
         )

@@ -81,13 +81,13 @@ def request_key(call: Call, route: str, body: bytes) -> RequestKey:
     """What makes this request the same when it comes again: its Idempotency-Key, or, for a retry of the
     official SDK, its body and the conversation it names."""
     named = "\0".join(call.header(*names) or "" for names in (SESSION_ID, SESSION_KEY))
-    # The same words in another conversation are another request: the key of one must not answer the other.
-    digest = sha256(f"{named}\0".encode() + body).digest()
+    digest = sha256(body).digest()
     key = call.header(IDEMPOTENCY_KEY)
     if key is not None:
-        return RequestKey(route, check_name("an Idempotency-Key", key), digest)
+        names = sha256(named.encode()).digest()[:16] if named.strip("\0") else b""
+        return RequestKey(route, check_name("an Idempotency-Key", key), digest, named=names)
     count = call.header(RETRY_COUNT) or "0"
-    implied = sha256(f"{call.caller.key_id}\0".encode() + digest).hexdigest()
+    implied = sha256(f"{call.caller.key_id}\0{named}\0".encode() + digest).hexdigest()
     return RequestKey(
         route, f"body:{implied}", digest, implied=True, retry=count.isdecimal() and int(count) > 0
     )
