@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -19,6 +19,7 @@ from openai import APIConnectionError, APIError, AsyncOpenAI
 
 from .exchanges import Chat, Exchange, Hearing, Ledger
 from .serving import API_KEY
+from .wire import Broken, Refused, connection, data_of, refusal_of
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 KINDS = ("key", "alias", "id", "conversation", "history", "previous", "in conversation")
@@ -30,16 +31,6 @@ TWICE = 0.05
 """How often a message is sent twice at the same moment."""
 HANGS_UP = 0.05
 """How often a client leaves a stream by itself, to try again at once."""
-
-
-class Broken(Exception):
-    """The connection ended before the answer did."""
-
-
-class Refused(Exception):
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(f"{status} {code}: {message}")
-        self.code = code
 
 
 class Persistent(AsyncOpenAI):
@@ -179,7 +170,7 @@ class Caller:
     async def _complete(
         self, server: int, exchange: Exchange, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> None:
-        async with _connection(
+        async with connection(
             self._http.post(self._urls[server] + CHAT, json=body, headers=headers)
         ) as answer:
             await self._accepted(exchange, answer)
@@ -197,7 +188,7 @@ class Caller:
 
     async def _hear_chunks(self, hearing: Hearing, answer: aiohttp.ClientResponse) -> None:
         patience = self._patience()
-        async for data in _data(answer):
+        async for data in data_of(answer):
             if data == b"[DONE]":
                 return
             self._hear_chunk(hearing, msgspec.json.decode(data))
@@ -222,7 +213,7 @@ class Caller:
 
     async def _respond(self, hearing: Hearing, body: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         url = self._urls[hearing.server] + RESPONSES
-        async with _connection(self._http.post(url, json=body, headers=headers)) as answer:
+        async with connection(self._http.post(url, json=body, headers=headers)) as answer:
             await self._accepted(hearing.exchange, answer)
             await self._hear_events(hearing, answer)
 
@@ -231,7 +222,7 @@ class Caller:
         patience = self._patience()
         self._ledger.listens(hearing)
         try:
-            async for data in _data(answer):
+            async for data in data_of(answer):
                 event = msgspec.json.decode(data)
                 status = self._hear_event(hearing, event)
                 if status:
@@ -283,9 +274,9 @@ class Caller:
                 query = "?stream=true"
             url = f"{self._urls[hearing.server]}{RESPONSES}/{exchange.response}{query}"
             try:
-                async with _connection(self._http.get(url)) as answer:
+                async with connection(self._http.get(url)) as answer:
                     if answer.status != 200:
-                        raise await _refusal(answer)
+                        raise await refusal_of(answer)
                     status = await self._hear_events(hearing, answer)
                 break
             except Broken:
@@ -298,9 +289,9 @@ class Caller:
     async def _compare_cut(self, exchange: Exchange, hearing: Hearing) -> None:
         """What is kept of a response that was cut short is what was heard, more of it or less."""
         url = f"{self._urls[hearing.server]}{RESPONSES}/{exchange.response}"
-        async with _connection(self._http.get(url)) as answer:
+        async with connection(self._http.get(url)) as answer:
             if answer.status != 200:
-                raise await _refusal(answer)
+                raise await refusal_of(answer)
             response = msgspec.json.decode(await answer.read())
         kept = text_of(response)
         if response["status"] in ("incomplete", "failed") and not (
@@ -371,7 +362,7 @@ class Caller:
 
     async def _accepted(self, exchange: Exchange, answer: aiohttp.ClientResponse) -> None:
         if answer.status != 200:
-            raise await _refusal(answer)
+            raise await refusal_of(answer)
         self._accepted_by(exchange, answer.headers)
 
     def _accepted_by(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
@@ -397,40 +388,3 @@ def text_of(response: Any) -> str:
         for part in item["content"]
         if part["type"] == "output_text"
     )
-
-
-class _connection:
-    """An HTTP exchange whose end before its time is `Broken`."""
-
-    def __init__(self, request: Any) -> None:
-        self._request = request
-
-    async def __aenter__(self) -> aiohttp.ClientResponse:
-        try:
-            answer: aiohttp.ClientResponse = await self._request.__aenter__()
-        except (aiohttp.ClientError, OSError) as error:
-            raise Broken from error
-        return answer
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
-    ) -> None:
-        await self._request.__aexit__(kind, error, trace)
-        if isinstance(error, (aiohttp.ClientError, OSError)) and not isinstance(error, TimeoutError):
-            raise Broken from error
-
-
-async def _data(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """What the events of a stream carry."""
-    async for line in answer.content:
-        if line.startswith(b"data: "):
-            yield line[6:].strip()
-
-
-async def _refusal(answer: aiohttp.ClientResponse) -> Refused:
-    body = await answer.read()
-    try:
-        error = msgspec.json.decode(body)["error"]
-        return Refused(answer.status, error["code"], error["message"])
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return Refused(answer.status, "not in OpenAI's shape", body.decode(errors="replace")[:200])
