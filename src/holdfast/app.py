@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Generator, Mapping
 from dataclasses import fields
 from datetime import timedelta
@@ -23,6 +24,7 @@ from .domain.conversations import Address
 from .domain.events import Event
 from .domain.names import DEFAULT_OWNER, check_name
 from .domain.nodes import BeatWatch, NodeKind
+from .domain.processes import ProcessLimits
 from .domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from .domain.sessions import EndReason
 from .errors import BadInput, StoreError
@@ -34,6 +36,7 @@ from .runtime.pruner import Pruner
 from .runtime.reaper import Reaper
 from .runtime.resetter import Resetter
 from .runtime.signals import ExitSignals
+from .runtime.supervisor import Supervisor
 from .runtime.sweeper import Sweeper
 from .settings import Settings, database_path, load
 from .store.base import Retention, Store
@@ -86,6 +89,28 @@ def _policy(settings: Settings, differs: Mapping[str, Any], source: str = "") ->
     )
 
 
+def process_limits_of(settings: Settings) -> ProcessLimits:
+    processes = settings.processes
+    return ProcessLimits(
+        max_block=timedelta(minutes=processes.max_block_minutes),
+        active_window=timedelta(seconds=processes.active_window_seconds),
+        stop_on_reset=processes.on_reset == "stop",
+        grace=timedelta(seconds=processes.grace_seconds),
+    )
+
+
+def processes_directory(settings: Settings) -> Path:
+    """Where the shims of background processes keep their records and logs: beside the database."""
+    database = database_path(settings.store.url).absolute()
+    return database.with_name(f"{database.name}.processes")
+
+
+def command_environment(settings: Settings, kind: NodeKind) -> Mapping[str, str]:
+    """What commands find in their environment: this program's, without the keys of a server."""
+    hidden = {"HOLDFAST_API_KEY", settings.model.api_key_env} if kind is NodeKind.SERVER else set()
+    return {name: value for name, value in os.environ.items() if name not in hidden}
+
+
 async def open_store(settings: Settings) -> Store:
     """The store that the settings mean. Engines are imported when they are used."""
     from .store.sqlite.engine import open_store as open_sqlite
@@ -131,8 +156,21 @@ class Holdfast:
             self.reaper, sweep_seconds, Pruner(store, retention_of(self.settings)), self.resetter
         )
         self.leases = LeaseKeeper(store, self.keeper, self.reaper)
+        self.supervisor = Supervisor(
+            store,
+            own_node=lambda: self.keeper.node_id,
+            directory=processes_directory(self.settings),
+            limits=process_limits_of(self.settings),
+            environment=command_environment(self.settings, self._kind),
+            kept=timedelta(days=self.settings.retention.events_days),
+        )
         self._workshop = Workshop(
-            store, self.keeper, self.leases, self.owner, self.settings.server.busy_wait_seconds
+            store,
+            self.keeper,
+            self.leases,
+            self.supervisor,
+            self.owner,
+            self.settings.server.busy_wait_seconds,
         )
         try:
             await self.keeper.join()
@@ -142,6 +180,8 @@ class Holdfast:
                 await self.resetter.date_all()
                 await self.sweeper.sweep_once()  # whatever an earlier run of this program left comes first
                 self.sweeper.start()
+                await self.supervisor.supervise_once()  # so are the processes that it left running
+                self.supervisor.start_loop()
         except BaseException:
             await self.stop()
             raise
@@ -156,6 +196,7 @@ class Holdfast:
         try:
             async with asyncio.timeout(self.settings.server.drain_seconds):
                 await self.sweeper.stop()
+                await self.supervisor.stop_loop()
                 await self.keeper.leave(reason)
         except (TimeoutError, StoreError) as error:
             log.warning("could not leave in good order (%s); the next sweep settles what is left", error)

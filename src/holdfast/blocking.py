@@ -25,9 +25,11 @@ from .app import Holdfast, effective_settings
 from .domain.events import Event
 from .domain.messages import Message
 from .domain.names import DEFAULT_OWNER
+from .domain.processes import Process
 from .domain.sessions import EndReason
 from .errors import StoreClosed
 from .handles import Content, LiveSession, LiveTurn
+from .runtime.launcher import Command
 from .runtime.lease_keeper import own_turns
 from .runtime.signals import ExitSignals
 
@@ -150,6 +152,15 @@ class BlockingSession:
 
     def fork(self, *, key: str | None = None, up_to: int | None = None) -> BlockingSession:
         return BlockingSession(self._loop, self._loop.call(self._live.fork(key=key, up_to=up_to)))
+
+    def spawn(self, command: Command, cwd: str | Path | None = None, *, stdin: bool = False) -> Process:
+        return self._loop.call(self._live.spawn(command, cwd, stdin=stdin))
+
+    def watch(self, pid: int) -> Process:
+        return self._loop.call(self._live.watch(pid))
+
+    def processes(self, *, running: bool | None = None) -> list[Process]:
+        return self._loop.call(self._live.processes(running=running))
 
 
 class BlockingTurn:

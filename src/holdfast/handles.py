@@ -16,6 +16,7 @@ import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -25,11 +26,14 @@ from .domain.ids import new_id
 from .domain.leases import Lease
 from .domain.messages import Message, MessageStatus, NewMessage, new_messages
 from .domain.names import check_name
+from .domain.processes import Process
 from .domain.sessions import EndReason, Session
 from .domain.turns import RequestKey, Settlement, Turn, TurnBegun, TurnOutdated, TurnRequest, TurnStatus
 from .errors import BadInput, LeaseLost, StoreError
+from .runtime.launcher import Command
 from .runtime.lease_keeper import LeaseKeeper, own_turns
 from .runtime.node_keeper import NodeKeeper
+from .runtime.supervisor import Supervisor
 from .store.base import Store
 
 Content = str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
@@ -42,6 +46,7 @@ class Workshop:
     store: Store
     keeper: NodeKeeper
     leases: LeaseKeeper
+    supervisor: Supervisor
     owner: str
     busy_wait_seconds: float
 
@@ -137,6 +142,45 @@ class LiveSession:
             return LiveSession(workshop, forked, attached)
 
         return await workshop.keeper.as_living(fork)
+
+    # --- processes ---------------------------------------------------------------------------------
+
+    async def spawn(self, command: Command, cwd: str | Path | None = None, *, stdin: bool = False) -> Process:
+        """Start a command in the background, known to everybody as this session's.
+
+        A text is given to the shell, a list is run as it is. It outlives this program; `stdin`: it can be
+        written to.
+        """
+        workshop = self._workshop
+
+        async def start() -> Process:
+            return await workshop.supervisor.start(
+                workshop.owner, await self._tip(), command, cwd, stdin=stdin
+            )
+
+        return await workshop.keeper.as_living(start)
+
+    async def watch(self, pid: int) -> Process:
+        """Look after a process of this machine and user that was started elsewhere, as this session's."""
+        workshop = self._workshop
+
+        async def watch() -> Process:
+            return await workshop.supervisor.watch(workshop.owner, await self._tip(), pid)
+
+        return await workshop.keeper.as_living(watch)
+
+    async def processes(self, *, running: bool | None = None) -> list[Process]:
+        """What this conversation's sessions have started, newest first; only what (not) runs any more."""
+        workshop = self._workshop
+        page = await workshop.store.processes(
+            workshop.owner, conversation_id=self.conversation_id, limit=1000
+        )
+        seen = [await workshop.supervisor.seen(each) for each in page.items]
+        return [each for each in seen if running is None or each.ended is not running]
+
+    async def _tip(self) -> str:
+        place = await self._workshop.store.resolve(self._workshop.owner, Address(id=self.conversation_id))
+        return place.tip.id
 
 
 class LiveTurn:

@@ -16,6 +16,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from .domain.keys import TOOLS
 from .errors import BadSetting
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
@@ -95,6 +96,12 @@ class ModelSettings:
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
     system_prompt: str = _setting("", "instructions for every turn")
+    tools: tuple[str, ...] = _setting(
+        (),
+        "what the server may do for a model or a client whose key allows it; empty: nothing",
+        shape=re.compile("|".join(TOOLS)),
+        such_as=" or ".join(TOOLS),
+    )
 
 
 @dataclass(frozen=True, slots=True)

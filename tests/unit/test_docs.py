@@ -24,6 +24,7 @@ import holdfast
 from holdfast import app, blocking, errors, handles, settings
 from holdfast.domain.events import EVENT_MEANINGS, Event, EventType
 from holdfast.domain.messages import Message
+from holdfast.domain.processes import PROCESS_TRANSITIONS
 from holdfast.domain.sessions import Session, SessionState
 from holdfast.domain.turns import TRANSITIONS
 from holdfast.store.base import Store
@@ -187,6 +188,8 @@ def test_the_state_machines_are_the_ones_that_are_enforced() -> None:
     parts = sections(page("explanation/state-machines.md"))
     enforced = {(old.value, new.value) for old, following in TRANSITIONS.items() for new in following}
     assert transitions_in(parts["A turn"]) == enforced
+    steps = {(old.value, new.value) for old, following in PROCESS_TRANSITIONS.items() for new in following}
+    assert transitions_in(parts["A process"]) == steps
     assert missing(set(SessionState), set(rows(parts["What a reader is told"]))) == {}
 
 

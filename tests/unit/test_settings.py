@@ -134,7 +134,9 @@ def test_a_table_that_was_given_is_not_shared_with_its_giver() -> None:
         ("[model.window]\na = 512", "there is no setting model.window; did you mean model.windows?"),
         ("[sever]\nport = 1", "there is no section [sever]; did you mean server?"),
         ("server = 1", "[server] must be a table of settings, not 1"),
-        ("[agent]\ntools = ['terminal']", "there is no setting agent.tools"),
+        ("[agent]\ntools = ['shell']", "agent.tools has 'shell'; each must look like terminal or process"),
+        ("[processes]\non_reset = 'kill'", "processes.on_reset must be one of stop, keep, not 'kill'"),
+        ("[processes]\nmax_block_minutes = -1", "processes.max_block_minutes must be at least 0, not -1"),
     ],
 )
 def test_an_impossible_setting_is_named_with_its_file_and_what_it_should_be(text: str, said: str) -> None:

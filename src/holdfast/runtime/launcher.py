@@ -23,12 +23,12 @@ from ..domain.processes import Process, ProcessState, check_command, shown
 from ..errors import BadInput
 from ..platforms import described, identity, owner_of, running_processes, start_of
 from ..store.base import Store
-from . import shim
 from .process_files import Begun, ProcessFiles
 from .process_looks import MARK
 
 log = logging.getLogger(__name__)
 
+SHIM = str(Path(__file__).with_name("shim.py"))
 START_SECONDS = 30.0
 """How long a shim may take to begin; then the start is given up for good."""
 
@@ -99,7 +99,7 @@ class Launcher:
         def run() -> None:
             files.make()
             subprocess.run(
-                [sys.executable, "-I", "-S", shim.__file__, str(files.directory)],
+                [sys.executable, "-I", "-S", SHIM, str(files.directory)],
                 input=b"\0".join(spec),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -31,12 +31,13 @@ from ..domain.processes import (
     end_of,
     shown,
 )
-from ..errors import Conflict, HoldfastError, NotFound, StoreClosed, StoreError
+from ..errors import HoldfastError, NotFound, StoreClosed, StoreError
 from ..platforms import identity, running_processes, send_signal
 from ..store.base import Store
 from .launcher import START_SECONDS, Command, Launcher
-from .process_files import LogPart, ProcessFiles
-from .process_looks import Look, as_seen, is_here, look, members, sample
+from .process_files import ProcessFiles
+from .process_looks import Look, is_here, look, members, sample
+from .process_reader import POLL_SECONDS, ProcessReader
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,6 @@ LOG_BYTES = 4 * 2**20
 """How much of what a process says is kept, at most."""
 STOP_SECONDS = 10.0
 """How much longer than the grace a stop may take to be seen."""
-POLL_SECONDS = 0.05
 TICK_SECONDS = 0.5
 SAMPLES_PER_WINDOW = 12
 LONGEST_BETWEEN_SAMPLES = 5.0
@@ -77,7 +77,7 @@ class _Seen:
     listening: bool = False
 
 
-class Supervisor:
+class Supervisor(ProcessReader):
     def __init__(
         self,
         store: Store,
@@ -90,9 +90,8 @@ class Supervisor:
         log_bytes: int = LOG_BYTES,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
+        super().__init__(store, directory)
         self._own_node = own_node
-        self.directory = directory
         self.limits = limits
         self._launcher = Launcher(store, own_node, directory, environment, log_bytes)
         self._kept = kept
@@ -101,7 +100,7 @@ class Supervisor:
         """When SIGTERM was sent, for those that are being stopped."""
         self._seen: dict[str, _Seen] = {}
         self._next_sample = 0.0
-        self._next_forgetting = 0.0
+        self._next_forgetting = monotonic() + FORGET_EVERY_SECONDS / 10  # not in a program that runs once
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -209,7 +208,7 @@ class Supervisor:
         """Note what has begun or ended meanwhile; returns those that still run."""
         known = [process for process in mine if process.id not in self._launcher.starting]
         looks = (
-            await asyncio.to_thread(lambda: [look(each, self.directory) for each in known]) if known else []
+            await asyncio.to_thread(lambda: [look(each, self._directory) for each in known]) if known else []
         )
         running = []
         for process, found in zip(known, looks, strict=True):
@@ -243,7 +242,7 @@ class Supervisor:
     async def _give_up(self, process: Process, done: Supervised) -> bool:
         """A start that nobody finishes, because its node died: after a while it never will."""
         age = (self._store.now() - process.started_at).total_seconds()
-        if abs(age) < START_SECONDS or not ProcessFiles(self.directory, process.id).abandon():
+        if abs(age) < START_SECONDS or not ProcessFiles(self._directory, process.id).abandon():
             return False
         why = "it was never started: the node that was about to start it is gone"
         if await self._store.end_process(process.id, ProcessState.LOST, why=why):
@@ -282,7 +281,7 @@ class Supervisor:
 
     def _samples(self, running: Sequence[Process]) -> dict[str, Sample]:
         table = running_processes()
-        return {process.id: sample(process, table, self.directory) for process in running}
+        return {process.id: sample(process, table, self._directory) for process in running}
 
     async def forget_once(self) -> int:
         """Drop what ended long ago, and what is kept of processes that nobody knows any more."""
@@ -291,7 +290,7 @@ class Supervisor:
 
         def kept() -> list[str]:
             try:
-                return [name for name in os.listdir(self.directory) if name.startswith("proc_")]
+                return [name for name in os.listdir(self._directory) if name.startswith("proc_")]
             except FileNotFoundError:
                 return []
 
@@ -299,7 +298,7 @@ class Supervisor:
         unknown = await self._store.unknown_processes(ids) if ids else []
 
         def remove() -> int:
-            rubbish = [ProcessFiles(self.directory, id_) for id_ in unknown]
+            rubbish = [ProcessFiles(self._directory, id_) for id_ in unknown]
             dropped = [files for files in rubbish if files.shim_lives() is not True]
             for files in dropped:
                 files.remove()
@@ -374,40 +373,3 @@ class Supervisor:
             if not new:
                 break
         return len(reached)
-
-    # --- hearing from them -------------------------------------------------------------------------
-
-    async def seen(self, process: Process) -> Process:
-        """The process as it is right now, whoever has or has not noted it yet. Changes nothing."""
-        return await asyncio.to_thread(as_seen, process, self.directory, self._store.now())
-
-    async def wait(self, owner: str | None, process_id: str, timeout: float | None = None) -> Process:
-        """Wait until the command itself has ended, or time is up; returns the process as it is then."""
-        until = None if timeout is None else self._monotonic() + timeout
-        while True:
-            process = await self.seen(await self._store.process(owner, process_id))
-            if process.finished or (until is not None and self._monotonic() >= until):
-                return process
-            await asyncio.sleep(POLL_SECONDS)
-
-    async def log(
-        self, owner: str | None, process_id: str, *, after: int = 0, tail: int | None = None
-    ) -> LogPart:
-        """What it has said from byte `after` on; only the last `tail` lines."""
-        files = await self._files(owner, process_id)
-        return await asyncio.to_thread(lambda: files.log(after=after, tail=tail))
-
-    async def write(self, owner: str | None, process_id: str, text: str) -> None:
-        """Give it this as input. Conflict if it has ended, takes none, or does not read."""
-        files = await self._files(owner, process_id)
-        if (await self.seen(await self._store.process(owner, process_id))).finished:
-            raise Conflict(f"process {process_id} has ended; nobody would read it")
-        await asyncio.to_thread(files.write, text)
-
-    async def _files(self, owner: str | None, process_id: str) -> ProcessFiles:
-        process = await self._store.process(owner, process_id)
-        if process.watched:
-            raise Conflict(f"process {process_id} was started elsewhere; holdfast neither hears nor feeds it")
-        if not is_here(process, identity()):
-            raise Conflict(f"process {process_id} runs on {process.host}; what it says is kept there")
-        return ProcessFiles(self.directory, process_id)

@@ -15,10 +15,12 @@ from ..domain.keys import ApiKey
 from ..domain.messages import Message
 from ..domain.nodes import Liveness, Node
 from ..domain.notices import Notice
+from ..domain.processes import Process
 from ..domain.resets import Reason
 from ..domain.sessions import Session, SessionState
 from ..domain.turns import Turn
 from ..domain.why import Why
+from ..runtime.process_files import LogPart
 from ..store.base import Found, Statistics
 from .readings import Lineage
 
@@ -148,6 +150,41 @@ def event(value: Event) -> Object:
         "session_id": value.session_id,
         "turn_id": value.turn_id,
         "data": dict(value.data),
+    }
+
+
+def process(value: Process, active: bool, *, with_owner: bool = False) -> Object:
+    """`active`: did it do something lately, so that it may hold a reset up?"""
+    fields: Object = {
+        "id": value.id,
+        "session_id": value.session_id,
+        "conversation_id": value.conversation_id,
+        "host": value.host,
+        "pid": value.pid,
+        "command": value.command,
+        "cwd": value.cwd,
+        "state": value.state.value,
+        "exit_code": value.exit_code,
+        "active": active,
+        "activity": value.activity,
+        "started_at": time(value.started_at),
+        "last_active_at": time(value.last_active_at),
+        "ended_at": time(value.ended_at),
+        "stop_requested_at": time(value.stop_requested_at),
+        "stop_reason": value.stop_reason,
+        "pinned_until": time(value.pinned_until),
+        "watched": value.watched,
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def process_log(value: Process, part: LogPart) -> Object:
+    return {
+        "object": "process.log",
+        "id": value.id,
+        "text": part.text,
+        "next": part.next,
+        "dropped": part.dropped,
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...domain.messages import MessageStatus
 from ...domain.nodes import Liveness, NodeKind
+from ...domain.processes import ProcessState
 from ...domain.sessions import Edge, SessionState
 from ...domain.turns import TurnStatus
 
@@ -162,6 +163,27 @@ SCHEMAS: dict[str, Schema] = {
         created_at=TIME,
         delivered_at=MAYBE_TIME,
     ),
+    "Process": _object(
+        id=TEXT,
+        session_id=TEXT,
+        conversation_id=TEXT,
+        host=TEXT,
+        pid={"type": ["integer", "null"]},
+        command=TEXT,
+        cwd=TEXT,
+        state=one_of(*ProcessState),
+        exit_code={"type": ["integer", "null"]},
+        active=FLAG,
+        activity=MAYBE_TEXT,
+        started_at=TIME,
+        last_active_at=MAYBE_TIME,
+        ended_at=MAYBE_TIME,
+        stop_requested_at=MAYBE_TIME,
+        stop_reason=MAYBE_TEXT,
+        pinned_until=MAYBE_TIME,
+        watched=FLAG,
+    ),
+    "ProcessLog": _object(object={"const": "process.log"}, id=TEXT, text=TEXT, next=NUMBER, dropped=NUMBER),
     "Node": _object(
         id=TEXT,
         kind=one_of(*NodeKind),

@@ -28,7 +28,7 @@ REASONS = (EndReason.CLOSED, EndReason.COMPLETED, EndReason.NEW)
 
 async def end(call: Call) -> Reply:
     owner = owner_of(call)
-    body = await _fields(call, "reason")
+    body = await fields_of(call, "reason")
     reason = body.get("reason", EndReason.CLOSED)
     if reason not in REASONS:
         raise BadParameter("reason", f"must be one of {', '.join(REASONS)}, not {reason!r:.40}")
@@ -39,7 +39,7 @@ async def end(call: Call) -> Reply:
 
 async def cancel(call: Call) -> Reply:
     owner = owner_of(call)
-    await _fields(call)
+    await fields_of(call)
     name = call.path("id")
     place = await place_of(call.store, owner, name)
     turn_id = name if name.startswith("turn_") else place.tip.running_turn
@@ -51,7 +51,7 @@ async def cancel(call: Call) -> Reply:
 
 async def resume(call: Call) -> Reply:
     owner = owner_of(call)
-    await _fields(call)
+    await fields_of(call)
     session = await session_named(call.store, owner, call.path("id"))
     holdfast = call.services.holdfast
     resumed = await _when_free(
@@ -65,7 +65,7 @@ async def resume(call: Call) -> Reply:
 
 async def fork(call: Call) -> Reply:
     owner = owner_of(call)
-    body = await _fields(call, "up_to", "key")
+    body = await fields_of(call, "up_to", "key")
     up_to, key = body.get("up_to"), body.get("key")
     if up_to is not None and (not isinstance(up_to, int) or isinstance(up_to, bool)):
         raise BadParameter("up_to", f"must be the number of a message, not {kind(up_to)}")
@@ -105,7 +105,7 @@ async def _when_free(call: Call, act: Callable[[], Awaitable[T]]) -> T:
     return await call.services.holdfast.leases.when_free(act, wait_seconds)
 
 
-async def _fields(call: Call, *known: str) -> dict[str, Any]:
+async def fields_of(call: Call, *known: str) -> dict[str, Any]:
     """The body's fields that say something. One that is not known is refused: it was meant to."""
     body = await call.json(optional=True)
     for name in body:
@@ -115,7 +115,7 @@ async def _fields(call: Call, *known: str) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _body(**properties: dict[str, Any]) -> dict[str, Any]:
+def body_of(**properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -134,7 +134,7 @@ ROUTES = (
         end,
         "End an open session. After `new` the next message begins afresh, else it goes on.",
         parameters=(OWNER,),
-        body=_body(reason={**one_of(*REASONS), "default": EndReason.CLOSED.value}),
+        body=body_of(reason={**one_of(*REASONS), "default": EndReason.CLOSED.value}),
         body_optional=True,
         answer=ref("Session"),
     ),
@@ -144,7 +144,7 @@ ROUTES = (
         cancel,
         "Stop the conversation's running turn; what it had said is kept. Null: none was running.",
         parameters=(OWNER,),
-        body=_body(),
+        body=body_of(),
         body_optional=True,
         answer={"anyOf": [ref("Turn"), {"type": "null"}]},
     ),
@@ -154,7 +154,7 @@ ROUTES = (
         resume,
         "Go on from that very session: opens one that sees what it saw; a newer open one ends as `new`.",
         parameters=(OWNER,),
-        body=_body(),
+        body=body_of(),
         body_optional=True,
         answer=ref("Session"),
     ),
@@ -164,7 +164,7 @@ ROUTES = (
         fork,
         "Begin a new conversation with a copy of this session's context, up to a message.",
         parameters=(OWNER,),
-        body=_body(up_to=NUMBER, key={"type": "string", "minLength": 1, "maxLength": 512}),
+        body=body_of(up_to=NUMBER, key={"type": "string", "minLength": 1, "maxLength": 512}),
         body_optional=True,
         answer=ref("Session"),
     ),

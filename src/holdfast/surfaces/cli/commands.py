@@ -12,6 +12,7 @@ from . import (
     env,
     keys,
     liveness,
+    processes,
     run,
     serve,
     sessions_acting,
@@ -21,7 +22,19 @@ from . import (
 from .tree import app, sessions
 from .tree import keys as keys_group
 
-FILES = (serve, run, sessions_listing, sessions_reading, sessions_acting, env, keys, liveness, care, about)
+FILES = (
+    serve,
+    run,
+    sessions_listing,
+    sessions_reading,
+    sessions_acting,
+    env,
+    keys,
+    processes,
+    liveness,
+    care,
+    about,
+)
 
 __all__ = ["app"]
 

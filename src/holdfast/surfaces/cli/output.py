@@ -136,6 +136,8 @@ def next_step_after(error: Exception | str) -> str:
     match error:
         case NotFound(what="API key"):
             return "`holdfast keys list` lists those there are."
+        case NotFound(what="process"):
+            return "`holdfast ps` lists those there are; another owner's needs --owner NAME."
         case NotFound():
             return "`holdfast sessions` lists what there is; another owner's needs --owner NAME."
         case ConversationBusy():

@@ -13,7 +13,8 @@ HELP_OPTIONS = ["--help", "-h"]
 
 
 ORDER = (
-    *("serve", "run", "env", "keys", "sessions", "sweep", "nodes", "doctor", "backup", "config", "version"),
+    *("serve", "run", "env", "keys", "sessions", "ps", "logs", "stop", "pin"),
+    *("sweep", "nodes", "doctor", "backup", "config", "version"),
     *("list", "show", "messages", "turns", "lineage", "stats", "search"),
     *("end", "cancel", "resume", "fork", "delete"),
     *("create", "revoke"),
