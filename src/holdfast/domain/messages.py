@@ -7,8 +7,8 @@ of the tool calls it makes, the call it answers. Unknown fields stay in the body
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -37,6 +37,10 @@ class NewMessage:
     calls: tuple[str, ...] = ()
     answers: str | None = None
     status: MessageStatus = MessageStatus.COMPLETED
+    inner: bool = False
+    """Was it said between the model and the server's own tools, so that no client is shown it?"""
+    own_calls: tuple[str, ...] = ()
+    """Those of its calls that the server answers itself; a client is shown the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Message:
     """The id of the message this one was copied from, if a fork did."""
     gaps: tuple[int, ...] = ()
     """The places, from 0, of calls that were deleted from it: those that are left keep theirs."""
+    inner: bool = False
+    own_calls: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -64,6 +70,10 @@ class Message:
         """The OpenAI message object."""
         decoded: dict[str, Any] = msgspec.json.decode(self.body)
         return decoded
+
+    def shown(self) -> dict[str, Any]:
+        """The same as a client is shown it: without the calls that the server answers itself."""
+        return without_calls(self.content(), self.own_calls)
 
 
 def new_message(value: Mapping[str, Any] | bytes) -> NewMessage:
@@ -105,6 +115,16 @@ def _mended(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {storable(name): _mended(part) for name, part in value.items()}
     return [_mended(part) for part in value] if isinstance(value, list) else value
+
+
+def without_calls(value: Mapping[str, Any], call_ids: Collection[str]) -> dict[str, Any]:
+    """A message object without these of its calls."""
+    left = dict(value)
+    if call_ids:
+        calls = [call for call in left.pop("tool_calls", None) or () if call.get("id") not in call_ids]
+        if calls:
+            left["tool_calls"] = calls
+    return left
 
 
 def user_message(text: str) -> NewMessage:
@@ -149,9 +169,10 @@ def is_part(rest: object, whole: object) -> bool:
     return False
 
 
-def tool_result(call_id: str, text: str) -> NewMessage:
+def tool_result(call_id: str, text: str, *, inner: bool = False) -> NewMessage:
     """A tool message that answers `call_id`."""
-    return new_message({"role": "tool", "tool_call_id": call_id, "content": text})
+    result = new_message({"role": "tool", "tool_call_id": call_id, "content": text})
+    return replace(result, inner=True) if inner else result
 
 
 def _call_ids(calls: object) -> tuple[str, ...]:

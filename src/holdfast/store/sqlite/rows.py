@@ -185,7 +185,7 @@ def to_turn(row: Row) -> Turn:
 
 
 def to_message(row: Row) -> Message:
-    (conversation, seq, session, turn, role, status, created_at, origin, body, gaps) = row
+    (conversation, seq, session, turn, role, status, created_at, origin, body, gaps, inner, own_calls) = row
     return Message(
         conversation,
         seq,
@@ -197,6 +197,8 @@ def to_message(row: Row) -> Message:
         body,
         origin,
         tuple(msgspec.json.decode(gaps)) if gaps else (),
+        bool(inner),
+        tuple(msgspec.json.decode(own_calls)) if own_calls else (),
     )
 
 

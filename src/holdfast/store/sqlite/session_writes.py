@@ -218,6 +218,11 @@ def fork(
     last_seq = source.last_seq if up_to is None else up_to
     if not 0 <= last_seq <= source.last_seq:
         raise BadInput(f"cannot fork at message {up_to}: {session_id} has messages up to {source.last_seq}")
+    if last_seq < source.last_seq:
+        conversation_id, end = source.conversation_id, source.last_seq
+        row = tx.one(Q.last_own_result, conversation=conversation_id, seq=last_seq, last=end)
+        assert row is not None
+        last_seq = row[0]
     address = Address(key=key)
     if key is not None and find(tx, owner, address) is not None:
         raise Conflict(f"the key {key!r} already leads to a conversation; fork to another key or to none")

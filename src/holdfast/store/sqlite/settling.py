@@ -68,14 +68,15 @@ def settle(
 
 def last_words(tx: Transaction, turn: Turn) -> list[NewMessage]:
     """What an unfinished turn leaves in the conversation: results for its open calls, and its draft."""
-    open_calls: dict[str, None] = {}
-    for _seq, calls, answers in tx.all(
+    open_calls: dict[str, bool] = {}
+    for _seq, calls, answers, own_calls in tx.all(
         Q.marks_of_turn, conversation=turn.conversation_id, first_seq=turn.first_seq, turn=turn.id
     ):
-        if calls:
-            open_calls.update(dict.fromkeys(msgspec.json.decode(calls)))
+        if own_calls or calls:  # beside own ones, a client's: nobody has been asked to run those yet
+            closing = msgspec.json.decode(own_calls or calls)
+            open_calls.update(dict.fromkeys(closing, own_calls is not None))
         open_calls.pop(answers, None)
-    messages = [tool_result(call, OUTCOME_UNKNOWN) for call in open_calls]
+    messages = [tool_result(call, OUTCOME_UNKNOWN, inner=own) for call, own in open_calls.items()]
     drafts = tx.all(Q.drafts_of_reply, turn=turn.id, conversation=turn.conversation_id)
     reply = interrupted_reply(to_draft(draft) for draft in drafts)
     return [*messages, reply] if reply else messages

@@ -89,5 +89,7 @@ class Transaction:
                     message.answers,
                     self.now,
                     message.body,
+                    message.inner,
+                    to_json(message.own_calls) if message.own_calls else None,
                 ),
             )

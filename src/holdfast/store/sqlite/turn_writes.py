@@ -110,14 +110,17 @@ def _begin_branch(tx: Transaction, request: TurnRequest, branch: Branch) -> Turn
 def _replace(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -> int | None:
     """What is answered again loses its old replies; returns the number of the message before them."""
     for seq in seqs:
-        tx.run(Q.insert_exclusion, conversation=conversation.id, seq=seq, reason="answered again", now=tx.now)
+        out = {"conversation": conversation.id, "seq": seq, "reason": "answered again", "now": tx.now}
+        tx.run(Q.exclude_steps, **out)
+        tx.run(Q.insert_exclusion, **out)
         tx.event(
             EventType.MESSAGE_EXCLUDED, conversation.owner, conversation.id, seq=seq, reason="answered again"
         )
     if not seqs:
         return None
     tx.run(Q.touch_revision, id=conversation.id)
-    return max(1, min(seqs) - 1)
+    (first,) = tx.one(Q.first_step, conversation=conversation.id, seq=min(seqs)) or (min(seqs),)
+    return max(1, first - 1)
 
 
 def _waits(tx: Transaction, conversation: Conversation) -> TurnWaits | None:

@@ -1,9 +1,9 @@
 -- fragment: message_columns
-conversation, seq, session, turn, role, status, created_at, origin, body, gaps
+conversation, seq, session, turn, role, status, created_at, origin, body, gaps, inner, own_calls
 
 -- name: insert_message
-INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, inner, own_calls)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: messages_forward
 SELECT {message_columns} FROM messages
@@ -16,20 +16,20 @@ WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_
 -- name: visible_messages
 -- The newest messages that a client has been shown and that still count.
 SELECT {message_columns} FROM messages m
-WHERE m.conversation = :conversation AND m.deleted_at IS NULL
+WHERE m.conversation = :conversation AND m.deleted_at IS NULL AND NOT m.inner
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
 ORDER BY m.seq DESC LIMIT :limit;
 
 -- name: shown_forward
--- Like messages_forward, without what was excluded.
+-- Like messages_forward, without what was excluded or is no client's to see.
 SELECT {message_columns} FROM messages m
-WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
 ORDER BY m.seq LIMIT :limit;
 
 -- name: shown_backward
 SELECT {message_columns} FROM messages m
-WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
 ORDER BY m.seq DESC LIMIT :limit;
 
@@ -73,7 +73,7 @@ SELECT seq, calls, answers FROM messages WHERE conversation = :conversation ORDE
 
 -- name: marks_of_turn
 -- Tool calls and results of a turn, to find the calls that are still open.
-SELECT seq, calls, answers FROM messages
+SELECT seq, calls, answers, own_calls FROM messages
 WHERE conversation = :conversation AND seq >= :first_seq AND turn = :turn
   AND (calls IS NOT NULL OR answers IS NOT NULL OR status <> 'completed' OR deleted_at IS NOT NULL)
 ORDER BY seq;
@@ -83,6 +83,25 @@ INSERT INTO exclusions (conversation, seq, reason, created_at)
 SELECT conversation, seq, :reason, :now FROM messages WHERE conversation = :conversation AND seq = :seq
 ON CONFLICT DO NOTHING;
 
+-- name: exclude_steps
+-- What led up to a reply that leaves the context leaves it too: the calls of the server's own tools and their results.
+INSERT INTO exclusions (conversation, seq, reason, created_at)
+SELECT conversation, seq, :reason, :now FROM messages
+WHERE conversation = :conversation AND seq < :seq AND (inner OR own_calls IS NOT NULL)
+  AND seq > (SELECT coalesce(max(seq), 0) FROM messages
+             WHERE conversation = :conversation AND seq < :seq AND NOT inner AND own_calls IS NULL)
+ON CONFLICT DO NOTHING;
+
+-- name: first_step
+-- The number of the first of them, or of the reply itself.
+SELECT coalesce(max(seq), 0) + 1 FROM messages
+WHERE conversation = :conversation AND seq < :seq AND NOT inner AND own_calls IS NULL;
+
+-- name: last_own_result
+-- Up to where the results of the server's own tools stand directly behind a message, with their calls in it.
+SELECT coalesce(min(seq) - 1, :last) FROM messages
+WHERE conversation = :conversation AND seq > :seq AND seq <= :last AND NOT (inner AND role = 'tool');
+
 -- name: count_copied
 -- How many messages of a span a fork would copy.
 SELECT count(*) FROM messages m
@@ -91,9 +110,9 @@ WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.de
 
 -- name: copy_messages
 -- A fork copies a span of its source's view, numbered on from :offset, and keeps where each came from.
-INSERT INTO messages (conversation, seq, session, role, status, calls, answers, created_at, origin, body)
+INSERT INTO messages (conversation, seq, session, role, status, calls, answers, created_at, origin, body, inner, own_calls)
 SELECT :target, :offset + row_number() OVER (ORDER BY m.seq), :session, m.role, m.status, m.calls, m.answers,
-       m.created_at, coalesce(m.origin, 'msg_' || substr(m.conversation, 6) || '_' || m.seq), m.body
+       m.created_at, coalesce(m.origin, 'msg_' || substr(m.conversation, 6) || '_' || m.seq), m.body, m.inner, m.own_calls
 FROM messages m
 WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
@@ -139,7 +158,7 @@ SELECT count(*) FROM conversations WHERE :owner IS NULL OR owner = :owner;
 
 -- name: found_message
 -- A search hit, read from the truth: only if it is still there and the owner's.
-SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at, m.origin, m.body, m.gaps,
-       c.key, c.title
+SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at, m.origin, m.body, m.gaps, m.inner,
+       m.own_calls, c.key, c.title
 FROM messages m JOIN conversations c ON c.id = m.conversation
 WHERE m.no = :no AND m.deleted_at IS NULL AND (:owner IS NULL OR c.owner = :owner);
