@@ -46,7 +46,13 @@ async def test_a_turn_leaves_its_events_in_the_order_they_happened(
     assert types(told) == ["conversation.opened", "session.opened", "turn.started", "turn.completed"]
     opened, began, started, completed = told
     assert opened.data == {"key": "telegram:dm:42", "source": "telegram"}
-    assert began.data == {"edge": None, "parent": None, "attached": False, "source": "telegram"}
+    assert began.data == {
+        "edge": None,
+        "parent": None,
+        "attached": False,
+        "source": "telegram",
+        "reset": None,
+    }
     assert started.data == {"seq": 1, "node": node.id}
     assert completed.data == {"seq": 2}
     assert completed.at == at

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import logging
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -10,7 +11,14 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.resets import NEVER, Decision, ResetPolicies
 from holdfast.domain.sessions import Edge
-from holdfast.domain.turns import TurnBegun
+from holdfast.domain.turns import (
+    RequestKey,
+    Settlement,
+    TurnBegun,
+    TurnRepeated,
+    TurnStatus,
+    reset_before,
+)
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.contract.conftest import Opener
@@ -22,6 +30,7 @@ from tests.contract.steps import (
     calling,
     messages,
     reap,
+    request,
     result,
     say,
     sweep,
@@ -243,3 +252,132 @@ async def test_a_library_session_that_is_due_begins_afresh(
     clock.move(hours=48)
     again = await store.open_session(OWNER, Address(key=key), node.id, attached=True)
     assert (again.edge, again.parent_id) == (Edge.RESET, session.id)
+
+
+async def test_the_reset_is_told_by_the_first_turn_however_often_that_is_tried(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    await say(store, node, "old", key=IDLE)
+    clock.move(hours=2)
+    key = RequestKey("/r", "k", b"h")
+    first = await begin(store, node, "new", key=IDLE, request_key=key)
+    await store.settle_turn(first.lease, Settlement(TurnStatus.FAILED, error="no answer"))
+    again = await begin(store, node, "new", key=IDLE, request_key=key)
+    assert again.taken_up
+    assert [(each.reset, len(each.notices)) for each in (first, again)] == [("idle", 1)] * 2
+    await store.commit_reply(again.lease, [to_message("hi", "assistant")])
+    repeated = await store.begin_turn(request(node, "new", key=IDLE, request_key=key))
+    assert isinstance(repeated, TurnRepeated)
+    assert reset_before(repeated.session, repeated.turn) == "idle"
+    later = await begin(store, node, key=IDLE)
+    assert (later.reset, later.notices) == (None, ())
+
+
+async def test_a_fresh_session_that_was_only_opened_tells_of_its_reset_when_somebody_speaks(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    await say(store, node, key=IDLE)
+    clock.move(hours=2)
+    opened = await store.open_session(OWNER, Address(key=IDLE), node.id)
+    begun = await begin(store, node, key=IDLE)
+    assert (begun.session.id, begun.reset) == (opened.id, "idle")
+
+
+async def test_a_session_that_a_person_takes_up_again_is_theirs_for_a_while(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    for key, hours in ((IDLE, 2), (DAILY, 24)):
+        old = await say(store, node, "old", key=key)
+        clock.move(hours=48)
+        await store.reset_session(old.session.id)
+        resumed = await store.resume_session(OWNER, old.session.id, node.id)
+        assert await store.due_sessions() == []
+        spoken = await say(store, node, key=key)
+        assert (spoken.session.id, spoken.reset) == (resumed.id, None)
+        clock.move(hours=hours)
+        assert await store.due_sessions() == [resumed.id]
+        await store.reset_session(resumed.id)
+
+
+async def test_a_daily_reset_that_waits_for_quiet_is_not_forgotten_by_a_crash(
+    store: Store, node: Node, clock: Clock, second_store: Store, second_node: Node
+) -> None:
+    await say(second_store, second_node, key=DAILY, attached=True)
+    clock.move(hours=17.95)
+    await begin(second_store, second_node, "at three to six", key=DAILY, attached=True)
+    clock.move(hours=0.1)
+    await reap(store, second_node)
+    await sweep(store)
+    resumed = await say(store, node, "at three past six", key=DAILY)
+    assert (resumed.session.edge, resumed.reset) == (Edge.RESUME, None)
+    assert (await store.session(OWNER, resumed.session.id)).next_due_at == clock.now + timedelta(minutes=15)
+    clock.move(hours=0.25)
+    assert (await begin(store, node, key=DAILY)).reset == "daily"
+
+
+async def test_what_a_client_adds_outside_of_turns_is_asked_the_same_questions(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    begun = await say(store, node, key=IDLE)
+    conversation = begun.session.conversation_id
+    clock.move(hours=1)
+    await store.add_messages(OWNER, conversation, node.id, [to_message("a note")])
+    assert (await store.session(OWNER, begun.session.id)).next_due_at == clock.now + timedelta(hours=2)
+    clock.move(hours=2)
+    await store.add_messages(OWNER, conversation, node.id, [to_message("a later note")])
+    tip = (await store.resolve(OWNER, Address(key=IDLE))).tip
+    assert (tip.edge, tip.fresh_by, tip.message_count) == (Edge.RESET, "idle", 1)
+
+
+async def test_a_reset_behind_a_closed_program_leaves_its_event_and_its_notice_too(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    begun = await say(store, node, key=IDLE)
+    await store.end_session(OWNER, begun.session.id, "closed")
+    clock.move(hours=3)
+    fresh = await begin(store, node, key=IDLE)
+    assert [notice.kind for notice in fresh.notices] == ["reset"]
+    told = [event for event in await store.events(owner=OWNER) if event.type == "session.reset"]
+    assert [(event.session_id, event.data["reason"]) for event in told] == [(begun.session.id, "idle")]
+
+
+async def test_who_has_other_policies_leaves_what_is_due_alone(
+    store: Store, node: Node, clock: Clock, second_store: Store
+) -> None:
+    begun = await say(store, node, key=IDLE)
+    assert isinstance(second_store, SQLiteStore)
+    second_store._policies = ResetPolicies(NEVER)
+    clock.move(hours=3)
+    assert await second_store.due_sessions() == []
+    assert await store.due_sessions() == [begun.session.id]
+
+
+async def test_a_message_is_judged_by_the_policies_of_now_though_nobody_has_dated_its_session_yet(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    assert isinstance(store, SQLiteStore)
+    store._policies = ResetPolicies(NEVER)
+    await say(store, node, key=IDLE)
+    clock.move(hours=3)
+    store._policies = POLICIES
+    assert (await begin(store, node, key=IDLE)).reset == "idle"
+
+
+async def test_each_reset_and_each_deferral_is_one_line_in_the_log_whoever_carries_it_out(
+    store: Store, node: Node, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    swept, spoken = await say(store, node, key=IDLE), await say(store, node, key="idle:spoken")
+    held = await begin(store, node, key="idle:held")
+    clock.move(hours=3)
+    for _ in range(2):
+        await store.reset_session(swept.session.id)
+        await store.reset_session(held.session.id)
+    await begin(store, node, key="idle:spoken")
+    lines = [record.getMessage() for record in caplog.records if "reset" in record.getMessage()]
+    assert lines == [
+        f"session {swept.session.id} ({IDLE}) was reset (idle): nobody has spoken for 2 h",
+        f"session {held.session.id} (idle:held) is due to be reset (idle), which is put off: "
+        f"turn {held.turn.id} is running",
+        f"session {spoken.session.id} (idle:spoken) was reset (idle): nobody has spoken for 2 h",
+    ]

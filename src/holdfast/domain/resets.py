@@ -1,9 +1,11 @@
 """When a session is reset, and why (not): by policy, given the time and what is in its way.
 
-Idle is due `idle` after the last activity. Daily is due at the first boundary after the session was opened
-(the first instant of a local date at or after `at_hour`), stays due until it happens, and waits while
-somebody spoke within `quiet`. Both: the earlier. What may defer a due reset does so for at most a stated
-time.
+Idle is due `idle` after the last activity. Daily is due at the first boundary after the session's context
+began (the first instant of a local date at or after `at_hour`), stays due until it happens, and waits while
+somebody spoke within `quiet`. Both: the earlier. A session that only goes on, behind a crash or a
+compaction, goes on being due; one that a person took up on purpose is theirs for a while.
+
+What may defer a due reset does so for at most a stated time.
 
 A reset is a decision about a session that may be looked at again and again: the verdict carries every reason,
 either way, so that people and agents can be told.
@@ -73,21 +75,23 @@ class ResetPolicies:
     stop_processes: bool = True
     """Does a reset stop what the conversation has left running?"""
 
-    def of(self, source: str) -> ResetPolicy:
-        return self.by_source.get(source, self.default)
+    never: bool = field(init=False, compare=False)
+    """Is nothing ever reset by them?"""
+    stamp: str = field(init=False, compare=False)
+    """Another for any other policies: sessions that were dated by others are to be dated again."""
 
-    @property
-    def never(self) -> bool:
-        return self.default.never and all(policy.never for policy in self.by_source.values())
-
-    @property
-    def stamp(self) -> str:
-        """Another for any other policies: sessions that were dated by others are to be dated again."""
+    def __post_init__(self) -> None:
+        policies = [("", self.default), *sorted(self.by_source.items())]
         said = [
             (source, policy.mode.value, policy.idle, policy.at_hour, policy.quiet, policy.timezone)
-            for source, policy in [("", self.default), *sorted(self.by_source.items())]
+            for source, policy in policies
         ]
-        return hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest()
+        # Reckoned here, once: every turn asks.
+        object.__setattr__(self, "never", all(policy.never for _, policy in policies))
+        object.__setattr__(self, "stamp", hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest())
+
+    def of(self, source: str) -> ResetPolicy:
+        return self.by_source.get(source, self.default)
 
 
 class Decision(StrEnum):
@@ -129,6 +133,11 @@ class Verdict:
     holding: tuple[Reason, ...] = ()
     """Those of the reasons that defer it."""
 
+    @property
+    def deferral(self) -> str:
+        """What holds it, in one word per reason: another word is a change that is told."""
+        return " ".join(sorted({f"{each.code}:{each.process_id or ''}" for each in self.holding}))
+
 
 @dataclass(frozen=True, slots=True)
 class Due:
@@ -138,13 +147,14 @@ class Due:
     end_reason: EndReason
 
 
-def due(policy: ResetPolicy, opened_at: datetime, last_activity_at: datetime) -> Due | None:
-    """When is a session with these dates to be reset? None: never."""
+def due(policy: ResetPolicy, since: datetime, last_activity_at: datetime) -> Due | None:
+    """When is a session to be reset whose context began, or was taken up on purpose, at `since`? None:
+    never."""
     found: list[Due] = []
     if policy.mode.by_idleness:
-        found.append(Due(last_activity_at + policy.idle, EndReason.IDLE))
+        found.append(Due(max(since, last_activity_at) + policy.idle, EndReason.IDLE))
     if policy.mode.by_day:
-        boundary = boundary_after(opened_at, policy.at_hour, policy.timezone)
+        boundary = boundary_after(since, policy.at_hour, policy.timezone)
         if boundary is not None:
             found.append(Due(max(boundary, last_activity_at + policy.quiet), EndReason.DAILY))
     return min(found, key=lambda each: each.at, default=None)
@@ -158,11 +168,11 @@ def verdict(
     if session.ended:
         reason = Reason("ended", f"it ended ({session.end_reason})")
         return Verdict(Decision.ENDED, reasons=(reason,))
-    wanted = due(policy, session.opened_at, session.last_activity_at)
+    wanted = due(policy, session.since, session.last_activity_at)
     told = tuple(blocker.reason for blocker in blockers)
     if wanted is None:
         return Verdict(Decision.NOT_DUE, reasons=(Reason("mode_none", "its policy never resets it"), *told))
-    ground = Reason(wanted.end_reason.value, _ground(policy, wanted), until=wanted.at)
+    ground = ground_of(policy, wanted, now)
     if now < wanted.at:
         return Verdict(Decision.NOT_DUE, wanted.at, wanted.end_reason, reasons=(ground, *told))
     holding = [blocker.reason for blocker in blockers if blocker.holds]
@@ -175,11 +185,25 @@ def verdict(
     )
 
 
-def _ground(policy: ResetPolicy, wanted: Due) -> str:
-    if wanted.end_reason is EndReason.IDLE:
-        return f"nobody has spoken for {minutes(policy.idle)}"
-    day = f"a day ends at {policy.at_hour}:00 ({policy.timezone})"
-    return f"{day}, and nobody has spoken for {minutes(policy.quiet)}"
+def late(policy: ResetPolicy, wanted: Due, now: datetime) -> Verdict:
+    """What is found of a session that ended with its process before its policy would have reset it."""
+    return Verdict(Decision.DUE, wanted.at, wanted.end_reason, reasons=(ground_of(policy, wanted, now),))
+
+
+def ground_of(policy: ResetPolicy, wanted: Due, now: datetime) -> Reason:
+    """The rule by which it is, or will be, due."""
+    idle, quiet = minutes(policy.idle), minutes(policy.quiet)
+    day = f"{policy.at_hour:02}:00 ({policy.timezone})"
+    match wanted.end_reason, now >= wanted.at:
+        case EndReason.IDLE, True:
+            said = f"nobody has spoken for {idle}"
+        case EndReason.IDLE, False:
+            said = f"it is reset when nobody has spoken for {idle}"
+        case _, True:
+            said = f"a day has ended at {day}"
+        case _:
+            said = f"a day ends at {day}; it is reset then, once nobody has spoken for {quiet}"
+    return Reason(wanted.end_reason.value, said, until=wanted.at)
 
 
 def notice_of(found: Verdict, stopped: Sequence[str] = (), kept: Sequence[str] = ()) -> str:
@@ -194,6 +218,16 @@ def notice_of(found: Verdict, stopped: Sequence[str] = (), kept: Sequence[str] =
     if kept:
         said += f" Left running: {_listed(kept)}."
     return said
+
+
+def line_of(session: Session, found: Verdict, stopped: Sequence[str] = ()) -> str:
+    """The same for whoever reads the log: which session, why, and which processes."""
+    name = f"session {session.id}" + (f" ({session.key})" if session.key else "")
+    if found.decision is Decision.DEFERRED:
+        holding = "; ".join(reason.message for reason in found.holding)
+        return f"{name} is due to be reset ({found.end_reason}), which is put off: {holding}"
+    said = f"{name} was reset ({found.end_reason}): {found.reasons[0].message}"
+    return f"{said}; stopping {_listed(stopped)}" if stopped else said
 
 
 MOST_LISTED = 20

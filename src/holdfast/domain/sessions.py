@@ -85,6 +85,15 @@ class Session:
     last_heartbeat_at: datetime | None = None
     input_tokens: int = 0
     output_tokens: int = 0
+    fresh_by: str | None = None
+    """`idle` or `daily`, if such a reset made it fresh."""
+    fresh_since: datetime | None = None
+    """When its context began or was taken up on purpose: before it was opened, if it only goes on."""
+
+    @property
+    def since(self) -> datetime:
+        """From when on its policy counts."""
+        return self.fresh_since or self.opened_at
 
     @property
     def ended(self) -> bool:

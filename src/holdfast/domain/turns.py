@@ -179,6 +179,12 @@ class TurnRequest:
     response: NewResponse | None = None
 
 
+def reset_before(session: Session, turn: Turn) -> str | None:
+    """`idle` or `daily`, if this is the first turn of a session that such a reset made fresh: however often
+    it is asked for, and whoever carried the reset out."""
+    return session.fresh_by if turn.first_seq <= session.first_seq else None
+
+
 @dataclass(frozen=True, slots=True)
 class TurnBegun:
     """The lease is held, the messages are on disk: the model may be asked."""
@@ -194,14 +200,16 @@ class TurnBegun:
     """The number for its draft's next event: above all that earlier attempts used or reserved."""
     history: bytes | None = None
     """The chain of prints of all that was shown before this turn; None if it is not known."""
-    reset: str | None = None
-    """`idle` or `daily`, if this is the first turn of a session that such a reset made fresh."""
     notices: tuple[Notice, ...] = ()
     """What the person should be told and no reply has said yet."""
     revision: int | None = None
     """The conversation's revision, if this turn has changed nothing but by appending."""
     context: Context | None = None
     """What the model gets, if the store has it at hand; else it is to be asked."""
+
+    @property
+    def reset(self) -> str | None:
+        return reset_before(self.session, self.turn)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,14 @@ import msgspec
 from ...domain.conversations import Address, Conversation, check_metadata
 from ...domain.events import EventType
 from ...domain.messages import NewMessage, is_part
-from ...domain.sessions import Session, opening_after
+from ...domain.sessions import Session
 from ...errors import BadInput, Conflict, ConversationBusy, NotFound
 from .conversation_reads import conversation
+from .openings import session_for
 from .places import conversation_of, session_of
+from .resetting import spoken
 from .rows import to_json
 from .session_writes import (
-    continue_conversation,
     forget_text,
     open_conversation,
     require_node,
@@ -56,26 +57,26 @@ def add_messages(
     if known.holder is not None and tx.one(Q.holder_is_gone, id=known.id) is None:
         raise ConversationBusy(known.id, known.holder, known.turn_id)
     settle_left_behind(tx, known.id)
-    session = _session_for(tx, conversation_of(tx, owner, known.id), node_id)
+    session = _session_for(tx, conversation_of(tx, owner, known.id), node_id, messages)
     row = tx.one(Q.add_messages, id=known.id, count=len(messages))
     assert row is not None  # it has just been found or made free
     last_seq: int = row[0]
     _store(tx, session, messages, last_seq)
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=None, input_tokens=0, output_tokens=0)
+    spoken(tx, session.id)
     return last_seq
 
 
-def _session_for(tx: Transaction, known: Conversation, node_id: str) -> Session:
+def _session_for(
+    tx: Transaction, known: Conversation, node_id: str, messages: Sequence[NewMessage]
+) -> Session:
     """The open tip, which outlives its process from now on if another node speaks in it; or the next of the
     line."""
-    tip = session_of(tx, None, known.tip_id)
-    opening = opening_after(tip, known.last_seq)
-    if opening is not None:
-        return continue_conversation(tx, known, opening, None, tip.source)
-    if tip.attached and tip.node_id != node_id:
-        tx.run(Q.detach_session, id=tip.id, node=node_id)
-        tx.event(EventType.SESSION_DETACHED, tip.owner, tip.conversation_id, tip.id)
-    return tip
+    session = session_for(tx, known, session_of(tx, None, known.tip_id), messages, None, "")
+    if session.attached and session.node_id != node_id:
+        tx.run(Q.detach_session, id=session.id, node=node_id)
+        tx.event(EventType.SESSION_DETACHED, session.owner, session.conversation_id, session.id)
+    return session
 
 
 def _store(tx: Transaction, session: Session, messages: Sequence[NewMessage], last_seq: int) -> None:

@@ -7,6 +7,7 @@ file it is, its schema) and changes nothing if one of them is closed.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import weakref
@@ -79,6 +80,8 @@ from .watch import ChangeWatch
 from .writer import Writer
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 SEARCH_INVARIANT = "the search index is sound"
 
@@ -167,9 +170,16 @@ class SQLiteStore:
 
     async def _write(self, work: Callable[[Transaction], T]) -> T:
         self._check_open()
-        return await self._writer.submit(
-            lambda connection: work(Transaction(connection, to_stamp(self._clock()), self._policies))
-        )
+        told: list[str] = []
+
+        def run(connection: apsw.Connection) -> T:
+            told.clear()  # it may be run again, if the group it was in failed
+            return work(Transaction(connection, to_stamp(self._clock()), self._policies, told))
+
+        done = await self._writer.submit(run)
+        for line in told:
+            log.info("%s", line)
+        return done
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         self._check_open()

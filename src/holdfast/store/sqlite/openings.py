@@ -7,26 +7,17 @@ ended with its process is continued only if its policy would not have reset it m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...domain.conversations import Address, Conversation
 from ...domain.messages import NewMessage
-from ...domain.sessions import Edge, EndReason, Session, opening_after
+from ...domain.sessions import EndReason, Session, opening_after
 from ...errors import NotFound
 from .places import conversation_of, find, session_of
-from .resetting import overdue, reset_before
+from .resetting import announce, overdue, reset_before
 from .session_writes import continue_conversation, open_conversation, require_node, settle_left_behind
 from .transaction import Transaction
 
 RESETS = frozenset({EndReason.IDLE, EndReason.DAILY})
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The session, and the reset that made it fresh, if it was opened just now behind one."""
-
-    session: Session
-    reset: str | None = None
 
 
 def session_for(
@@ -37,22 +28,21 @@ def session_for(
     node_id: str | None,
     source: str,
     shows_from: int | None = None,
-) -> Opened:
+) -> Session:
     """The session for these messages. A new one is attached to `node_id`, if that is given; a fresh one shows
     what is said from now on, or from message `shows_from` on."""
     if reset_before(tx, tip, messages):
         tip = session_of(tx, None, tip.id)
-    late = overdue(tx, tip) if tip.ended and tip.end_reason not in RESETS else None
+    late = overdue(tx, tip)
     last_seq = conversation.last_seq if shows_from is None else shows_from - 1
     opening = opening_after(tip, last_seq, due=late is not None)
     if opening is None:
-        return Opened(tip)
-    session = continue_conversation(tx, conversation, opening, node_id, source or tip.source)
-    if opening.edge is not Edge.RESET:
-        return Opened(session)
-    if tip.end_reason in RESETS:
-        return Opened(session, tip.end_reason)
-    return Opened(session, late.end_reason.value if late else None)
+        return tip
+    fresh_by = tip.end_reason if tip.end_reason in RESETS else None
+    if late is not None:
+        announce(tx, tip, late)
+        fresh_by = late.end_reason
+    return continue_conversation(tx, conversation, opening, node_id, source or tip.source, fresh_by=fresh_by)
 
 
 def open_session(
@@ -67,4 +57,4 @@ def open_session(
         return open_conversation(tx, owner, address, attached_to, source)
     settle_left_behind(tx, found.conversation.id)
     conversation, tip = conversation_of(tx, owner, found.conversation.id), session_of(tx, owner, found.tip.id)
-    return session_for(tx, conversation, tip, (), attached_to, source).session
+    return session_for(tx, conversation, tip, (), attached_to, source)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...domain.conversations import Address, Conversation
 from ...domain.ids import parse_message_id
+from ...domain.resets import ResetPolicies
 from ...domain.sessions import Session
 from ...domain.turns import Seen
 from ...errors import BadInput, NotFound
@@ -21,13 +22,13 @@ class Reached:
     row: Row
     addressed: str | None
 
-    def is_ready_for(self, node_id: str, now: int) -> bool:
+    def is_ready_for(self, node_id: str, now: int, policies: ResetPolicies) -> bool:
         """Is the conversation free, its tip open and not due, so that a turn of this node begins there and
         then?
 
         Not if the tip is attached to another node: that one may be gone.
         """
-        return is_ready(self.row, node_id, now)
+        return is_ready(self.row, node_id, now, None if policies.never else policies.stamp)
 
     @property
     def token(self) -> int:

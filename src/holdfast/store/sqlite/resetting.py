@@ -13,8 +13,19 @@ from datetime import datetime
 from ...domain.events import EventType
 from ...domain.messages import NewMessage
 from ...domain.processes import Process, ProcessLimits, hold_of, shown
-from ...domain.resets import Blocker, Decision, Due, Reason, Verdict, clock_of, due, notice_of, verdict
-from ...domain.sessions import Session
+from ...domain.resets import (
+    Blocker,
+    Decision,
+    Reason,
+    Verdict,
+    clock_of,
+    due,
+    late,
+    line_of,
+    notice_of,
+    verdict,
+)
+from ...domain.sessions import EndReason, Session
 from ...domain.why import Judged
 from ...errors import NotFound
 from . import notice_writes
@@ -25,10 +36,12 @@ from .rows import to_stamp, to_time
 from .session_writes import next_due, write_end
 from .transaction import Q, Transaction
 
+_ENDED_FRESH = frozenset({EndReason.IDLE, EndReason.DAILY, EndReason.NEW})
+
 
 def date(tx: Transaction, session: Session) -> None:
     """Reckon when this session is due, by the policies of now. Whatever deferred it is over."""
-    at = next_due(tx, session.source, session.opened_at, session.last_activity_at)
+    at = next_due(tx, session.source, session.since, session.last_activity_at)
     tx.run(Q.date_session, id=session.id, next_due_at=at, stamp=tx.policies.stamp)
 
 
@@ -47,7 +60,8 @@ def date_some(tx: Transaction, limit: int) -> int:
 
 
 def due_sessions(tx: Transaction, limit: int) -> list[str]:
-    return [session_id for (session_id,) in tx.all(Q.due_sessions, now=tx.now, limit=limit)]
+    rows = tx.all(Q.due_sessions, now=tx.now, stamp=tx.policies.stamp, limit=limit)
+    return [session_id for (session_id,) in rows]
 
 
 def judged(tx: Transaction, session: Session) -> Judged:
@@ -58,7 +72,7 @@ def judge(tx: Transaction, session: Session) -> Verdict:
     """Is this session to be reset now? With every reason, either way."""
     now = to_time(tx.now)
     policy = tx.policies.of(session.source)
-    wanted = None if session.ended else due(policy, session.opened_at, session.last_activity_at)
+    wanted = None if session.ended else due(policy, session.since, session.last_activity_at)
     blockers = blockers_of(tx, session, wanted.at if wanted else None)
     return verdict(session, policy, blockers, now, tx.policies.look_again)
 
@@ -118,10 +132,16 @@ def reset_session(tx: Transaction, session_id: str) -> Verdict | None:
 
 
 def reset(tx: Transaction, session: Session, found: Verdict) -> None:
-    """End it, with its reason, its event and its notice. What it left running is asked to stop: the node on
-    that machine does it, also if this one dies now."""
+    """End it, with its reason, its event and its notice."""
     assert found.end_reason is not None
     write_end(tx, session, found.end_reason)
+    announce(tx, session, found)
+
+
+def announce(tx: Transaction, session: Session, found: Verdict) -> None:
+    """Tell everybody that this session does not go on. What it left running is asked to stop: the node on
+    that machine does it, also if this one dies now."""
+    assert found.end_reason is not None
     reasons = [reason.code for reason in found.reasons]
     tx.event(
         EventType.SESSION_RESET,
@@ -139,23 +159,21 @@ def reset(tx: Transaction, session: Session, found: Verdict) -> None:
         stopping = request_stops(
             tx, session.conversation_id, f"its session was reset ({found.end_reason.value})"
         )
+    stopped = [shown(process.command) for process in stopping]
     asked = {process.id for process in stopping}
-    notice = notice_of(
-        found,
-        [shown(process.command) for process in stopping],
-        [shown(process.command) for process in running if process.id not in asked],
-    )
-    notice_writes.add(tx, session.owner, session.conversation_id, "reset", notice)
+    kept = [shown(process.command) for process in running if process.id not in asked]
+    notice_writes.add(tx, session.owner, session.conversation_id, "reset", notice_of(found, stopped, kept))
+    tx.told.append(line_of(session, found, stopped))
 
 
 def defer(tx: Transaction, session: Session, found: Verdict) -> None:
     """Look again later. A change of what holds it is told; the same again is not."""
     assert found.recheck_at is not None
-    why = " ".join(sorted({reason.process_id or reason.code for reason in found.holding}))
     before = tx.one(Q.deferral, id=session.id)
-    tx.run(Q.defer_session, id=session.id, recheck_at=to_stamp(found.recheck_at), deferral=why)
-    if before is not None and before[0] == why:
+    tx.run(Q.defer_session, id=session.id, recheck_at=to_stamp(found.recheck_at), deferral=found.deferral)
+    if before is not None and before[0] == found.deferral:
         return
+    tx.told.append(line_of(session, found))
     tx.event(
         EventType.RESET_DEFERRED,
         session.owner,
@@ -173,15 +191,21 @@ def defer(tx: Transaction, session: Session, found: Verdict) -> None:
     )
 
 
-def overdue(tx: Transaction, session: Session) -> Due | None:
-    """Would the policy have reset an ended session by now? Then the next one begins fresh."""
-    wanted = due(tx.policies.of(session.source), session.opened_at, session.last_activity_at)
-    return wanted if wanted is not None and wanted.at <= to_time(tx.now) else None
+def overdue(tx: Transaction, session: Session) -> Verdict | None:
+    """Would the policy have reset a session by now that ended otherwise? Then the next one begins fresh."""
+    if not session.ended or session.end_reason in _ENDED_FRESH:
+        return None
+    policy, now = tx.policies.of(session.source), to_time(tx.now)
+    wanted = due(policy, session.since, session.last_activity_at)
+    return late(policy, wanted, now) if wanted is not None and wanted.at <= now else None
 
 
 def reset_before(tx: Transaction, session: Session, messages: Sequence[NewMessage]) -> bool:
     """The lazy way, at the next message: reset an open session that is due, unless they belong to it."""
-    if session.ended or session.next_due_at is None or session.next_due_at > to_time(tx.now):
+    wanted = None
+    if not session.ended:
+        wanted = due(tx.policies.of(session.source), session.since, session.last_activity_at)
+    if wanted is None or wanted.at > to_time(tx.now):
         return False
     if brings_results(tx, session, messages):
         return False

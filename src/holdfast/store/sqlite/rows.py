@@ -60,7 +60,7 @@ def to_session(row: Row) -> Session:
     (
         id_, conversation, owner, key, title, source, attached, node, edge, parent, tip, ordinal,
         opened_at, last_activity_at, next_due_at, ended_at, end_reason, model, view, first_seq,
-        last_seq, turn, holder, host, heartbeat_at, input_tokens, output_tokens,
+        last_seq, turn, holder, host, heartbeat_at, input_tokens, output_tokens, fresh_by, fresh_since,
     ) = row  # fmt: skip
     return Session(
         id_,
@@ -90,25 +90,30 @@ def to_session(row: Row) -> Session:
         to_time_or_none(heartbeat_at),
         input_tokens,
         output_tokens,
+        fresh_by,
+        to_time_or_none(fresh_since),
     )
 
 
 # Places in a session's row, for what is asked of it before a value is made, or changed in it.
 _NODE, _LAST_ACTIVITY_AT, _NEXT_DUE_AT, _ENDED_AT = 7, 13, 14, 15
 _MODEL, _LAST_SEQ, _TURN, _HOLDER = 17, 20, 21, 22
-_SESSION_COLUMNS = 27
+_SESSION_COLUMNS = 29
 _CONVERSATION, _KNOWN_LAST_SEQ, _TOKEN = 1, _SESSION_COLUMNS + 1, _SESSION_COLUMNS + 2  # of a place's row
-_REVISION, _HISTORY = _SESSION_COLUMNS + 5, _SESSION_COLUMNS + 6
+_REVISION, _HISTORY, _DATED_BY = _SESSION_COLUMNS + 5, _SESSION_COLUMNS + 6, _SESSION_COLUMNS + 7
 
 
-def is_ready(row: Row, node_id: str, now: int) -> bool:
-    """Is the session of this row open, free, not due, and attached to no other node than this one?"""
+def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
+    """Is the session of this row open, free, attached to no other node than this one, and not due?
+
+    `stamp`: of the policies that must have dated it, or its date says nothing; None: nothing is ever due.
+    """
     due_at = row[_NEXT_DUE_AT]
     return (
         row[_HOLDER] is None
         and row[_ENDED_AT] is None
         and row[_NODE] in (None, node_id)
-        and (due_at is None or due_at > now)
+        and (stamp is None or (row[_DATED_BY] == stamp and (due_at is None or due_at > now)))
     )
 
 
@@ -142,7 +147,7 @@ def to_session_spoken_in(
 
 def to_place(row: Row) -> tuple[Conversation, Session]:
     tip = to_session(row[:_SESSION_COLUMNS])
-    (source, last_seq, token, created_at, forked_from, revision, history) = row[_SESSION_COLUMNS:]
+    (source, last_seq, token, created_at, forked_from, revision, history, _) = row[_SESSION_COLUMNS:]
     return Conversation(
         tip.conversation_id,
         tip.owner,

@@ -91,12 +91,22 @@ def open_conversation(
 
 
 def continue_conversation(
-    tx: Transaction, conversation: Conversation, opening: Opening, node_id: str | None, source: str
+    tx: Transaction,
+    conversation: Conversation,
+    opening: Opening,
+    node_id: str | None,
+    source: str,
+    *,
+    fresh_by: str | None = None,
+    on_purpose: bool = False,
 ) -> Session:
-    """Open the next session of a conversation's line."""
+    """Open the next session of a conversation's line: made fresh by a reset, or gone on with, `on_purpose` or
+    because somebody speaks."""
     session_id = new_id("sess")
     row = tx.one(Q.newest_ordinal, conversation=conversation.id)
     assert row is not None
+    goes_on = opening.edge in (Edge.RESUME, Edge.COMPACTION) and opening.parent_id is not None
+    before = session_of(tx, None, opening.parent_id) if goes_on and opening.parent_id else None
     _insert_session(
         tx,
         session_id,
@@ -107,9 +117,9 @@ def continue_conversation(
         node_id,
         source,
         conversation.last_seq + 1,
-        resumed=session_of(tx, None, opening.parent_id)
-        if opening.edge is Edge.RESUME and opening.parent_id
-        else None,
+        before=before,
+        since=to_time(tx.now) if before is None or on_purpose else before.since,
+        fresh_by=fresh_by,
     )
     tx.run(Q.set_tip, id=conversation.id, tip=session_id)
     return session_of(tx, None, session_id)
@@ -125,10 +135,14 @@ def _insert_session(
     node_id: str | None,
     source: str,
     first_seq: int,
-    resumed: Session | None = None,
+    *,
+    before: Session | None = None,
+    since: datetime | None = None,
+    fresh_by: str | None = None,
 ) -> None:
-    # Continuing is not speaking: the clock of a resumed session goes on where it stood.
-    last_activity_at = to_stamp(resumed.last_activity_at) if resumed else tx.now
+    # Continuing is not speaking: the clock goes on where it stood.
+    last_activity_at = to_stamp(before.last_activity_at) if before else tx.now
+    since = since or to_time(tx.now)
     tx.run(
         Q.insert_session,
         id=session_id,
@@ -142,8 +156,10 @@ def _insert_session(
         node=node_id,
         now=tx.now,
         last_activity_at=last_activity_at,
-        next_due_at=next_due(tx, source, to_time(tx.now), to_time(last_activity_at)),
+        next_due_at=next_due(tx, source, since, to_time(last_activity_at)),
         dated_by=tx.policies.stamp,
+        fresh_by=fresh_by,
+        fresh_since=to_stamp(since),
         first_seq=first_seq,
         view=opening.view.encode(),
     )
@@ -156,13 +172,14 @@ def _insert_session(
         parent=opening.parent_id,
         attached=node_id is not None,
         source=source,
+        reset=fresh_by,
     )
 
 
-def next_due(tx: Transaction, source: str, opened_at: datetime, last_activity_at: datetime) -> int | None:
+def next_due(tx: Transaction, source: str, since: datetime, last_activity_at: datetime) -> int | None:
     """The stamp of the moment at which a session with these dates is to be reset; None: never."""
     policy = tx.policies.of(source)
-    wanted = None if policy.never else due(policy, opened_at, last_activity_at)
+    wanted = None if policy.never else due(policy, since, last_activity_at)
     return to_stamp(wanted.at) if wanted else None
 
 
@@ -201,7 +218,8 @@ def resume_session(tx: Transaction, owner: str, session_id: str, node_id: str, a
     if not tip.ended:
         write_end(tx, tip, EndReason.NEW)
     opening = opening_from(session, conversation.last_seq)
-    return continue_conversation(tx, conversation, opening, node_id if attached else None, session.source)
+    attached_to = node_id if attached else None
+    return continue_conversation(tx, conversation, opening, attached_to, session.source, on_purpose=True)
 
 
 def fork(

@@ -23,12 +23,20 @@ NO_RESETS = ResetPolicies()
 
 
 class Transaction:
-    __slots__ = ("_cursor", "connection", "now", "policies")
+    __slots__ = ("_cursor", "connection", "now", "policies", "told")
 
-    def __init__(self, connection: apsw.Connection, now: int, policies: ResetPolicies = NO_RESETS) -> None:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        now: int,
+        policies: ResetPolicies = NO_RESETS,
+        told: list[str] | None = None,
+    ) -> None:
         self.connection = connection
         self.now = now
         self.policies = policies
+        self.told = [] if told is None else told
+        """Lines for the log, once this is committed."""
         self._cursor = connection.cursor()
 
     def one(self, statement: str, **values: Any) -> Row | None:

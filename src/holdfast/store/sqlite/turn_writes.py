@@ -37,7 +37,7 @@ from ...domain.turns import (
 )
 from ...errors import BadInput, LeaseLost, NodeReaped, NotFound, RequestMismatch, TurnSuperseded
 from .notice_writes import tell, untold
-from .openings import Opened, session_for
+from .openings import session_for
 from .places import conversation_of, reach, session_of
 from .resetting import date, spoken
 from .rows import to_json, to_session_spoken_in, to_time, to_turn
@@ -70,7 +70,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
             return TurnOutdated()
         return _begin_first(tx, request)
     history = reached.history
-    if reached.is_ready_for(request.node_id, tx.now) and not request.branch and not request.replaces:
+    if reached.is_ready_for(request.node_id, tx.now, tx.policies) and not request.branch and not request.replaces:
         if request.seen is not None and request.seen != reached.seen:
             return TurnOutdated()
         session = to_session_spoken_in(
@@ -94,10 +94,9 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     if request.replaces:
         history = None
     shows_from = _replace(tx, place.conversation, request.replaces)
-    opened = _session_for(tx, request, place.conversation, place.tip, shows_from)
-    session = _spoken_in(tx, request, opened.session)
-    begun = _start(tx, request, session, place.conversation.token, place.addressed, history)
-    return replace(begun, reset=opened.reset) if opened.reset else begun
+    session = _session_for(tx, request, place.conversation, place.tip, shows_from)
+    session = _spoken_in(tx, request, session)
+    return _start(tx, request, session, place.conversation.token, place.addressed, history)
 
 
 def _begin_branch(tx: Transaction, request: TurnRequest, branch: Branch) -> TurnBegun:
@@ -181,17 +180,16 @@ def _session_for(
     conversation: Conversation,
     tip: Session,
     shows_from: int | None = None,
-) -> Opened:
+) -> Session:
     """The session this turn belongs to. A turn by another node than the one a session is attached to
     detaches it."""
     node_id = request.node_id if request.attached else None
-    opened = session_for(tx, conversation, tip, request.messages, node_id, request.source, shows_from)
-    session = opened.session
+    session = session_for(tx, conversation, tip, request.messages, node_id, request.source, shows_from)
     if session.attached and session.node_id != request.node_id:
         tx.run(Q.detach_session, id=session.id, node=request.node_id)
         tx.event(EventType.SESSION_DETACHED, session.owner, session.conversation_id, session.id)
-        return replace(opened, session=replace(session, attached=False, node_id=None))
-    return opened
+        return replace(session, attached=False, node_id=None)
+    return session
 
 
 def _start(
@@ -315,7 +313,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     settle_left_behind(tx, conversation.id)
     conversation = conversation_of(tx, request.owner, conversation.id)
     tip = session_of(tx, request.owner, conversation.tip_id)
-    session = _session_for(tx, request, conversation, tip, known.first_seq).session
+    session = _session_for(tx, request, conversation, tip, known.first_seq)
     for (seq,) in tx.all(
         Q.interrupted_replies_of_turn, conversation=conversation.id, first_seq=known.first_seq, turn=known.id
     ):
@@ -325,6 +323,8 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     lease = _take_lease(tx, known.id, request.node_id, session, conversation.token, 0)
     tx.run(Q.take_up_turn, id=known.id, node=request.node_id, session=session.id)
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
+    if not tx.policies.never:
+        date(tx, session)
     tx.event(
         EventType.TURN_TAKEN_UP,
         request.owner,
@@ -345,7 +345,8 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     )
     (unreserved,) = tx.one(Q.next_event, turn=known.id) or (0,)
     next_event = first_event_of(turn.attempt, unreserved - 1)
-    return TurnBegun(turn, lease, session, None, taken_up=True, next_event=next_event)
+    notices = untold(tx, conversation.id)
+    return TurnBegun(turn, lease, session, None, taken_up=True, next_event=next_event, notices=notices)
 
 
 def append(tx: Transaction, lease: Lease, messages: Sequence[NewMessage]) -> int:

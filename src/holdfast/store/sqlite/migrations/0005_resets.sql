@@ -4,8 +4,12 @@
 ALTER TABLE sessions ADD COLUMN dated_by TEXT;
 -- What defers a due reset, in one word per reason: a change is told, the same again is not.
 ALTER TABLE sessions ADD COLUMN deferral TEXT;
+-- The reset that made it fresh, if one did: its first reply says so, however often that is asked for.
+ALTER TABLE sessions ADD COLUMN fresh_by TEXT;
+-- When its context began, or was taken up on purpose: from here its policy counts. NULL: when it was opened.
+ALTER TABLE sessions ADD COLUMN fresh_since INTEGER;
 DROP INDEX sessions_due;
-CREATE INDEX sessions_due ON sessions (coalesce(recheck_at, next_due_at))
+CREATE INDEX sessions_due ON sessions (dated_by, coalesce(recheck_at, next_due_at))
     WHERE ended_at IS NULL AND next_due_at IS NOT NULL;
 CREATE INDEX sessions_dated ON sessions (dated_by) WHERE ended_at IS NULL;
 

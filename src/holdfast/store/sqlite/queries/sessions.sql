@@ -2,7 +2,7 @@
 s.id, s.conversation, s.owner, c.key, c.title, s.source, s.attached, s.node, s.edge, s.parent, c.tip, s.ordinal,
 s.opened_at, s.last_activity_at, s.next_due_at, s.ended_at, s.end_reason, s.model, s.view, s.first_seq,
 coalesce(s.last_seq, c.last_seq), CASE WHEN c.tip = s.id THEN c.turn END, CASE WHEN c.tip = s.id THEN c.holder END,
-n.host, n.heartbeat_at, s.input_tokens, s.output_tokens
+n.host, n.heartbeat_at, s.input_tokens, s.output_tokens, s.fresh_by, s.fresh_since
 
 -- fragment: session_tables
 sessions s JOIN conversations c ON c.id = s.conversation
@@ -13,7 +13,7 @@ SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner IS N
 
 -- fragment: place_columns
 {session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from, c.revision,
-nullif(c.history_hash, x'')
+nullif(c.history_hash, x''), s.dated_by
 
 -- fragment: place_tables
 conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coalesce(c.holder, s.node)
@@ -109,9 +109,9 @@ WHERE s.ended_at >= :since AND (:owner IS NULL OR +s.owner = :owner) ORDER BY s.
 -- name: insert_session
 -- The unique index allows one open session per conversation.
 INSERT INTO sessions (id, conversation, owner, ordinal, edge, parent, source, attached, node, opened_at,
-                      last_activity_at, next_due_at, dated_by, first_seq, view)
+                      last_activity_at, next_due_at, dated_by, fresh_by, fresh_since, first_seq, view)
 VALUES (:id, :conversation, :owner, :ordinal, :edge, :parent, :source, :attached, :node, :now,
-        :last_activity_at, :next_due_at, :dated_by, :first_seq, :view);
+        :last_activity_at, :next_due_at, :dated_by, :fresh_by, :fresh_since, :first_seq, :view);
 
 -- name: date_session
 -- When it is due, by the policies of this stamp. What deferred it is over.
@@ -125,9 +125,9 @@ UPDATE sessions SET recheck_at = :recheck_at, deferral = :deferral WHERE id = :i
 SELECT deferral FROM sessions WHERE id = :id;
 
 -- name: due_sessions
--- What is due now, the longest due first. Costs what is due, not what is stored.
+-- What is due now by the policies of this stamp, the longest due first. Costs what is due, not what is stored.
 SELECT id FROM sessions
-WHERE ended_at IS NULL AND next_due_at IS NOT NULL AND coalesce(recheck_at, next_due_at) <= :now
+WHERE ended_at IS NULL AND next_due_at IS NOT NULL AND dated_by = :stamp AND coalesce(recheck_at, next_due_at) <= :now
 ORDER BY coalesce(recheck_at, next_due_at) LIMIT :limit;
 
 -- name: dated_by_others
