@@ -26,6 +26,8 @@ class Notice:
     text: str
     created_at: datetime
     delivered_at: datetime | None = None
+    process_id: str | None = None
+    """The process whose end it tells of, if that is what it does."""
 
 
 def check_notice(kind: str, text: str) -> None:

@@ -176,6 +176,18 @@ def end_of(process: Process, exit_code: int | None, seen: bool) -> ProcessState:
     return ProcessState.EXITED if seen or exit_code is not None or process.watched else ProcessState.LOST
 
 
+def told_of(process: Process, state: ProcessState, exit_code: int | None) -> str:
+    """How a process ended, in a sentence for whoever started it."""
+    who = f'"{shown(process.command)}" ({process.id})'
+    if state is ProcessState.LOST:
+        return f"{who} is gone, and nobody saw how it ended."
+    if exit_code is None:
+        return f"{who} has ended."
+    if exit_code < 0:
+        return f"{who} was ended by signal {-exit_code}."
+    return f"{who} has ended with exit code {exit_code}."
+
+
 # --- what it does --------------------------------------------------------------------------------------
 
 

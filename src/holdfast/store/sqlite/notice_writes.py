@@ -16,16 +16,27 @@ from .transaction import Q, Transaction
 
 
 def to_notice(row: Row) -> Notice:
-    (id_, owner, conversation, key, kind, text, created_at, delivered_at) = row
+    (id_, owner, conversation, key, kind, text, created_at, delivered_at, process) = row
     return Notice(
-        id_, owner, conversation, key, kind, text, to_time(created_at), to_time_or_none(delivered_at)
+        id_, owner, conversation, key, kind, text, to_time(created_at), to_time_or_none(delivered_at), process
     )
 
 
-def add(tx: Transaction, owner: str, conversation_id: str, kind: str, text: str) -> Notice:
+def add(
+    tx: Transaction, owner: str, conversation_id: str, kind: str, text: str, *, process_id: str | None = None
+) -> Notice:
     check_notice(kind, text)
     conversation = conversation_of(tx, owner, conversation_id)
-    notice = Notice(new_id("note"), owner, conversation.id, conversation.key, kind, text, to_time(tx.now))
+    notice = Notice(
+        new_id("note"),
+        owner,
+        conversation.id,
+        conversation.key,
+        kind,
+        text,
+        to_time(tx.now),
+        process_id=process_id,
+    )
     tx.run(
         Q.insert_notice,
         id=notice.id,
@@ -33,6 +44,7 @@ def add(tx: Transaction, owner: str, conversation_id: str, kind: str, text: str)
         conversation=conversation.id,
         kind=kind,
         text=text,
+        process=process_id,
         now=tx.now,
     )
     return notice

@@ -12,10 +12,12 @@ from datetime import datetime
 from ...domain.events import EventType
 from ...domain.names import check_name
 from ...domain.nodes import Identity
-from ...domain.processes import Process, ProcessState, Sighting, check_command, check_process_step
+from ...domain.processes import Process, ProcessState, Sighting, check_command, check_process_step, told_of
 from ...errors import Conflict, NotFound
 from ..base import Page
+from . import notice_writes
 from .places import session_of
+from .reads import check_limit
 from .rows import Row, to_stamp, to_time, to_time_or_none
 from .transaction import Q, Transaction
 
@@ -208,7 +210,11 @@ def end(
     *scope, code = ended
     if tx.one(Q.conversation_exists, id=before.conversation_id) is None:
         tx.run(Q.delete_process, id=process_id)
-    elif state is ProcessState.LOST:
+        return True
+    if state is not ProcessState.STOPPED:  # whoever asked for that knows
+        text = told_of(before, state, code)
+        notice_writes.add(tx, before.owner, before.conversation_id, "process", text, process_id=process_id)
+    if state is ProcessState.LOST:
         tx.event(EventType.PROCESS_LOST, *scope, process=process_id, why=why)
     else:
         tx.event(EventType.PROCESS_ENDED, *scope, process=process_id, state=state.value, exit_code=code)

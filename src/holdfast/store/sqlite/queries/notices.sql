@@ -1,12 +1,12 @@
 -- fragment: notice_columns
-t.id, t.owner, t.conversation, c.key, t.kind, t.text, t.created_at, t.delivered_at
+t.id, t.owner, t.conversation, c.key, t.kind, t.text, t.created_at, t.delivered_at, t.process
 
 -- fragment: notice_tables
 notices t JOIN conversations c ON c.id = t.conversation
 
 -- name: insert_notice
-INSERT INTO notices (id, owner, conversation, kind, text, created_at)
-VALUES (:id, :owner, :conversation, :kind, :text, :now);
+INSERT INTO notices (id, owner, conversation, kind, text, created_at, process)
+VALUES (:id, :owner, :conversation, :kind, :text, :now, :process);
 
 -- name: deliver_notice
 -- Once: a notice that was delivered keeps its time.
