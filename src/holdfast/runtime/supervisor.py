@@ -127,7 +127,7 @@ class Supervisor(ProcessReader):
                 quiet = False
             except StoreClosed:
                 return
-            except StoreError as error:
+            except (StoreError, OSError) as error:
                 if not quiet:
                     log.error("cannot look after processes: %s", error)
                 quiet = True
@@ -206,29 +206,33 @@ class Supervisor(ProcessReader):
 
     async def _settle(self, mine: Sequence[Process], done: Supervised) -> list[Process]:
         """Note what has begun or ended meanwhile; returns those that still run."""
-        known = [process for process in mine if process.id not in self._launcher.starting]
-        looks = (
-            await asyncio.to_thread(lambda: [look(each, self._directory) for each in known]) if known else []
-        )
         running = []
-        for process, found in zip(known, looks, strict=True):
-            if await self._alone(process, self._settle_one(process, found, done), done):
+        for process in mine:
+            if process.id in self._launcher.starting:
+                continue
+            if await self._alone(process, self._settle_one(process, done), done):
                 running.append(process)
         for gone in set(self._seen) - {process.id for process in mine}:
             del self._seen[gone]
         return running
 
-    async def _settle_one(self, process: Process, found: Look, done: Supervised) -> bool:
+    async def _settle_one(self, process: Process, done: Supervised) -> bool:
         """Does it still run?"""
+        found = await asyncio.to_thread(look, process, self._directory)
         if process.state is ProcessState.STARTING:
-            if found.begun is None and found.alive:
+            if process.watched:
+                await self._store.process_started(process.id, process.identity)
+            elif found.begun is None and found.alive:
                 return not await self._give_up(process, done)
             await self._launcher.note_start(process, found.begun)
+        if not found.alive:
+            await self._note_end(process, found, done)
+        elif found.ending is not None and process.exit_code is None:
+            await self._store.process_finished(process.id, found.ending.exit_code)
+        return found.alive
+
+    async def _note_end(self, process: Process, found: Look, done: Supervised) -> None:
         ending = found.ending
-        if found.alive:
-            if ending is not None and process.exit_code is None:
-                await self._store.process_finished(process.id, ending.exit_code)
-            return True
         code = ending.exit_code if ending else process.exit_code
         state = end_of(process, code, ending is not None)
         at = ending.at if ending else None
@@ -236,8 +240,7 @@ class Supervisor(ProcessReader):
             done.ended.append(process.id)
             self._terminated.pop(process.id, None)
             told = f"with code {code}" if code is not None else found.why
-            log.info("process %s (%s) %s %s", process.id, shown(process.command), state.value, told)
-        return False
+            log.info("process %s (%s) %s: %s", process.id, shown(process.command), state.value, told)
 
     async def _give_up(self, process: Process, done: Supervised) -> bool:
         """A start that nobody finishes, because its node died: after a while it never will."""
@@ -255,7 +258,7 @@ class Supervisor(ProcessReader):
             return await act
         except StoreError:
             raise
-        except (HoldfastError, OSError) as error:
+        except (HoldfastError, OSError, ValueError) as error:
             log.warning("trouble with process %s: %s", process.id, error)
             done.troubles.append(f"{process.id}: {error}")
             return False

@@ -20,7 +20,7 @@ INVARIANTS = {
     "turns_in_known_states": "every turn is in a state the machine knows, ended unless running",
     "requests_have_turns": "every request key stands for a turn",
     "processes_in_known_states": "every process is in a state the machine knows, ended unless it may run",
-    "running_processes_are_identified": "no running process row without an identity",
+    "running_processes_are_identified": "every running process row says who it is",
 }
 
 

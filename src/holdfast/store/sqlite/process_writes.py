@@ -76,6 +76,7 @@ def processes(
     after: str | None,
     limit: int,
 ) -> Page[Process]:
+    check_limit(limit)
     below = _END_OF_TIME
     if after is not None:
         row = tx.one(Q.process_number, id=after, owner=owner)

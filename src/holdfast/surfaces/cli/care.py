@@ -31,7 +31,9 @@ async def doctor(
       holdfast doctor
       holdfast doctor --repair
     """
+    from ...app import processes_directory
     from ...runtime.doctor import Doctor
+    from ...runtime.process_reader import ProcessReader
     from ...runtime.reaper import Reaper
     from .output import Styled, note, print_json, say
     from .progress import busy
@@ -43,7 +45,8 @@ async def doctor(
             else:
                 note(f"there is nothing to check yet: no store at {invocation.location}")
             return 0
-        examiner = Doctor(opened.store, Reaper(opened.store, own_node=lambda: None))
+        reader = ProcessReader(opened.store, processes_directory(invocation.settings))
+        examiner = Doctor(opened.store, Reaper(opened.store, own_node=lambda: None), reader)
         with busy("examining the store"):
             repaired = await examiner.repair() if repair else []
             found = await examiner.examine()
