@@ -656,7 +656,11 @@ async def test_what_may_only_be_watched_is_never_signalled(
     assert stranger.poll() is None
 
 
-@pytest.mark.parametrize("pid", [0, -1, 2**31, 2**22 + 1, os.getpid(), os.getppid()])
+@pytest.mark.parametrize(
+    "pid",
+    [0, -1, 2**31, 2**22 + 1, os.getpid(), os.getppid()],
+    ids=["nobody", "negative", "too large", "unused", "this one", "its parent"],
+)
 async def test_what_cannot_be_watched_is_refused(
     supervisor: Supervisor, session: str, store: SQLiteStore, pid: int
 ) -> None:
