@@ -25,7 +25,7 @@ from .domain.events import Event
 from .domain.names import DEFAULT_OWNER, check_name
 from .domain.nodes import BeatWatch, NodeKind
 from .domain.processes import ProcessLimits
-from .domain.resets import ResetMode, ResetPolicies, ResetPolicy
+from .domain.resets import DEFAULT, ResetMode, ResetPolicies, ResetPolicy
 from .domain.sessions import EndReason
 from .errors import BadInput, StoreError
 from .handles import LiveSession, Workshop
@@ -34,11 +34,11 @@ from .runtime.lease_keeper import LeaseKeeper
 from .runtime.node_keeper import NodeKeeper
 from .runtime.pruner import Pruner
 from .runtime.reaper import Reaper
-from .runtime.resetter import Resetter
+from .runtime.resetter import Dating, Resetter
 from .runtime.signals import ExitSignals
 from .runtime.supervisor import Supervisor
 from .runtime.sweeper import Sweeper
-from .settings import Settings, database_path, load
+from .settings import Settings, database_path, is_variable, load
 from .store.base import Retention, Store
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,13 @@ def policies_of(settings: Settings) -> ResetPolicies:
     )
 
 
+def dating_of(settings: Settings, kind: NodeKind) -> Dating:
+    """Whose policies count, if several programs on one store have different ones."""
+    if kind is NodeKind.SERVER:
+        return Dating.ALWAYS
+    return Dating.NEVER if kind is NodeKind.CLI or policies_of(settings).never else Dating.ONCE
+
+
 def _policy(settings: Settings, differs: Mapping[str, Any], source: str = "") -> ResetPolicy:
     names = [each.name for each in fields(settings.reset) if each.name != "sources"]
     values = {name: differs.get(name, getattr(settings.reset, name)) for name in names}
@@ -78,7 +85,7 @@ def _policy(settings: Settings, differs: Mapping[str, Any], source: str = "") ->
     for name in names:
         table = f"reset.sources.{source}" if name in differs else "reset"
         given = settings.origins.get(f"{table}.{name}")
-        origins[name] = f"[{table}] in {given}" if given else "the default"
+        origins[name] = DEFAULT if given is None else given if is_variable(given) else f"[{table}] in {given}"
     return ResetPolicy(
         ResetMode(values["mode"]),
         timedelta(minutes=values["idle_minutes"]),
@@ -151,7 +158,7 @@ class Holdfast:
             watch=BeatWatch(lease.stale_seconds, longest_gap=2 * sweep_seconds) if self._sweep else None,
             beating=lambda: self.keeper.beating,
         )
-        self.resetter = Resetter(store)
+        self.resetter = Resetter(store, dating_of(self.settings, self._kind))
         self.sweeper = Sweeper(
             self.reaper, sweep_seconds, Pruner(store, retention_of(self.settings)), self.resetter
         )
@@ -177,7 +184,6 @@ class Holdfast:
             self.keeper.start()
             store.start_indexing()
             if self._sweep:
-                await self.resetter.date_all()
                 await self.sweeper.sweep_once()  # whatever an earlier run of this program left comes first
                 self.sweeper.start()
                 await self.supervisor.supervise_once()  # so are the processes that it left running

@@ -27,6 +27,7 @@ from .domain.messages import Message
 from .domain.names import DEFAULT_OWNER
 from .domain.processes import Process
 from .domain.sessions import EndReason
+from .domain.why import Why
 from .errors import StoreClosed
 from .handles import Content, LiveSession, LiveTurn
 from .runtime.launcher import Command
@@ -146,6 +147,9 @@ class BlockingSession:
 
     def messages(self, scope: str = "session") -> list[Message]:
         return self._loop.call(self._live.messages(scope))
+
+    def why(self) -> Why:
+        return self._loop.call(self._live.why())
 
     def end(self, reason: str = EndReason.CLOSED) -> None:
         self._loop.call(self._live.end(reason))

@@ -29,10 +29,12 @@ from .domain.names import check_name
 from .domain.processes import Process
 from .domain.sessions import EndReason, Session
 from .domain.turns import RequestKey, Settlement, Turn, TurnBegun, TurnOutdated, TurnRequest, TurnStatus
+from .domain.why import Why
 from .errors import BadInput, LeaseLost, StoreError
 from .runtime.launcher import Command
 from .runtime.lease_keeper import LeaseKeeper, own_turns
 from .runtime.node_keeper import NodeKeeper
+from .runtime.reasons import why_of
 from .runtime.supervisor import Supervisor
 from .store.base import Store
 
@@ -118,6 +120,10 @@ class LiveSession:
         """This very session as it is now."""
         self._session = await self._workshop.store.session(self._workshop.owner, self.id)
         return self._session
+
+    async def why(self) -> Why:
+        """Will this session be reset, when, by which rule, what holds it and until when. Moves no clock."""
+        return await why_of(self._workshop.store, self._workshop.owner, self.id)
 
     async def end(self, reason: str = EndReason.CLOSED) -> None:
         """End the session; within a turn of it, as soon as that turn has ended. Ended already: nothing."""

@@ -169,6 +169,11 @@ SECTIONS: Mapping[str, type[Any]] = {
 }
 
 
+def is_variable(origin: str) -> bool:
+    """Did a value come from the environment?"""
+    return origin.startswith(ENVIRONMENT_PREFIX)
+
+
 def home(environment: Mapping[str, str] = os.environ) -> Path:
     """Where holdfast.db and everything else of this user lives."""
     return Path(environment.get("HOLDFAST_HOME") or Path.home() / ".holdfast")

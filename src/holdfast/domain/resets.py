@@ -23,6 +23,9 @@ from zoneinfo import ZoneInfo
 
 from .sessions import EndReason, Session
 
+DEFAULT = "the default"
+"""Where a value came from that nobody has set."""
+
 
 class ResetMode(StrEnum):
     NONE = "none"

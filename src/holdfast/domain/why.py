@@ -1,4 +1,8 @@
-"""Why a session will (not) be reset, in sentences that a person understands."""
+"""Why a session will (not) be reset, in sentences that a person understands.
+
+Times are those of the policy's zone, told as short as they can be; rules are named with the place in the
+settings that made them, so that whoever wants another one knows where to go.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from .events import Event
-from .resets import Decision, Reason, ResetPolicy, Verdict, clock_of, minutes
+from .resets import DEFAULT, Decision, Due, Reason, ResetPolicy, Verdict, clock_of, due, minutes
 from .sessions import EndReason, Session
 
 
@@ -61,41 +65,76 @@ def policy_values(policy: ResetPolicy) -> dict[str, PolicyValue]:
         "quiet_minutes": policy.quiet.total_seconds() / 60,
         "timezone": policy.timezone,
     }
-    return {
-        name: PolicyValue(value, policy.origins.get(name, "the default")) for name, value in values.items()
-    }
+    return {name: PolicyValue(value, policy.origins.get(name, DEFAULT)) for name, value in values.items()}
 
 
 def sentence(judged: Judged, now: datetime) -> str:
     """All of it, for a person: when, by which rule, what holds it and until when, what will be stopped."""
     session, policy, verdict = judged.session, judged.policy, judged.verdict
-    name, clock = session.key or session.title or session.id, clock_of(policy, now)
-    due = clock(verdict.next_due_at) if verdict.next_due_at else ""
-    match verdict.decision:
-        case Decision.ENDED:
-            assert session.ended_at is not None
-            fresh = session.end_reason in (EndReason.IDLE, EndReason.DAILY, EndReason.NEW)
-            then = "begins afresh" if fresh else "goes on from there, unless it comes too late"
-            return f"{name} ended {clock(session.ended_at)} ({session.end_reason}); the next message {then}."
-        case Decision.NOT_DUE if not due:
-            first = f"{name} is never reset (mode none, from {_origin(policy, 'mode')})."
-        case Decision.NOT_DUE:
-            quiet = f"{name} is quiet since {clock(session.last_activity_at)}"
-            first = f"{quiet} and will be reset at {due} ({_rule(judged)})."
-        case Decision.DUE:
-            first = f"{name} is due to be reset since {due} ({_rule(judged)}); the next sweep does it."
-        case Decision.DEFERRED:
-            first = f"{name} is due to be reset since {due} ({_rule(judged)}), which is put off."
+    if verdict.decision is Decision.ENDED:
+        return _ended(session, policy, now)
+    clock = clock_of(policy, now)
+    name = _name(session)
+    quiet = f"{name} is quiet since {clock(session.last_activity_at)}"
+    begins = f"{name} is being answered" if session.running_turn else quiet
+    if verdict.next_due_at is None or verdict.end_reason is None:
+        first = f"{name} is never reset (mode none, from {_origin(policy, 'mode')})."
+    else:
+        rule = _rule(session, policy, Due(verdict.next_due_at, verdict.end_reason))
+        at = clock(verdict.next_due_at)
+        match verdict.decision:
+            case Decision.NOT_DUE:
+                first = f"{begins} and will be reset at {at} ({rule})."
+            case Decision.DUE:
+                first = f"{begins} and due to be reset since {at} ({rule}); the next sweep does it."
+            case _:
+                first = f"{begins} and due to be reset since {at} ({rule}), which is put off."
     told = [reason for reason in verdict.reasons if reason.process_id or reason in verdict.holding]
-    return " ".join([first, *(f"{reason.message[0].upper()}{reason.message[1:]}." for reason in told)])
+    return " ".join([first, *(_as_sentence(reason.message) for reason in told)])
 
 
-def _rule(judged: Judged) -> str:
-    policy = judged.policy
-    if judged.verdict.end_reason is EndReason.IDLE:
-        return f"idle {minutes(policy.idle)}, from {_origin(policy, 'idle_minutes')}"
-    return f"daily at {policy.at_hour}:00 {policy.timezone}, from {_origin(policy, 'at_hour')}"
+def _ended(session: Session, policy: ResetPolicy, now: datetime) -> str:
+    assert session.ended_at is not None
+    clock, name = clock_of(policy, now), _name(session)
+    by_policy = session.end_reason in (EndReason.IDLE, EndReason.DAILY)
+    ended = f"{name} {'was reset' if by_policy else 'ended'} at {clock(session.ended_at)}"
+    first = f"{ended} ({session.end_reason})."
+    if session.tip_id != session.id:
+        return f"{first} The conversation goes on in {session.tip_id}."
+    wanted = due(policy, session.since, session.last_activity_at)
+    if by_policy or session.end_reason == EndReason.NEW:
+        return f"{first} The next message begins afresh."
+    if wanted is None:
+        mode = f"mode none, from {_origin(policy, 'mode')}"
+        return f"{first} The next message goes on from there, whenever it comes ({mode})."
+    rule = _rule(session, policy, wanted)
+    if wanted.at <= now:
+        return f"{first} The next message begins afresh, since {clock(wanted.at)} ({rule})."
+    return (
+        f"{first} A message before {clock(wanted.at)} goes on from there, a later one begins afresh ({rule})."
+    )
+
+
+def _name(session: Session) -> str:
+    return session.key or session.title or session.id
+
+
+def _as_sentence(message: str) -> str:
+    return f"{message[0].upper()}{message[1:]}."
+
+
+def _rule(session: Session, policy: ResetPolicy, wanted: Due) -> str:
+    if wanted.end_reason is EndReason.IDLE:
+        idle = policy.idle.total_seconds()
+        said = f"{idle / 60:g} min" if idle >= 60 else f"{idle:g} s"
+        return f"idle {said}, from {_origin(policy, 'idle_minutes')}"
+    day = f"daily at {policy.at_hour:02}:00 {policy.timezone}"
+    if wanted.at == session.last_activity_at + policy.quiet:
+        day = f"{day}, once nobody has spoken for {minutes(policy.quiet)}"
+    return f"{day}, from {_origin(policy, 'at_hour')}"
 
 
 def _origin(policy: ResetPolicy, name: str) -> str:
-    return policy.origins.get(name, "the default")
+    """As short as it can be: `[reset.sources.telegram]`, without the file."""
+    table, bracket, _ = policy.origins.get(name, DEFAULT).partition("] in ")
+    return f"{table}{bracket[:1]}"

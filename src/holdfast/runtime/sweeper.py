@@ -31,6 +31,11 @@ class Swept:
     def anything(self) -> bool:
         return self.reaped.anything or self.reset.anything or self.pruned.anything
 
+    @property
+    def more(self) -> bool:
+        """Is there more to be done at once?"""
+        return self.reset.more
+
 
 class Sweeper:
     def __init__(
@@ -48,9 +53,13 @@ class Sweeper:
 
     async def sweep_once(self) -> Swept:
         """One pass over what is due: dead nodes and what they left, sessions whose time has come, then what
-        was kept long enough."""
+        was kept long enough. Bounded: `more` says whether something is left."""
         reaped = await self._reaper.reap_once()
-        reset = await self._resetter.reset_once() if self._resetter else Reset()
+        reset = Reset()
+        if self._resetter is not None:
+            undated = await self._resetter.date_once()
+            reset = await self._resetter.reset_once()
+            reset.more |= undated
         return Swept(reaped, reset, await self._pruner.prune_once() if self._pruner else Pruned())
 
     def start(self) -> None:
@@ -66,8 +75,9 @@ class Sweeper:
         """Trouble with the store is told once, and again when it is over."""
         quiet = False
         while True:
+            more = False
             try:
-                await self.sweep_once()
+                more = (await self.sweep_once()).more
                 if quiet:
                     log.info("sweeping again")
                 quiet = False
@@ -77,4 +87,6 @@ class Sweeper:
                 if not quiet:
                     log.error("cannot sweep: %s", error)
                 quiet = True
-            await asyncio.sleep(self._sweep_seconds)
+            except Exception:  # nobody would notice that it is gone
+                log.exception("a sweep has failed; it will be tried again")
+            await asyncio.sleep(0 if more else self._sweep_seconds)

@@ -472,7 +472,8 @@ class Store(Protocol):
     # --- resets ------------------------------------------------------------------------------------
 
     async def due_sessions(self, limit: int = 100) -> list[str]:
-        """Open sessions whose reset is due, the longest due first. Costs what is due, not what is stored."""
+        """Open sessions whose reset is due, the longest due first; only those that our own policies have
+        dated. Costs what is due, not what is stored."""
         ...
 
     async def reset_session(self, session_id: str) -> Verdict | None:
@@ -482,6 +483,10 @@ class Store(Protocol):
 
     async def judge_session(self, owner: str | None, session_id: str) -> Judged:
         """Would this session be reset now? With every reason, either way. Changes nothing."""
+        ...
+
+    async def history(self, owner: str | None, session_id: str, *, limit: int = 50) -> list[Event]:
+        """What happened to a session and to what it started, oldest first; only the newest `limit`."""
         ...
 
     async def date_sessions(self, limit: int = 1000) -> int:

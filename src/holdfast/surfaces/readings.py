@@ -12,14 +12,11 @@ from ..domain.conversations import Address
 from ..domain.ids import is_ours
 from ..domain.nodes import Liveness, Node
 from ..domain.sessions import Session, SessionState
-from ..domain.why import Why, why
 from ..errors import NotFound
 from ..runtime.states import states_of
 from ..store.base import Page, Place, SessionFilter, Store
 
 SCAN = 200
-MOST_TOLD = 50
-TOLD = ("session.", "process.")
 MOST_LIVING = 10_000
 DEEPEST_FORK = 50
 
@@ -125,14 +122,6 @@ async def judged_nodes(store: Store, *, gone: bool = False) -> list[tuple[Node, 
             why = "left in good order" if node.left_at else "found dead or hung, and reaped"
             judged.append((node, Liveness.DEAD, why))
     return judged
-
-
-async def why_of(store: Store, owner: str | None, session_id: str) -> Why:
-    """Will this session be reset, when, by which rule, what holds it; and what happened to it so far."""
-    judged = await store.judge_session(owner, session_id)
-    events = await store.events(owner=owner, conversation_id=judged.session.conversation_id, limit=1000)
-    told = [event for event in events if event.session_id == session_id and event.type.startswith(TOLD)]
-    return why(judged, told[-MOST_TOLD:], store.now())
 
 
 async def lineage_of(store: Store, owner: str | None, conversation_id: str, deep: int = 0) -> Lineage:

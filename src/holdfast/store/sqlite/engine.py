@@ -496,6 +496,9 @@ class SQLiteStore:
     async def judge_session(self, owner: str | None, session_id: str) -> Judged:
         return await self._read(lambda tx: resetting.judged(tx, places.session_of(tx, owner, session_id)))
 
+    async def history(self, owner: str | None, session_id: str, *, limit: int = 50) -> list[Event]:
+        return await self._read(lambda tx: reads.history(tx, owner, session_id, limit))
+
     async def date_sessions(self, limit: int = 1000) -> int:
         return await self._write(lambda tx: resetting.date_some(tx, limit))
 

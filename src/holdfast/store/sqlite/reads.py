@@ -31,6 +31,7 @@ from .transaction import Q, Transaction
 _END_OF_TIME = 2**62
 LARGEST_PAGE = 1000
 LARGEST_LIST = 1_000_000
+MOST_LOOKED_AT = 20_000
 
 
 def sessions(tx: Transaction, wanted: SessionFilter, after: str | None, limit: int) -> Page[Session]:
@@ -198,6 +199,19 @@ def events(
     else:
         rows = tx.all(Q.events_of_conversation, conversation=conversation_id, **values)
     return [to_event(row) for row in rows]
+
+
+def history(tx: Transaction, owner: str | None, session_id: str, limit: int) -> list[Event]:
+    check_limit(limit, LARGEST_LIST)
+    session = session_of(tx, owner, session_id)
+    rows = tx.all(
+        Q.newest_events_of_session,
+        conversation=session.conversation_id,
+        session=session.id,
+        looked_at=MOST_LOOKED_AT,
+        limit=limit,
+    )
+    return [to_event(row) for row in reversed(rows)]
 
 
 def nodes(tx: Transaction, gone: bool) -> list[Node]:

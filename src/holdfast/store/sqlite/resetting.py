@@ -82,16 +82,19 @@ def blockers_of(tx: Transaction, session: Session, due_at: datetime | None) -> l
     if session.ended:
         return []
     found: list[Blocker] = []
+    policy, now = tx.policies.of(session.source), to_time(tx.now)
+    clock = clock_of(policy, now)
     if session.running_turn is not None:
         found.append(Blocker(Reason("turn", f"turn {session.running_turn} is running"), True))
     elif calls := awaited_calls(tx, session):
-        until = (due_at or to_time(tx.now)) + tx.policies.max_block
-        holds = to_time(tx.now) < until
-        said = f"the results of {len(calls)} tool call{'s' if len(calls) > 1 else ''} are awaited"
-        found.append(Blocker(Reason("tool_calls", said, until=until), holds))
-    policy, now = tx.policies.of(session.source), to_time(tx.now)
+        until = due_at + tx.policies.max_block if due_at else None
+        several = "s" if len(calls) > 1 else ""
+        said = f"the result{several} of {len(calls)} tool call{several} {'are' if several else 'is'} awaited"
+        if until is not None:
+            said = f"{said}, until {clock(until)} at most"
+        found.append(Blocker(Reason("tool_calls", said, until=until), until is None or now < until))
     for process in running_of(tx, session.conversation_id):
-        found.append(hold_of(process, due_at, now, limits_of(tx), clock_of(policy, now)))
+        found.append(hold_of(process, due_at, now, limits_of(tx), clock))
     return found
 
 

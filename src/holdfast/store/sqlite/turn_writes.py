@@ -70,7 +70,11 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
             return TurnOutdated()
         return _begin_first(tx, request)
     history = reached.history
-    if reached.is_ready_for(request.node_id, tx.now, tx.policies) and not request.branch and not request.replaces:
+    if (
+        reached.is_ready_for(request.node_id, tx.now, tx.policies)
+        and not request.branch
+        and not request.replaces
+    ):
         if request.seen is not None and request.seen != reached.seen:
             return TurnOutdated()
         session = to_session_spoken_in(

@@ -14,7 +14,7 @@ from typing import Any
 from ...domain.conversations import Address
 from ...domain.names import check_name
 from ...domain.sessions import Session
-from ...domain.turns import RequestKey, Turn, TurnBegun
+from ...domain.turns import RequestKey, Turn, TurnBegun, reset_before
 from ...errors import BadInput, NotFound
 from ..objects import notice
 from .call import Call
@@ -94,18 +94,20 @@ def request_key(call: Call, route: str, body: bytes) -> RequestKey:
 
 
 def headers_of(session: Session, turn: Turn) -> dict[str, str]:
-    return {
+    """The first turn of a session that a reset made fresh says so."""
+    headers = {
         "x-holdfast-session-id": session.id,
         "x-hermes-session-id": session.id,
         "x-holdfast-conversation-id": session.conversation_id,
         "x-holdfast-turn-id": turn.id,
     }
+    reset = reset_before(session, turn)
+    return {**headers, "x-holdfast-reset": reset} if reset else headers
 
 
 def headers_begun(begun: TurnBegun) -> dict[str, str]:
-    """The same of a turn that runs here; the first of a session that a reset made fresh says so."""
-    headers = headers_of(begun.session, begun.turn)
-    return {**headers, "x-holdfast-reset": begun.reset} if begun.reset else headers
+    """The same of a turn that runs here."""
+    return headers_of(begun.session, begun.turn)
 
 
 def about(session: Session, turn: Turn, addressed: str | None = None) -> dict[str, Any]:
@@ -115,15 +117,15 @@ def about(session: Session, turn: Turn, addressed: str | None = None) -> dict[st
         "conversation_id": session.conversation_id,
         "turn_id": turn.id,
         "compacted": addressed is not None and addressed != session.id,
-        "reset": None,
+        "reset": reset_before(session, turn),
         "notices": [],
     }
 
 
 def about_begun(begun: TurnBegun) -> dict[str, Any]:
     ours = about(begun.session, begun.turn, begun.addressed)
-    if begun.reset or begun.notices:
-        ours |= {"reset": begun.reset, "notices": [notice(each) for each in begun.notices]}
+    if begun.notices:
+        ours["notices"] = [notice(each) for each in begun.notices]
     return ours
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from ...domain.messages import MessageStatus
 from ...domain.nodes import Liveness, NodeKind
 from ...domain.processes import ProcessState
+from ...domain.resets import Decision
 from ...domain.sessions import Edge, SessionState
 from ...domain.turns import TurnStatus
 
@@ -184,6 +185,25 @@ SCHEMAS: dict[str, Schema] = {
         watched=FLAG,
     ),
     "ProcessLog": _object(object={"const": "process.log"}, id=TEXT, text=TEXT, next=NUMBER, dropped=NUMBER),
+    "Why": _object(
+        session_id=TEXT,
+        decision=one_of(*Decision),
+        next_due_at=MAYBE_TIME,
+        sentence=TEXT,
+        policy={
+            "type": "object",
+            "additionalProperties": _object(value={"type": ["string", "number"]}, origin=TEXT),
+        },
+        reasons={
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"code": TEXT, "message": TEXT, "process_id": TEXT, "until": TIME},
+                "required": ["code", "message"],
+            },
+        },
+        history={"type": "array", "items": ref("Event")},
+    ),
     "Node": _object(
         id=TEXT,
         kind=one_of(*NodeKind),

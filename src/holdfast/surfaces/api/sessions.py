@@ -9,6 +9,7 @@ from __future__ import annotations
 from ...domain.ids import parse_message_id
 from ...domain.sessions import Session, SessionState
 from ...errors import NotFound
+from ...runtime.reasons import why_of
 from ...runtime.states import states_of
 from ...store.base import SessionFilter
 from .. import objects
@@ -118,6 +119,12 @@ async def turns(call: Call) -> Reply:
     return Reply(objects.listed([objects.turn(each) for each in found[:limit]], has_more=len(found) > limit))
 
 
+async def why(call: Call) -> Reply:
+    owner = owner_of(call)
+    found = await session_named(call.store, owner, call.path("id"))
+    return Reply(objects.why(await why_of(call.store, owner, found.id)))
+
+
 async def lineage(call: Call) -> Reply:
     owner = owner_of(call)
     place = await place_of(call.store, owner, call.path("id"))
@@ -176,5 +183,13 @@ ROUTES = (
         "The conversation's line of sessions, oldest first, and the conversations forked from it.",
         parameters=(OWNER,),
         answer=ref("Lineage"),
+    ),
+    Route(
+        "GET",
+        "/api/sessions/{id}/why",
+        why,
+        "Will this session be reset, when, by which rule, what holds it and until when.",
+        parameters=(OWNER,),
+        answer=ref("Why"),
     ),
 )

@@ -18,6 +18,7 @@ from . import (
     sessions_acting,
     sessions_listing,
     sessions_reading,
+    why,
 )
 from .tree import app, sessions
 from .tree import keys as keys_group
@@ -30,6 +31,7 @@ FILES = (
     sessions_acting,
     env,
     keys,
+    why,
     processes,
     liveness,
     care,

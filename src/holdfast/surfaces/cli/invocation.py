@@ -12,13 +12,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
     from ...app import Holdfast
-    from ...runtime.reaper import Reaped
+    from ...runtime.sweeper import Swept
     from ...settings import Settings
     from ...store.base import Store
 
@@ -95,11 +95,12 @@ class Invocation:
         """The same for commands that begin something: where there is no store yet, one is made."""
         from ...app import open_store
         from ...runtime.reaper import Reaper
+        from ...runtime.resetter import Resetter
 
         self.start_logging()
         store = await open_store(self.settings)
         try:
-            swept = await sweep(Reaper(store, own_node=lambda: None), quiet=quiet)
+            swept = await sweep(Reaper(store, own_node=lambda: None), Resetter(store), quiet=quiet)
             yield Opened(store, self.owner, swept)
         finally:
             await store.close()
@@ -130,7 +131,7 @@ class Invocation:
         node = Holdfast(self.settings, owner=owner, kind=NodeKind.CLI, sweep=False, catch_signals=False)
         try:
             await finished(node.start())
-            await sweep(node.reaper, quiet=quiet)
+            await sweep(node.reaper, node.resetter, quiet=quiet)
             yield node
         finally:
             await finished(node.stop())
@@ -173,27 +174,30 @@ class Opened:
 
     store: Store
     owner: str | None
-    swept: Reaped
+    swept: Swept
 
 
-async def sweep(reaper: Any, *, quiet: bool = False) -> Reaped:
+async def sweep(reaper: Any, resetter: Any, *, quiet: bool = False) -> Swept:
     """Sweep first, and say so on stderr if something was due. Trouble is told and does not stop a reader."""
     from ...errors import StoreError
-    from ...runtime.reaper import Reaped
+    from ...runtime.sweeper import Sweeper, Swept
     from .output import note
     from .words import count
 
     try:
-        done = cast("Reaped", await reaper.reap_once())
+        done = await Sweeper(reaper, 0, resetter=resetter).sweep_once()
     except StoreError as error:
         note(f"could not sweep first: {error}")
-        return Reaped()
-    if not quiet and (done.sessions or done.conversations):
+        return Swept()
+    reaped = done.reaped
+    if not quiet and (reaped.sessions or reaped.conversations):
         note(
-            f"swept: {count(len(done.nodes), 'process')} had died; "
-            f"{count(len(done.conversations), 'running turn')} interrupted, "
-            f"{count(len(done.sessions), 'session')} ended as reaped"
+            f"swept: {count(len(reaped.nodes), 'process')} had died; "
+            f"{count(len(reaped.conversations), 'running turn')} interrupted, "
+            f"{count(len(reaped.sessions), 'session')} ended as reaped"
         )
+    if not quiet and done.reset.reset:
+        note(f"swept: {count(len(done.reset.reset), 'session')} reset, as due")
     return done
 
 

@@ -12,6 +12,7 @@ from .tree import app
 if TYPE_CHECKING:
     from ...domain.nodes import Liveness, Node
     from ...runtime.reaper import Reaped
+    from ...runtime.resetter import Reset
     from ...store.base import Pruned, Store
     from .output import Cell
 
@@ -22,30 +23,46 @@ A_FEW = 5
 async def sweep(invocation: Invocation, as_json: AsJson = False) -> int:
     """Settle what is due, and say what was done.
 
-    What dead processes left behind: their turns are interrupted, their sessions ended. Every command does
-    that first, and every running program by itself. Also drops what was kept long enough ([retention]).
+    What dead processes left behind: their turns are interrupted, their sessions ended. Sessions that are due
+    are reset ([reset]). Every command does that first, and every running program by itself. Also drops what
+    was kept long enough ([retention]).
 
     \b
     Example:
       holdfast sweep
     """
     from ...runtime.reaper import Reaped
+    from ...runtime.resetter import Reset
     from ...store.base import Pruned
     from .output import print_json, say
 
     async with invocation.reading(quiet=True) as opened:
         if opened is None:
-            done, pruned = Reaped(), Pruned()
+            done, reset, pruned = Reaped(), Reset(), Pruned()
         else:
-            done, pruned = opened.swept, await _prune(opened.store, invocation)
+            done, reset = opened.swept.reaped, await _reset(opened)
+            pruned = await _prune(opened.store, invocation)
         if as_json:
-            print_json(_swept(done, pruned))
-        elif not (done.anything or pruned.anything):
+            print_json(_swept(done, reset, pruned))
+        elif not (done.anything or reset.anything or pruned.anything):
             say("Nothing was due.")
         else:
             assert opened is not None
-            await _tell(opened, pruned)
-        return 1 if done.troubles else 0
+            await _tell(opened, done, reset, pruned)
+        return 1 if done.troubles or reset.troubles else 0
+
+
+async def _reset(opened: Opened) -> Reset:
+    """All that is due: what the sweep before every command has begun, to its end."""
+    from ...runtime.resetter import Resetter
+
+    done = opened.swept.reset
+    if done.more:
+        rest = await Resetter(opened.store).reset_all()
+        done.reset |= rest.reset
+        done.deferred += rest.deferred
+        done.troubles += rest.troubles
+    return done
 
 
 async def _prune(store: Store, invocation: Invocation) -> Pruned:
@@ -64,11 +81,10 @@ async def _prune(store: Store, invocation: Invocation) -> Pruned:
     return total
 
 
-async def _tell(opened: Opened, pruned: Pruned) -> None:
+async def _tell(opened: Opened, done: Reaped, reset: Reset, pruned: Pruned) -> None:
     from .output import say
     from .words import count
 
-    done = opened.swept
     known = {node.id: node for node in await opened.store.nodes(gone=True)}
     for node_id, why in done.nodes.items():
         who = known[node_id]
@@ -79,10 +95,16 @@ async def _tell(opened: Opened, pruned: Pruned) -> None:
         say(f"Interrupted {turns}, keeping what was said: {_few(done.conversations)}.")
     if done.sessions:
         say(f"Ended {count(len(done.sessions), 'session')} as reaped: {_few(done.sessions)}.")
+    for reason in sorted(set(reset.reset.values())):
+        ids = [session_id for session_id, why in reset.reset.items() if why == reason]
+        say(f"Reset {count(len(ids), 'session')} ({reason}): {_few(ids)}.")
+    if reset.deferred:
+        which = _few(reset.deferred)
+        say(f"Put {count(len(reset.deferred), 'due reset')} off: {which}. `holdfast why ID` says what for.")
     if pruned.anything:
         dropped = (count(pruned.drafts, "draft"), count(pruned.events, "event"))
         say(f"Dropped {', '.join(dropped)} and {count(pruned.requests, 'request key')}, kept long enough.")
-    for trouble in done.troubles:
+    for trouble in [*done.troubles, *reset.troubles]:
         say(f"Could not settle {trouble}. It will be tried again.")
 
 
@@ -91,15 +113,17 @@ def _few(ids: list[str]) -> str:
     return ", ".join(ids[:A_FEW]) + rest
 
 
-def _swept(done: Reaped, pruned: Pruned) -> dict[str, object]:
+def _swept(done: Reaped, reset: Reset, pruned: Pruned) -> dict[str, object]:
     return {
         "object": "sweep",
-        "anything": done.anything or pruned.anything,
+        "anything": done.anything or reset.anything or pruned.anything,
         "nodes": [{"id": node_id, "why": why} for node_id, why in done.nodes.items()],
         "conversations": done.conversations,
         "sessions": done.sessions,
+        "reset": [{"id": session_id, "reason": reason} for session_id, reason in reset.reset.items()],
+        "deferred": reset.deferred,
         "pruned": {"drafts": pruned.drafts, "events": pruned.events, "requests": pruned.requests},
-        "troubles": done.troubles,
+        "troubles": [*done.troubles, *reset.troubles],
     }
 
 
@@ -157,7 +181,7 @@ async def _judged(opened: Opened, gone: bool) -> list[tuple[Node, Liveness, str]
     """Nodes, the living first, each with whether it lives and why; also those that were reaped just now."""
     from ..readings import judged_nodes
 
-    reaped = opened.swept.nodes
+    reaped = opened.swept.reaped.nodes
     return [
         (node, liveness, f"{reaped[node.id]}; reaped just now" if node.id in reaped else why)
         for node, liveness, why in await judged_nodes(opened.store, gone=gone or bool(reaped))

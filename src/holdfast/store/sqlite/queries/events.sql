@@ -10,6 +10,13 @@ SELECT id, at, type, owner, conversation, session, turn, data FROM events
 WHERE conversation = :conversation AND id > :after AND id <= :upto AND (:owner IS NULL OR owner = :owner)
 ORDER BY id LIMIT :limit;
 
+-- name: newest_events_of_session
+-- What happened to a session and what it started, the newest first; turns are told elsewhere. Looks at so many of the
+-- conversation's events at most.
+SELECT id, at, type, owner, conversation, session, turn, data
+FROM (SELECT * FROM events WHERE conversation = :conversation ORDER BY id DESC LIMIT :looked_at)
+WHERE session = :session AND (type GLOB 'session.*' OR type GLOB 'process.*') ORDER BY id DESC LIMIT :limit;
+
 -- name: event_bounds
 -- The oldest that is kept, and the newest.
 SELECT min(id), (SELECT max(id) FROM events) FROM events;
