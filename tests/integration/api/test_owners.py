@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -27,6 +28,7 @@ BODIES: dict[str, Any] = {
     "/v1/responses": {"input": "hello"},
     "/v1/conversations/{id}": {"metadata": {"topic": "none"}},
     "/v1/conversations/{id}/items": {"items": [{"type": "message", "role": "user", "content": "hello"}]},
+    "/api/processes/{id}/pin": {"hours": 1},
 }
 QUERIES = {"/api/search": f"?q={SECRET}"}
 # What everybody with a key may see is nobody's.
@@ -60,6 +62,15 @@ def operations() -> Iterator[Operation]:
             yield Operation(method.upper(), path, list(kinds) == ["text/event-stream"])
 
 
+@pytest.fixture(autouse=True)
+def bystander(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that can be watched."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        monkeypatch.setitem(BODIES, "/api/sessions/{id}/processes", {"pid": process.pid})
+        yield
+        process.kill()
+
+
 NAMED = [each for each in operations() if each.names and each.path not in NOT_OWNED]
 LISTS = [each for each in operations() if not each.names and each.method == "GET"]
 
@@ -73,6 +84,11 @@ async def ids_of(server: Running, client: httpx.AsyncClient, owner: str) -> dict
     conversation = answer["holdfast"]["conversation_id"]
     items = (await client.get(f"/v1/conversations/{conversation}/items")).json()
     notice = await server.store.add_notice(owner, said["conversation_id"], "reset", SECRET)
+    supervisor = server.services.holdfast.supervisor
+    process = await supervisor.start(owner, said["session_id"], f"echo {SECRET}")
+    await supervisor.wait(owner, process.id)
+    while not (await server.store.process(owner, process.id)).ended:
+        await supervisor.supervise_once()
     alias = f"alias-{owner}"
     await server.store.add_alias(owner, alias, said["conversation_id"])
     return {
@@ -82,6 +98,7 @@ async def ids_of(server: Running, client: httpx.AsyncClient, owner: str) -> dict
         "response": answer["id"],
         "item": items["data"][0]["id"],
         "notice": notice.id,
+        "process": process.id,
         "key": f"{owner}:chat",
         "alias": alias,
     }

@@ -31,14 +31,18 @@ LARGEST_TAIL = 100_000
 async def processes(call: Call) -> Reply:
     owner, named = owners_of(call), call.query("session")
     conversation = (await place_of(call.store, owner, named)).conversation.id if named else None
+    running = flag(call, "running") if call.query("running") else None
     page = await call.store.processes(
         owner,
         conversation_id=conversation,
-        running=flag(call, "running") if call.query("running") else None,
+        running=running,
         after=call.query("after") or None,
         limit=call.query_number("limit", 20, 1, LARGEST_PAGE),
     )
-    return Reply(objects.listed(await _objects(call, page.items), has_more=page.has_more))
+    data = await _objects(call, page.items)
+    if running:  # one may have ended a moment ago, and nobody has noted it yet
+        data = [each for each in data if each["ended_at"] is None]
+    return Reply(objects.listed(data, has_more=page.has_more))
 
 
 async def process(call: Call) -> Reply:
@@ -82,8 +86,7 @@ async def begin(call: Call) -> Reply:
         found = await _watched(call, owner, place.tip.id, body)
     else:
         found = await _started(call, owner, place.tip.id, body)
-    reply = await _shown(call, found)
-    return Reply(reply.value, 201)
+    return await _shown(call, found)
 
 
 async def _started(call: Call, owner: str, session_id: str, body: dict[str, Any]) -> Process:
@@ -208,6 +211,5 @@ ROUTES = (
             pid={"type": "integer"},
         ),
         answer=ref("Process"),
-        status=201,
     ),
 )

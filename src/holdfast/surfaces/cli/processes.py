@@ -66,7 +66,8 @@ async def ps(
             limit=limit,
         )
         reader, now = _reader(invocation, opened.store), opened.store.now()
-        found = [await reader.seen(each) for each in page.items]
+        seen = [await reader.seen(each) for each in page.items]
+        found = [each for each in seen if not (running and each.ended)]
         if as_json:
             data = [_object(invocation, each, now) for each in found]
             print_json(objects.listed(data, has_more=page.has_more))
