@@ -32,6 +32,7 @@ from .handles import LiveSession, Workshop
 from .platforms import timezone
 from .runtime.lease_keeper import LeaseKeeper
 from .runtime.node_keeper import NodeKeeper
+from .runtime.notifier import Notifier
 from .runtime.pruner import Pruner
 from .runtime.reaper import Reaper
 from .runtime.resetter import Dating, Resetter
@@ -162,6 +163,9 @@ class Holdfast:
         self.sweeper = Sweeper(
             self.reaper, sweep_seconds, Pruner(store, retention_of(self.settings)), self.resetter
         )
+        self.notifier: Notifier | None = None
+        if self._sweep and self.settings.notify.webhook:
+            self.notifier = Notifier(store, self.settings.notify.webhook, sweep_seconds)
         self.leases = LeaseKeeper(store, self.keeper, self.reaper)
         self.supervisor = Supervisor(
             store,
@@ -186,6 +190,8 @@ class Holdfast:
             if self._sweep:
                 await self.sweeper.sweep_once()  # whatever an earlier run of this program left comes first
                 self.sweeper.start()
+                if self.notifier is not None:
+                    self.notifier.start()
                 await self.supervisor.supervise_once()  # so are the processes that it left running
                 self.supervisor.start_loop()
         except BaseException:
@@ -202,6 +208,8 @@ class Holdfast:
         try:
             async with asyncio.timeout(self.settings.server.drain_seconds):
                 await self.sweeper.stop()
+                if self.notifier is not None:
+                    await self.notifier.stop()
                 await self.supervisor.stop_loop()
                 await self.keeper.leave(reason)
         except (TimeoutError, StoreError) as error:

@@ -20,9 +20,12 @@ from .domain.keys import TOOLS
 from .errors import BadSetting
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
+FAR = 100_000
+MOST_MINUTES = 52_560_000  # a hundred years; what is longer would be behind the end of the calendar
 SMALLEST_WINDOW = 256  # tokens; with less there is no room for a question and its answer
 _NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY"}
 _ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
+_WEBHOOK = re.compile(r"https?://[^/\s]+(/\S*)?")
 _HOST = re.compile(r"[^/?#@\s:*]+|\[[0-9a-fA-F:.]+\]")
 
 
@@ -30,7 +33,7 @@ def _setting(default: Any, meaning: str, **limits: Any) -> Any:
     """A setting of its default's type: text, a number, a whole number, a list of texts, a table of numbers.
 
     Limits: `at_least`, `at_most`, `above`, `or_zero` for numbers, also a table's; `choices`, `not_empty` for
-    texts; `shape`, `such_as` for each text of a list.
+    texts; `shape`, `such_as` for texts and for each text of a list; `zone` for the name of a time zone.
     """
     metadata = {"meaning": meaning, **limits}
     if isinstance(default, dict):
@@ -107,10 +110,15 @@ class AgentSettings:
 @dataclass(frozen=True, slots=True)
 class ResetSettings:
     mode: str = _setting("none", "when a session is reset", choices=("none", "idle", "daily", "both"))
-    idle_minutes: float = _setting(1440.0, "idle: this long after anybody spoke", above=0)
+    idle_minutes: float = _setting(
+        1440.0, "idle: this long after anybody spoke", above=0, at_most=MOST_MINUTES
+    )
     at_hour: int = _setting(4, "daily: at this hour", at_least=0, at_most=23)
     quiet_minutes: float = _setting(
-        15.0, "a due daily reset waits until nobody has spoken for this long", at_least=0
+        15.0,
+        "a due daily reset waits until nobody has spoken for this long",
+        at_least=0,
+        at_most=MOST_MINUTES,
     )
     timezone: str = _setting("", "an IANA name such as Europe/Berlin; empty: this machine's", zone=True)
     sources: Mapping[str, Mapping[str, Any]] = _setting(
@@ -120,12 +128,24 @@ class ResetSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    max_block_minutes: float = _setting(120.0, "how long an active process may defer a reset", at_least=0)
+    max_block_minutes: float = _setting(
+        120.0, "how long an active process may defer a reset", at_least=0, at_most=MOST_MINUTES
+    )
     active_window_seconds: float = _setting(
-        60.0, "a process that did something within this time is active", above=0
+        60.0, "a process that did something within this time is active", above=0, at_most=86_400
     )
     on_reset: str = _setting("stop", "what becomes of a session's processes", choices=("stop", "keep"))
     grace_seconds: float = _setting(10.0, "how long after SIGTERM comes SIGKILL", at_least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class NotifySettings:
+    webhook: str = _setting(
+        "",
+        "every notice is sent here, at least once, its id as Idempotency-Key; empty: nowhere",
+        shape=_WEBHOOK,
+        such_as="https://example.com/hook",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +177,7 @@ class Settings:
     agent: AgentSettings = field(default_factory=AgentSettings)
     reset: ResetSettings = field(default_factory=ResetSettings)
     processes: ProcessSettings = field(default_factory=ProcessSettings)
+    notify: NotifySettings = field(default_factory=NotifySettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -326,6 +347,8 @@ def _number(value: Any, kind: type[Any], limits: Mapping[str, Any], where: str) 
         limits.get("or_zero") and number == 0
     ):
         words = {"at_least": "at least", "above": "above", "at_most": "at most"}
+        if most >= FAR and not number > most:
+            del words["at_most"]  # a limit that nobody meets is told only to who has passed it
         allowed = " and ".join(f"{word} {limits[name]}" for name, word in words.items() if name in limits)
         zero = "0 or " if limits.get("or_zero") else ""
         raise BadSetting(f"{where} must be {zero}{allowed or 'finite'}, not {value}")
@@ -341,6 +364,8 @@ def _text(value: Any, limits: Mapping[str, Any], where: str) -> str:
         raise BadSetting(f"{where} must be one of {', '.join(limits['choices'])}, not {value!r}")
     if limits.get("zone") and value:
         _check_zone(value, where)
+    if "shape" in limits and value and not limits["shape"].fullmatch(value):
+        raise BadSetting(f"{where} must look like {limits['such_as']}, not {value!r}")
     return value
 
 

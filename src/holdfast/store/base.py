@@ -69,6 +69,15 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Claimed:
+    """Notices that are to be sent now, each with how often that has been tried, this time included."""
+
+    notices: Sequence[tuple[Notice, int]]
+    given_up: int
+    """How many are too old now, though they have been tried."""
+
+
+@dataclass(frozen=True, slots=True)
 class Leftovers:
     """What nodes that are gone have left behind."""
 
@@ -413,6 +422,23 @@ class Store(Protocol):
 
     async def deliver_notice(self, owner: str | None, notice_id: str) -> Notice:
         """The person has been told. A notice that was delivered before keeps its time."""
+        ...
+
+    async def notices_to_send(self) -> bool:
+        """Does a notice wait to be sent to a webhook? Cheap: most of the time none does."""
+        ...
+
+    async def claim_notices(self, limit: int, span: timedelta, kept: timedelta) -> Claimed:
+        """Take notices that wait to be sent, the longest waiting first; for `span` nobody else gets them.
+        What is older than `kept` is given up."""
+        ...
+
+    async def notice_sent(self, notice_id: str) -> None:
+        """It was accepted, and is never sent again."""
+        ...
+
+    async def notice_unsent(self, notice_id: str, pause: timedelta, *, tried: bool = True) -> None:
+        """It was not accepted, or not even `tried`: it waits again, for at least this long."""
         ...
 
     # --- turns -------------------------------------------------------------------------------------

@@ -11,5 +11,5 @@ def test_every_type_of_event_has_its_meaning() -> None:
 def test_types_are_named_by_what_they_happen_to() -> None:
     for event in EventType:
         noun, _, verb = event.partition(".")
-        assert noun in {"conversation", "message", "messages", "session", "turn", "node", "key"}
+        assert noun in {"conversation", "message", "messages", "session", "turn", "node", "process", "key"}
         assert verb

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +36,7 @@ from ...domain.why import Judged
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
 from ...platforms import identity, start_of
 from ..base import (
+    Claimed,
     Figures,
     Finding,
     Found,
@@ -448,6 +449,18 @@ class SQLiteStore:
 
     async def deliver_notice(self, owner: str | None, notice_id: str) -> Notice:
         return await self._write(lambda tx: notice_writes.deliver(tx, owner, notice_id))
+
+    async def notices_to_send(self) -> bool:
+        return await self._read(notice_writes.to_send)
+
+    async def claim_notices(self, limit: int, span: timedelta, kept: timedelta) -> Claimed:
+        return await self._write(lambda tx: notice_writes.claim(tx, limit, span, kept))
+
+    async def notice_sent(self, notice_id: str) -> None:
+        await self._write(lambda tx: notice_writes.sent(tx, notice_id))
+
+    async def notice_unsent(self, notice_id: str, pause: timedelta, *, tried: bool = True) -> None:
+        await self._write(lambda tx: notice_writes.unsent(tx, notice_id, pause, tried))
 
     # --- turns -------------------------------------------------------------------------------------
 

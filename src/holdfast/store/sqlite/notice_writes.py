@@ -1,4 +1,4 @@
-"""The transactions of notices: add, deliver; and the pages that are read of them.
+"""The transactions of notices: add, deliver, send; and the pages that are read of them.
 
 `add` is for writing functions that change something a person should be told of: they call it in the same
 transaction.
@@ -6,13 +6,18 @@ transaction.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from ...domain.ids import new_id
 from ...domain.notices import Notice, check_notice
 from ...errors import NotFound
-from ..base import Page
+from ..base import Claimed, Page
 from .places import conversation_of
 from .rows import Row, to_time, to_time_or_none
 from .transaction import Q, Transaction
+
+MICROSECOND = timedelta(microseconds=1)
+MOST_GIVEN_UP = 1000
 
 
 def to_notice(row: Row) -> Notice:
@@ -85,6 +90,30 @@ def untold(tx: Transaction, conversation_id: str) -> tuple[Notice, ...]:
 def tell(tx: Transaction, conversation_id: str, turn_id: str) -> None:
     """The reply of this turn has carried what there was."""
     tx.run(Q.tell_notices, conversation=conversation_id, turn=turn_id, now=tx.now)
+
+
+def to_send(tx: Transaction) -> bool:
+    return tx.one(Q.notices_to_send, now=tx.now) is not None
+
+
+def claim(tx: Transaction, limit: int, span: timedelta, kept: timedelta) -> Claimed:
+    """Take notices to be sent, for so long; those older than `kept` are not sent any more."""
+    tried = tx.all(Q.give_up_notices, now=tx.now, before=tx.now - kept // MICROSECOND, limit=MOST_GIVEN_UP)
+    rows = tx.all(Q.claim_notices, now=tx.now, until=tx.now + span // MICROSECOND, limit=limit)
+    notices = []
+    for number, attempt in sorted(rows):
+        row = tx.one(Q.notice_by_number, no=number)
+        assert row is not None
+        notices.append((to_notice(row), attempt))
+    return Claimed(notices, sum(was_tried for (was_tried,) in tried))
+
+
+def sent(tx: Transaction, notice_id: str) -> None:
+    tx.run(Q.notice_sent, id=notice_id, now=tx.now)
+
+
+def unsent(tx: Transaction, notice_id: str, pause: timedelta, tried: bool) -> None:
+    tx.run(Q.notice_unsent, id=notice_id, again_at=tx.now + pause // MICROSECOND, untried=not tried)
 
 
 def _one(tx: Transaction, owner: str | None, notice_id: str) -> Notice:

@@ -5,8 +5,8 @@ t.id, t.owner, t.conversation, c.key, t.kind, t.text, t.created_at, t.delivered_
 notices t JOIN conversations c ON c.id = t.conversation
 
 -- name: insert_notice
-INSERT INTO notices (id, owner, conversation, kind, text, created_at, process)
-VALUES (:id, :owner, :conversation, :kind, :text, :now, :process);
+INSERT INTO notices (id, owner, conversation, kind, text, created_at, process, send_at)
+VALUES (:id, :owner, :conversation, :kind, :text, :now, :process, :now);
 
 -- name: deliver_notice
 -- Once: a notice that was delivered keeps its time.
@@ -49,3 +49,28 @@ WHERE t.conversation = :conversation AND t.told_at IS NULL AND t.delivered_at IS
 UPDATE notices SET told_at = :now
 WHERE conversation = :conversation AND told_at IS NULL
   AND created_at <= (SELECT started_at FROM turns WHERE id = :turn);
+
+-- name: notices_to_send
+SELECT 1 FROM notices WHERE send_at <= :now LIMIT 1;
+
+-- name: give_up_notices
+-- Too old to be sent. Of each, whether anybody has tried.
+UPDATE notices SET send_at = NULL
+WHERE no IN (SELECT no FROM notices WHERE send_at <= :now AND created_at < :before ORDER BY send_at LIMIT :limit)
+RETURNING send_attempts > 0;
+
+-- name: claim_notices
+-- The longest waiting first. Nobody else sends them until then.
+UPDATE notices SET send_at = :until, send_attempts = send_attempts + 1
+WHERE no IN (SELECT no FROM notices WHERE send_at <= :now ORDER BY send_at LIMIT :limit)
+RETURNING no, send_attempts;
+
+-- name: notice_by_number
+SELECT {notice_columns} FROM {notice_tables} WHERE t.no = :no;
+
+-- name: notice_sent
+UPDATE notices SET sent_at = :now, send_at = NULL WHERE id = :id AND sent_at IS NULL;
+
+-- name: notice_unsent
+-- Again then; what was not tried does not count as an attempt.
+UPDATE notices SET send_at = :again_at, send_attempts = send_attempts - :untried WHERE id = :id AND sent_at IS NULL;
