@@ -10,7 +10,7 @@ A chain of prints stands for a whole history: `extended(EMPTY, prints)`. Equal c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,8 @@ class Shown:
     print: bytes
     calls: tuple[str, ...] = ()
     interrupted: bool = False
+    unanswered: bool = False
+    """Did its turn end without an answer, and did it stay without one?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +136,13 @@ def place(history: History, shown: Sequence[Shown], awaited: Sequence[str] = ())
     `awaited` are the calls whose results may still come. Raises ToolCallClosed for a result of any other call
     that the conversation knows.
     """
-    whole = len(shown)
-    while whole and shown[whole - 1].interrupted:
-        whole -= 1
-    cut_short = whole < len(shown)
-    placed = (
-        _asked_again(history, shown, whole=not cut_short)
-        or _continued(history, shown[:whole])  # if it was cut short: by a client that dropped what it got
-        or _continued(history, shown)
-        or _asked_again(history, shown)
-    )
-    if placed is not None:
-        return placed
+    for remembered in _remembered(shown):
+        placed = _placed(history, remembered)
+        if isinstance(placed, Continues):
+            nothing_new = placed.new_from == len(history.messages)
+            return AnswersAgain(_cut_short(shown)) if nothing_new and shown[-1].interrupted else placed
+        if placed is not None and remembered[-1] is shown[-1]:
+            return placed
     if not history.answered:
         check_results(history.messages, shown, awaited)
         return Continues(0)
@@ -156,6 +153,35 @@ def place(history: History, shown: Sequence[Shown], awaited: Sequence[str] = ())
     if common == 0:
         return Branches(None, 0, 0)
     return Branches(shown[common - 1].session_id, shown[common - 1].seq, common)
+
+
+def _remembered(shown: Sequence[Shown]) -> Iterator[Sequence[Shown]]:
+    """What a client may have kept of this: all; not the replies that were cut short; nor what failed."""
+    yield shown
+    whole = [each for each in shown if not each.interrupted]
+    if len(whole) < len(shown):
+        yield whole
+    answered = [each for each in whole if not each.unanswered]
+    if len(answered) < len(whole):
+        yield answered
+
+
+def _cut_short(shown: Sequence[Shown]) -> tuple[int, ...]:
+    """The replies at the end that were cut short, if any."""
+    whole = len(shown)
+    while whole and shown[whole - 1].interrupted:
+        whole -= 1
+    return tuple(each.seq for each in shown[whole:])
+
+
+def _placed(history: History, shown: Sequence[Shown]) -> Continues | AnswersAgain | None:
+    cut_short = len(_cut_short(shown))
+    return (
+        _asked_again(history, shown, whole=not cut_short)
+        or _continued(history, shown[: len(shown) - cut_short])  # by a client that dropped these
+        or _continued(history, shown)
+        or _asked_again(history, shown)
+    )
 
 
 def _continued(history: History, shown: Sequence[Shown]) -> Continues | None:
@@ -176,12 +202,17 @@ def _continued(history: History, shown: Sequence[Shown]) -> Continues | None:
 
 
 def _repeated(history: History, unanswered: Sequence[Shown]) -> int:
-    """How many of the new messages does the conversation end with already, since nobody has answered them?"""
+    """How many of the new messages are there already, since nobody has answered them? All may be if the
+    conversation ends with them; if somebody else has spoken since, at least one must be new."""
     new = len(history.messages) - history.answered
     for count in range(min(new, len(unanswered)), 0, -1):
         if _equal(history, history.answered, unanswered[-count:]):
             return count
-    return 0
+    count = 0
+    for each in unanswered:
+        if count + 1 < new and _same(history, history.answered + count, each):
+            count += 1
+    return count
 
 
 def _asked_again(history: History, shown: Sequence[Shown], *, whole: bool = False) -> AnswersAgain | None:

@@ -177,11 +177,27 @@ def _seen(conversation: Conversation) -> Seen:
 
 
 def _all_shown(messages: Sequence[Message]) -> list[Shown]:
-    return [_shown(message) for message in messages]
+    answered = {message.turn_id for message in messages if _is_answer(message)} | {None}
+    followed = [*map(_is_answer, messages[1:]), False]
+    return [
+        _shown(message, unanswered=message.turn_id not in answered and not by_answer)
+        for message, by_answer in zip(messages, followed, strict=False)
+    ]
 
 
-def _shown(message: Message) -> Shown:
+def _is_answer(message: Message) -> bool:
+    return message.role == "assistant" and message.status is MessageStatus.COMPLETED
+
+
+def _shown(message: Message, unanswered: bool) -> Shown:
     value = msgspec.json.decode(message.body)
     calls = tuple(str(call.get("id")) for call in value.get("tool_calls") or ())
-    interrupted = message.status is MessageStatus.INTERRUPTED
-    return Shown(message.seq, message.session_id, message.role, print_of(value), calls, interrupted)
+    return Shown(
+        message.seq,
+        message.session_id,
+        message.role,
+        print_of(value),
+        calls,
+        interrupted=message.status is MessageStatus.INTERRUPTED,
+        unanswered=unanswered,
+    )

@@ -37,6 +37,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "
 calls = said(None, tool_calls=[CALL])
 result = {"role": "tool", "tool_call_id": "c1", "content": "42"}
 cut = said("half an ans", interrupted=True)
+failed = {"role": "user", "content": "x", "unanswered": True}
 
 
 def stored(*messages: Said) -> list[Shown]:
@@ -48,6 +49,7 @@ def stored(*messages: Said) -> list[Shown]:
             print_of(message),
             tuple(call["id"] for call in message.get("tool_calls") or ()),
             bool(message.get("interrupted")),
+            bool(message.get("unanswered")),
         )
         for seq, message in enumerate(messages, 1)
     ]
@@ -77,6 +79,8 @@ a, A, b, B, c = user("a"), said("A"), user("b"), said("B"), user("c")
         case([b, c], [a, A, b], Continues(1), id="the same without any history"),
         case([b, c], [a, b], Continues(1), id="the same behind somebody else's that failed"),
         case([a, A, b, c], [a, A, c, b], Continues(3), id="the same with the whole history"),
+        case([a, A, b, a], [a, A, b, c], Continues(3), id="the same before somebody else's that failed"),
+        case([a, A, b], [a, A, b, c], Continues(2), id="unless it is to be answered now"),
         case([b], [a, A, b], Continues(0), id="one message is new, even if the same has failed before"),
         case([a, A, b], [a, A, b, B], AnswersAgain((4,)), id="regenerate"),
         case([A, b], [a, A, b, B], AnswersAgain((4,)), id="regenerate with a trimmed history"),
@@ -93,6 +97,12 @@ a, A, b, B, c = user("a"), said("A"), user("b"), said("B"), user("c")
         case([a, said("other"), b], [a, A], Branches("sess_1", 1, 1), id="an edited answer forks"),
         case([c, B, a], [a, A], Branches(None, 0, 0), id="nothing in common"),
         case([a, A, b], [a, A, b, B, c, said("C")], Branches("sess_1", 3, 3), id="an older message again"),
+        case([a, A, b], [failed, a, A], Continues(2), id="a message that failed, forgotten"),
+        case([a, A, b, B, c], [a, A, failed, cut, b, B], Continues(4), id="and the part of its reply too"),
+        case([a, A, user("x"), b, B, c], [a, A, failed, cut, b, B], Continues(5), id="or only that part"),
+        case([a, A, b], [a, failed, A, b, B], AnswersAgain((5,)), id="regenerate, with one forgotten before"),
+        case([a, A, b], [a, A, failed, b, cut], AnswersAgain((5,)), id="or one that was cut short"),
+        case([a, A, b], [a, A, b, B, failed], Branches("sess_1", 3, 3), id="or behind it"),
         case([a, calls, result], [a, calls], Continues(2), id="the result of an awaited call"),
         case([a, calls, result], [a, calls, result, B], AnswersAgain((4,)), id="regenerate after a tool"),
         case([a, calls, b], [a, calls], Continues(2), id="no result, something else instead"),

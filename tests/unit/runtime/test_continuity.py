@@ -217,6 +217,30 @@ async def test_a_reply_that_broke_off_is_gone_on_from(store: SQLiteStore, kept: 
         await assert_history_is_right(store, running.turn.conversation_id, known=True)
 
 
+CUT_SHORT = ("HALF", ModelError("no"))
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [(ModelError("no"), ["a", "A"]), (CUT_SHORT, ["a", "A"]), (CUT_SHORT, ["a", "A", "b"])],
+    ids=["a refusal", "a reply cut short", "only the reply"],
+)
+async def test_a_client_that_forgets_what_failed_goes_on_in_the_same_conversation(
+    store: SQLiteStore, line: Any, kept: list[str]
+) -> None:
+    transcript = list(kept)
+    async with serving(store, ScriptedModel(["A", line, "C", "D", "E"])) as server:
+        first = await talk(server, "a", key="k")
+        await talk(server, "a", "A", "b", key="k")
+        for text in ("c", "d", "e"):
+            running = await talk(server, *transcript, text, key="k")
+            transcript += [text, text.upper()]
+            assert running.turn.conversation_id == first.turn.conversation_id
+        said = await texts_of(store, running)
+    failed = ["b", "HALF"] if line is CUT_SHORT else ["b"]
+    assert said == ["a", "A", *failed, "c", "C", "d", "D", "e", "E"], "it stays all the same"
+
+
 async def test_a_conversation_that_moves_while_its_request_is_placed_is_looked_at_again(
     store: SQLiteStore,
 ) -> None:
