@@ -178,6 +178,17 @@ def process(value: Process, active: bool, *, with_owner: bool = False) -> Object
     return {**fields, "owner": value.owner} if with_owner else fields
 
 
+def running_process(value: Process, active: bool) -> Object:
+    """A process in short, as part of what is alive."""
+    return {
+        "id": value.id,
+        "pid": value.pid,
+        "command": value.command,
+        "state": value.state.value,
+        "active": active,
+    }
+
+
 def process_log(value: Process, part: LogPart) -> Object:
     return {
         "object": "process.log",
@@ -220,8 +231,16 @@ def reason(value: Reason) -> Object:
     return {**fields, "until": time(value.until)} if value.until is not None else fields
 
 
-def living(value: Session, state: SessionState, doing: str | None, *, with_owner: bool = False) -> Object:
-    """A session among those that are alive: what it is doing, and since when it does that or nothing."""
+def living(
+    value: Session,
+    state: SessionState,
+    doing: str | None,
+    *,
+    processes: Sequence[Object] = (),
+    with_owner: bool = False,
+) -> Object:
+    """A session among those that are alive: what it is doing, since when it does that or nothing, and what
+    its conversation has running in the background."""
     fields: Object = {
         "session_id": value.id,
         "conversation_id": value.conversation_id,
@@ -236,7 +255,7 @@ def living(value: Session, state: SessionState, doing: str | None, *, with_owner
         "last_heartbeat_at": time(value.last_heartbeat_at),
         "node": value.running_node or value.node_id,
         "host": value.host,
-        "processes": [],
+        "processes": list(processes),
     }
     return {**fields, "owner": value.owner} if with_owner else fields
 

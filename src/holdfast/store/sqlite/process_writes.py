@@ -88,6 +88,8 @@ def processes(
         rows = tx.all(Q.processes_of_session, session=session_id, owner=owner, **page)
     elif conversation_id is not None:
         rows = tx.all(Q.processes_of_conversation, conversation=conversation_id, owner=owner, **page)
+    elif running:
+        rows = tx.all(Q.running_processes, owner=owner, below=below, limit=limit + 1)
     elif owner is None:
         rows = tx.all(Q.processes_of_all, **page)
     else:

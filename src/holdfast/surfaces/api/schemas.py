@@ -62,7 +62,7 @@ _PLACE: Schema = {
     "last_heartbeat_at": MAYBE_TIME,
     "node": MAYBE_TEXT,
     "host": MAYBE_TEXT,
-    "processes": {"type": "array", "items": {"type": "object"}},
+    "processes": {"type": "array", "items": {"$ref": "#/components/schemas/RunningProcess"}},
 }
 
 SCHEMAS: dict[str, Schema] = {
@@ -183,6 +183,9 @@ SCHEMAS: dict[str, Schema] = {
         stop_reason=MAYBE_TEXT,
         pinned_until=MAYBE_TIME,
         watched=FLAG,
+    ),
+    "RunningProcess": _object(
+        id=TEXT, pid={"type": ["integer", "null"]}, command=TEXT, state=one_of(*ProcessState), active=FLAG
     ),
     "ProcessLog": _object(object={"const": "process.log"}, id=TEXT, text=TEXT, next=NUMBER, dropped=NUMBER),
     "Why": _object(

@@ -26,6 +26,11 @@ SELECT {process_columns} FROM processes WHERE owner = :owner {process_page};
 -- The same for an operator.
 SELECT {process_columns} FROM processes WHERE no > 0 {process_page};
 
+-- name: running_processes
+-- The same of those that have not ended: costs what runs, not what is stored.
+SELECT {process_columns} FROM processes INDEXED BY processes_unended
+WHERE ended_at IS NULL AND (:owner IS NULL OR owner = :owner) AND no < :below ORDER BY +no DESC LIMIT :limit;
+
 -- name: processes_of_session
 SELECT {process_columns} FROM processes
 WHERE session = :session AND (:owner IS NULL OR +owner = :owner) {process_page};
