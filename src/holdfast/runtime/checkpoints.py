@@ -89,6 +89,14 @@ class Checkpoints:
         if self._timer is not None:
             self._timer.cancel()
 
+    def next_reply(self) -> None:
+        """Behind `rest`: the reply is on disk as a message, so no checkpoint needs to hold its words; what
+        comes now is another reply."""
+        self._adds, self._since, self._restarts = {}, 0.0, True
+        if self._waiting:
+            self._since = self._loop.time()
+            self._start_later()
+
     def last(self, events: Sequence[bytes]) -> Draft | None:
         """The checkpoint that goes to disk with the whole answer: events that no other holds, and its end."""
         if not self._numbered:

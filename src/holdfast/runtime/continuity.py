@@ -19,6 +19,7 @@ from ..domain.histories import (
     Branches,
     Continues,
     History,
+    Placement,
     Shown,
     check_results,
     extended,
@@ -26,6 +27,7 @@ from ..domain.histories import (
     print_of,
 )
 from ..domain.messages import Message, MessageStatus, NewMessage
+from ..domain.replies import as_shown
 from ..domain.turns import Branch, Seen, Turn, TurnRequest
 from ..errors import NotFound
 from ..store.base import Place, Store
@@ -85,8 +87,8 @@ class Continuity:
         if any(message.answers for message in history.messages):
             found = await self._store.resolve(owner, address)
             context = await self._store.context(owner, found.tip.id)
-            shown = await self._shown(owner, found.conversation, None)
-            check_results(history.messages, shown, context.awaited)
+            visible = await self._store.visible(owner, found.conversation.id)
+            check_results(history.messages, await _as_shown(visible), context.awaited)
             return Placed(address, history.messages, history.prints, seen=_seen(found.conversation))
         return Placed(address, history.messages, history.prints)
 
@@ -104,7 +106,7 @@ class Continuity:
         )
         if any(message.answers for message in history.messages):
             visible = await self._store.visible(owner, conversation_id)
-            shown = [message for message in visible if message.seq <= branch.seq]
+            shown = as_shown([message for message in visible if message.seq <= branch.seq])
             check_results(history.messages, _all_shown(shown), _awaited(shown))
         return Placed(
             Address(id=conversation_id),
@@ -136,11 +138,11 @@ class Continuity:
             return Placed(stays, history.messages[known:], history.prints[known:], chain, seen)
         brings_results = any(message.answers for message in history.messages[known:])
         awaited = (await self._store.context(owner, found.tip.id)).awaited if brings_results else ()
-        shown = await self._shown(owner, conversation, len(history.messages) + LOOK_BACK)
-        placement = place(history, shown, awaited)
-        if isinstance(placement, Branches) and shown and shown[0].seq > 1:
-            shown = await self._shown(owner, conversation, None)
-            placement = place(history, shown, awaited)
+        visible = await self._store.visible(owner, conversation.id, limit=len(history.messages) + LOOK_BACK)
+        placement = await _place(history, visible, awaited)
+        if isinstance(placement, Branches) and visible and visible[0].seq > 1:
+            visible = await self._store.visible(owner, conversation.id)
+            placement = await _place(history, visible, awaited)
         if isinstance(placement, Continues):
             new = placement.new_from
             return Placed(stays, history.messages[new:], history.prints[new:], None, seen)
@@ -153,11 +155,21 @@ class Continuity:
         branch = Branch(placement.session_id, placement.seq)
         return Placed(stays, rest, prints, None, seen, branch)
 
-    async def _shown(self, owner: str, conversation: Conversation, limit: int | None) -> Sequence[Shown]:
-        messages = await self._store.visible(owner, conversation.id, limit=limit)
-        if len(messages) > LOOK_BACK * 4:
-            return await asyncio.to_thread(_all_shown, messages)
-        return _all_shown(messages)
+
+async def _place(history: History, visible: Sequence[Message], awaited: Sequence[str]) -> Placement:
+    """Where it belongs behind these; a client may have the steps of a reply as one message, or each."""
+    placement = place(history, await _as_shown(visible), awaited)
+    if isinstance(placement, Branches) and any(message.own_calls for message in visible):
+        by_steps = place(history, await _as_shown(visible, apart=True), awaited)
+        return placement if isinstance(by_steps, Branches) else by_steps
+    return placement
+
+
+async def _as_shown(messages: Sequence[Message], *, apart: bool = False) -> Sequence[Shown]:
+    def shown() -> list[Shown]:
+        return _all_shown(as_shown(messages, apart=apart))
+
+    return await asyncio.to_thread(shown) if len(messages) > LOOK_BACK * 4 else shown()
 
 
 def _awaited(messages: Sequence[Message]) -> tuple[str, ...]:

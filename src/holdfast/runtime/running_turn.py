@@ -20,12 +20,23 @@ from ..models.reply import Reply
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """A reply as clients are shown it, and its number."""
+
+    seq: int
+    message: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """The answer is on disk."""
 
     reply: Reply
+    """All of it, as one message."""
     answer: dict[str, Any]
     """What the model's completion carried besides its message."""
+    said: tuple[Said, ...]
+    """The same, message by message: several, if the server ran tools of its own between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +57,17 @@ class Telling(Protocol):
 
     numbered: bool
     """Are its events kept on disk under their numbers, so that they can be asked for again?"""
+    apart: bool
+    """Has whoever listens the replies of one turn each as a message of its own, or joined as one?"""
 
     def begin(self, begun: TurnBegun) -> Sequence[bytes]: ...
 
     def add(self, chunk: Chunk) -> Sequence[bytes]: ...
+
+    def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
+        """What comes now is a further reply of the turn, message `seq`. `spoke`: did the one before say
+        anything?"""
+        ...
 
     def end(self, outcome: Outcome) -> Sequence[bytes]: ...
 
@@ -76,6 +94,8 @@ class RunningTurn:
     """The whole answer, on its way to the disk."""
     last_words: Sequence[bytes] = ()
     """How the end of an answer will be told, once it is on disk."""
+    doing: str = "model"
+    """What is waited for: the model, or `tool:<name>`."""
     task: asyncio.Task[None] | None = None
     stop: Stop | None = None
     _listeners: Waiters = field(default_factory=list)

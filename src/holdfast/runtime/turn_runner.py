@@ -9,51 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
-import msgspec
-
-from ..domain.histories import EMPTY, extended, print_of, print_of_body
-from ..domain.ids import message_id
-from ..domain.messages import said_by_model
-from ..domain.turns import Settlement, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
-from ..errors import HoldfastError, LeaseLost, ModelError, NodeReaped, NotFound, StoreError, TurnStopped
-from ..models.base import Model, ModelRequest
-from ..models.reply import ReplyFolder
+from ..domain.turns import Settlement, TurnBegun, TurnOutdated, TurnRepeated, TurnStatus
+from ..errors import HoldfastError, LeaseLost, NodeReaped, NotFound, StoreError, TurnStopped
+from ..models.base import Model
 from ..store.base import Store
-from .checkpoints import Checkpoints
+from .agent_loop import AgentLoop
+from .cancellation import through
 from .lease_keeper import LeaseKeeper
+from .news import News
 from .node_keeper import NodeKeeper
+from .orders import Order
 from .running_turn import Answered, Outcome, RunningTurn, Stop, Telling, Unanswered
+from .tools.toolbox import Toolbox
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CHECKPOINT_SECONDS = 0.5
 LOOK_SECONDS = 1.0
 _SERVER_STOPPED = Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A turn to be run: what begins it, and what the model gets besides the context."""
-
-    request: TurnRequest
-    telling: Telling
-    instructions: tuple[bytes, ...] = ()
-    """Messages that go first, as JSON; not stored."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    model: str | None = None
-    prints: tuple[bytes, ...] = ()
-    """Of the request's messages."""
-    history: bytes | None = None
-    """The chain of what is shown before them, where the caller knows it better than the store."""
-    follows: bool = False
-    """Can whoever asks follow, by its checkpoints, a turn that this request already is on another node?"""
 
 
 class TurnRunner:
@@ -68,6 +44,8 @@ class TurnRunner:
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         on_speech: Callable[[], None] = lambda: None,
         on_end: Callable[[TurnStatus], None] = lambda status: None,
+        toolbox: Toolbox | None = None,
+        news: News | None = None,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -76,6 +54,8 @@ class TurnRunner:
         self._checkpoint_seconds = checkpoint_seconds
         self._on_speech = on_speech
         self._on_end = on_end
+        self._toolbox = toolbox or Toolbox()
+        self._news = news
         self._running: dict[str, RunningTurn] = {}
         self._beginning: dict[str, asyncio.Future[RunningTurn | None]] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -189,26 +169,20 @@ class TurnRunner:
     async def _see_through(self, running: RunningTurn, order: Order) -> None:
         """Run the turn to its end, whatever that is."""
         begun = running.begun
-        folder = ReplyFolder(message_id(begun.session.conversation_id, begun.session.last_seq + 1))
-        checkpoints = Checkpoints(
-            self._store,
-            begun.lease,
-            self._checkpoint_seconds,
-            begun.next_event,
-            numbered=order.telling.numbered,
-            restarts=begun.taken_up,
+        loop = AgentLoop(
+            self._store, self._model, running, order, self._checkpoint_seconds, self._toolbox, self._news
         )
         outcome: Outcome | None = None
         try:
-            outcome = await self._answer(running, order, folder, checkpoints)
+            outcome = await loop.run()
         except asyncio.CancelledError:
             stop = running.stop or _SERVER_STOPPED
-            outcome = await through(self._settle(running, stop, None, checkpoints, folder))
+            outcome = await through(self._settle(running, stop, None, loop))
         except HoldfastError as error:
-            outcome = await self._settle_failed(running, error, checkpoints, folder)
+            outcome = await self._settle_failed(running, error, loop)
         except Exception as error:
             log.exception("turn %s failed by a mistake of our own", begun.turn.id)
-            outcome = await self._settle_failed(running, _mistake(error), checkpoints, folder)
+            outcome = await self._settle_failed(running, _mistake(error), loop)
         finally:  # whatever happens, whoever listens is told an end
             if outcome is None:
                 outcome = Unanswered(_SERVER_STOPPED.status, _stopped(begun.turn.id, _SERVER_STOPPED))
@@ -227,66 +201,11 @@ class TurnRunner:
             log.exception("the end of turn %s could not be told", running.turn.id)
             return ()
 
-    async def _answer(
-        self, running: RunningTurn, order: Order, folder: ReplyFolder, checkpoints: Checkpoints
-    ) -> Answered:
-        begun, telling = running.begun, order.telling
-        events = telling.begin(begun)
-        running.tell(events)
-        running.preface = len(events)
-        checkpoints.add({}, events)
-        context = begun.context or await self._store.context(begun.turn.owner, begun.session.id)
-        messages = b"[%b]" % b",".join((*order.instructions, *context.chunks))
-        async for chunk in self._model.stream(ModelRequest(messages, order.model, options=order.options)):
-            if checkpoints.behind:
-                await checkpoints.room()
-            folder.add(chunk)
-            events = telling.add(chunk)
-            if events:
-                running.tell(events)
-            checkpoints.add(chunk.adds, events)
-        reply = folder.reply()
-        if reply.finish_reason is None:
-            raise ModelError("the model's answer broke off before its end; what it had said is kept")
-        await checkpoints.rest()
-        history = extended(await self._shown_before(order, begun), (print_of(reply.message),))
-        answered = Answered(reply, folder.answer())
-        running.answered, running.last_words = answered, telling.end(answered)
-        await through(
-            self._store.commit_reply(
-                begun.lease,
-                (said_by_model(reply.message),),
-                usage=tokens(reply.usage),
-                answer=msgspec.json.encode(answered.answer),
-                history=history,
-                draft=checkpoints.last(running.last_words),
-            )
-        )
-        return answered
-
-    async def _shown_before(self, order: Order, begun: TurnBegun) -> bytes:
-        """The chain of all that was shown before the reply. Where a reply was interrupted or taken up again,
-        nobody has kept it: it is read."""
-        history = order.history or begun.history
-        if history is not None and not begun.taken_up:
-            return extended(history, order.prints)
-        shown = await self._store.visible(begun.turn.owner, begun.turn.conversation_id)
-        return extended(EMPTY, [print_of_body(message.body) for message in shown])
-
-    async def _settle_failed(
-        self, running: RunningTurn, error: HoldfastError, checkpoints: Checkpoints, folder: ReplyFolder
-    ) -> Outcome:
-        return await through(
-            self._settle(running, Stop(TurnStatus.FAILED, str(error)), error, checkpoints, folder)
-        )
+    async def _settle_failed(self, running: RunningTurn, error: HoldfastError, loop: AgentLoop) -> Outcome:
+        return await through(self._settle(running, Stop(TurnStatus.FAILED, str(error)), error, loop))
 
     async def _settle(
-        self,
-        running: RunningTurn,
-        stop: Stop,
-        error: HoldfastError | None,
-        checkpoints: Checkpoints,
-        folder: ReplyFolder,
+        self, running: RunningTurn, stop: Stop, error: HoldfastError | None, loop: AgentLoop
     ) -> Outcome:
         """Keep what was said and end the turn; if somebody else has ended it, say as what. What cannot be
         settled now is found by this node's beat."""
@@ -294,21 +213,22 @@ class TurnRunner:
         try:
             if not isinstance(error, LeaseLost | NodeReaped):
                 try:
-                    await checkpoints.save()
-                    usage = tokens(folder.reply().usage)
-                    settlement = Settlement(stop.status, error=str(reason), code=code_of(reason), usage=usage)
+                    await loop.checkpoints.save()
+                    settlement = Settlement(
+                        stop.status, error=str(reason), code=code_of(reason), usage=loop.usage
+                    )
                     await self._store.settle_turn(running.lease, settlement)
-                    return Unanswered(stop.status, reason, folder.begun)
+                    return Unanswered(stop.status, reason, loop.spoke)
                 except (LeaseLost, NodeReaped) as lost:
                     error = lost
-            await checkpoints.rest()
-            return await self._ended_by_others(running, error, folder.begun)
+            await loop.checkpoints.rest()
+            return await self._ended_by_others(running, error, loop.spoke)
         except HoldfastError as trouble:
             log.error("turn %s could not be settled: %s", running.turn.id, trouble)
-            return Unanswered(stop.status, error or trouble, folder.begun)
+            return Unanswered(stop.status, error or trouble, loop.spoke)
         except Exception as mistake:
             log.exception("turn %s could not be settled by a mistake of our own", running.turn.id)
-            return Unanswered(stop.status, error or _mistake(mistake), folder.begun)
+            return Unanswered(stop.status, error or _mistake(mistake), loop.spoke)
 
     async def _ended_by_others(self, running: RunningTurn, lost: HoldfastError, spoke: bool) -> Outcome:
         try:
@@ -345,17 +265,6 @@ class TurnRunner:
             await asyncio.sleep(LOOK_SECONDS if quiet else LOOK_SECONDS / 4)
 
 
-def tokens(usage: Any) -> dict[str, int]:
-    """What a model reported, under the names we store; nothing if it has a shape of its own."""
-    if not isinstance(usage, Mapping):
-        return {}
-    return {
-        ours: int(usage[theirs])
-        for ours, theirs in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
-        if isinstance(usage.get(theirs), int)
-    }
-
-
 def code_of(error: HoldfastError) -> str:
     """An error in one word, for events."""
     return getattr(error, "code", None) or type(error).__name__
@@ -367,28 +276,3 @@ def _stopped(turn_id: str, stop: Stop) -> TurnStopped:
 
 def _mistake(error: Exception) -> HoldfastError:
     return HoldfastError(f"internal error ({type(error).__name__}); the server's log has more")
-
-
-async def through(work: Coroutine[Any, Any, T]) -> T:
-    """Do this to its end; a cancellation that comes meanwhile has come too late."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise
-    return task.result()
-
-
-async def finished(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
-    """Do this to its end, even if the task is cancelled meanwhile; the cancellation is raised afterwards."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.done():
-            await asyncio.wait({task})
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error from None
-        raise

@@ -20,9 +20,10 @@ from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.continuity import Continuity
 from holdfast.runtime.lease_keeper import LeaseKeeper
 from holdfast.runtime.node_keeper import NodeKeeper
+from holdfast.runtime.orders import Order
 from holdfast.runtime.reaper import Reaper
 from holdfast.runtime.running_turn import Answered, Outcome, RunningTurn
-from holdfast.runtime.turn_runner import Order, TurnRunner
+from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.store.base import Store
 
 OWNER = "ada"
@@ -44,6 +45,8 @@ class Told:
     """How these tests put a turn into events: a word at its beginning, the model's words, a word at its
     end."""
 
+    apart = False
+
     def __init__(self, numbered: bool = False) -> None:
         self.numbered = numbered
 
@@ -53,6 +56,9 @@ class Told:
     def add(self, chunk: Chunk) -> Sequence[bytes]:
         text = chunk.adds.get("content")
         return (text.encode(),) if text else ()
+
+    def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
+        return ()
 
     def end(self, outcome: Outcome) -> Sequence[bytes]:
         return (b"answered" if isinstance(outcome, Answered) else outcome.status.value.encode(),)

@@ -10,8 +10,8 @@ from ...domain.messages import instruction
 from ...domain.turns import Seen, TurnOutdated, TurnRepeated
 from ...errors import ConversationBusy, ToolCallClosed
 from ...runtime.continuity import Placed
+from ...runtime.orders import Order
 from ...runtime.running_turn import RunningTurn
-from ...runtime.turn_runner import Order
 from .call import Call
 from .failures import RETRY, Refusal
 from .naming import Naming

@@ -16,12 +16,13 @@ import msgspec
 from ...domain.conversations import Address
 from ...domain.histories import History, history_of
 from ...domain.ids import new_id
-from ...domain.messages import MessageStatus
+from ...domain.replies import BETWEEN, reply_in
 from ...domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
 from ...errors import TurnStopped
 from ...models.base import Chunk, ModelRequest
+from ...models.steps import led_by
+from ...runtime.orders import Order
 from ...runtime.running_turn import Answered, Outcome
-from ...runtime.turn_runner import Order
 from ..openai.parameters import BadParameter
 from .asking import ask
 from .call import Answer, Call, Reply, parsed
@@ -100,6 +101,7 @@ async def complete(call: Call) -> Answer:
         tuple(message.body for message in asked.history.instructions),
         asked.options,
         asked.model,
+        tools=call.caller.tools,
     )
     continuity = call.services.continuity
     running = await ask(
@@ -122,6 +124,7 @@ class ChatTelling:
     """A turn as chat.completion.chunk events."""
 
     numbered = False
+    apart = False
 
     def __init__(self, wants_usage: bool, *, silent: bool = False) -> None:
         self._wants_usage = wants_usage
@@ -130,6 +133,8 @@ class ChatTelling:
         self._begun: TurnBegun | None = None
         self._held: list[Chunk] = []
         """From the chunk with `finish_reason` on: told when the answer is on disk."""
+        self._parts = False
+        """Do the next words begin a new paragraph, because a tool was run here since the last?"""
 
     def begin(self, begun: TurnBegun) -> Sequence[bytes]:
         self._begun = begun
@@ -143,7 +148,14 @@ class ChatTelling:
             return ()
         if chunk.only_usage and not self._wants_usage:
             return ()
+        if self._parts and chunk.adds.get("content"):
+            self._parts = False
+            chunk = led_by(BETWEEN, chunk)
         return (framed(chunk.raw),)
+
+    def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
+        self._parts = self._parts or spoke
+        return ()
 
     def end(self, outcome: Outcome) -> Sequence[bytes]:
         if self._silent:
@@ -178,13 +190,9 @@ async def _again(call: Call, repeated: TurnRepeated, asked: ChatRequest, address
     if turn.status is not TurnStatus.COMPLETED:
         raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
     answer = msgspec.json.decode(await call.store.turn_answer(turn.id) or b'{"choices":[{}]}')
-    said = [
-        message
-        for message in await call.store.turn_messages(turn.id)
-        if message.role == "assistant" and message.status is MessageStatus.COMPLETED
-    ]
+    said = reply_in(await call.store.turn_messages(turn.id)) or {}
     addressed = address.id if address.id and address.id.startswith("sess_") else None
-    completion = whole(answer, said[-1].content() if said else {}, about(session, turn, addressed))
+    completion = whole(answer, said, about(session, turn, addressed))
     headers = headers_of(session, turn)
     if not asked.stream:
         return Reply(completion, headers=headers)

@@ -91,7 +91,7 @@ class Record:
         items = [
             item
             for message in said
-            if message.status is MessageStatus.COMPLETED
+            if message.status is MessageStatus.COMPLETED and not message.inner
             for item in self._items(message)
         ]
         if self.turn.status is TurnStatus.RUNNING:

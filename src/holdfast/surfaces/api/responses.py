@@ -23,8 +23,8 @@ from ...domain.turns import NewResponse, Response, TurnBegun, TurnRepeated, Turn
 from ...errors import BadInput, BadMessage, NotFound
 from ...models.base import Chunk, ModelRequest
 from ...runtime.continuity import Placed
+from ...runtime.orders import Order
 from ...runtime.running_turn import Answered, Outcome, RunningTurn
-from ...runtime.turn_runner import Order
 from ..openai.items import items_from, listed
 from ..openai.parameters import BadParameter
 from ..openai.response_events import ResponseEvents, encoded, frame
@@ -98,6 +98,7 @@ async def create(call: Call) -> Answer:
         asked.options,
         asked.model,
         follows=asked.stream or asked.background,
+        tools=call.caller.tools,
     )
     try:
         turn = await ask(call, order, place, naming)
@@ -196,7 +197,15 @@ def _whole(
     return response_object(
         _head(asked, begun.turn.response_id, begun),
         state_of(TurnStatus.COMPLETED, finish_reason=reply.finish_reason),
-        output=items_from(reply.message, reply_id(begun), custom_tools=asked.custom_tools),
+        output=[
+            item
+            for said in outcome.said
+            for item in items_from(
+                said.message,
+                message_id(begun.session.conversation_id, said.seq),
+                custom_tools=asked.custom_tools,
+            )
+        ],
         usage=reply.usage,
         model=reply.model,
         completed_at=datetime.now(UTC),
@@ -204,15 +213,11 @@ def _whole(
     )
 
 
-def reply_id(begun: TurnBegun) -> str:
-    """The id that a turn's reply will have: its number is known while the lease is held."""
-    return message_id(begun.session.conversation_id, begun.session.last_seq + 1)
-
-
 class ResponseTelling:
     """A turn as the events of a Responses stream, each under its number."""
 
     numbered = True
+    apart = True
 
     def __init__(self, response_id: str, asked: ResponsesRequest) -> None:
         self._response_id = response_id
@@ -234,6 +239,10 @@ class ResponseTelling:
     def add(self, chunk: Chunk) -> Sequence[bytes]:
         assert self._events is not None
         return _framed(self._events.add(chunk))
+
+    def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
+        assert self._events is not None
+        return _framed(self._events.next_message(seq))
 
     def end(self, outcome: Outcome) -> Sequence[bytes]:
         if self._events is None or self._begun is None:

@@ -15,8 +15,8 @@ from ...domain.ids import new_id
 from ...domain.messages import instruction
 from ...domain.turns import Turn, TurnRequest, TurnStatus
 from ...errors import Conflict
+from ...runtime.orders import Order
 from ...runtime.running_turn import RunningTurn
-from ...runtime.turn_runner import Order
 from .. import objects
 from ..openai.responses_request import parse
 from .call import Call, Reply
@@ -63,13 +63,21 @@ async def _order(call: Call, known: Turn) -> Order:
     prompt = call.services.settings.agent.system_prompt
     instructions = (instruction(prompt),) if prompt else ()
     if known.response_id is None:
-        return Order(request, ChatTelling(wants_usage=False), instructions, model=known.model)
+        telling = ChatTelling(wants_usage=False)
+        return Order(request, telling, instructions, model=known.model, tools=call.caller.tools)
     response = await call.store.response(known.owner, known.response_id)
     kept = msgspec.json.decode(response.request)
     asked = parse({**kept["echo"], "model": kept["model"], "background": response.background, "input": "-"})
     if asked.instructions:
         instructions = (*instructions, instruction(asked.instructions))
-    return Order(request, ResponseTelling(response.id, asked), instructions, asked.options, known.model)
+    return Order(
+        request,
+        ResponseTelling(response.id, asked),
+        instructions,
+        asked.options,
+        known.model,
+        tools=call.caller.tools,
+    )
 
 
 ROUTES = (

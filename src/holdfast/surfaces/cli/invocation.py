@@ -122,7 +122,7 @@ class Invocation:
         from ...app import Holdfast
         from ...domain.names import DEFAULT_OWNER
         from ...domain.nodes import NodeKind
-        from ...runtime.turn_runner import finished
+        from ...runtime.cancellation import finished
 
         self.start_logging()
         if existing and not self.location.exists():

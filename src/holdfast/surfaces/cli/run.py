@@ -141,8 +141,10 @@ class _Run:
         from ...domain.messages import instruction, user_message
         from ...domain.sessions import EndReason
         from ...domain.turns import TurnRequest
+        from ...runtime.cancellation import finished
+        from ...runtime.orders import Order
         from ...runtime.running_turn import RunningTurn, Unanswered
-        from ...runtime.turn_runner import Order, TurnRunner, finished
+        from ...runtime.turn_runner import TurnRunner
         from .output import note
 
         assert self._session is not None
@@ -200,6 +202,7 @@ class Voice:
     """The answer on stdout, piece by piece; harmless to a terminal. How `run` tells a turn."""
 
     numbered = False
+    apart = False
 
     def __init__(self, nobody_listens: Callable[[], None]) -> None:
         self._nobody_listens = nobody_listens
@@ -211,6 +214,11 @@ class Voice:
 
     def add(self, chunk: Chunk) -> Sequence[bytes]:
         self.say(chunk)
+        return ()
+
+    def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
+        if spoke:
+            self._write("\n\n")
         return ()
 
     def end(self, outcome: Outcome) -> Sequence[bytes]:

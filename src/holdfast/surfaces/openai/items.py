@@ -35,7 +35,7 @@ def items_of(message: Message, *, custom_tools: Collection[str] = ()) -> list[It
     """The items of a stored message. Calls of `custom_tools` are shown as such."""
     interrupted = message.status is MessageStatus.INTERRUPTED
     return items_from(
-        message.content(),
+        message.shown(),
         message.id,
         interrupted=interrupted,
         custom_tools=custom_tools,

@@ -101,7 +101,8 @@ class ResponseEvents:
         """The reply is whole (`message`, if it was stored otherwise than it was said); the next is number
         `seq`."""
         events: list[Event] = []
-        items = self._items(message if message is not None else self._reply.message())
+        said = message is not None or bool(self._reply.places)
+        items = self._items(message if message is not None else self._reply.message()) if said else []
         self._finish(items, events)
         self._earlier += items
         self._reply = _Reply(message_id(self._conversation_id, seq))
