@@ -8,7 +8,6 @@ start time is another: what runs under them now is a stranger and must stay unto
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
@@ -25,7 +24,7 @@ import pytest
 import holdfast
 from holdfast.app import Holdfast
 from holdfast.domain.processes import Process, ProcessState, hold_of
-from holdfast.platforms import running_processes, start_of
+from holdfast.platforms import running_processes, send_signal, start_of
 from holdfast.runtime.process_looks import members
 from tests.reliability.conftest import Tell
 from tests.reliability.sizes import Size, short_and_soak
@@ -87,7 +86,7 @@ def cleaned_up(database: Path) -> Iterator[None]:
             except OSError:
                 continue
             if any(f"HOLDFAST_PROCESS={mark}" in environment for mark in marks):
-                os.kill(one.pid, signal.SIGKILL)
+                send_signal(one.pid, one.start, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -73,7 +73,9 @@ class Doctor:
         """Processes that a living node looks after but that are not there, as they really are.
 
         What nobody looks after is waiting to be taken over, and is not missed."""
-        living = {node.id for node in await self._store.nodes()}
+        nodes = await self._store.nodes()
+        proofs = await self._store.probe(nodes)
+        living = {node.id for node in nodes if proofs[node.id][0] is not Liveness.DEAD}
         missing: dict[str, Process] = {}
         for again in (False, True):
             if again:

@@ -23,10 +23,12 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Identity, Node
 from holdfast.domain.processes import Process, ProcessLimits, ProcessState, is_active
 from holdfast.errors import BadInput, Conflict
-from holdfast.platforms import environment_of, identity, running_processes, start_of
+from holdfast.platforms import environment_of, identity, running_processes, send_signal, start_of
+from holdfast.runtime.doctor import VERIFIED_PROCESSES, Doctor
 from holdfast.runtime.launcher import SHIM
 from holdfast.runtime.process_files import ProcessFiles
 from holdfast.runtime.process_looks import members
+from holdfast.runtime.reaper import Reaper
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.unit.runtime.conftest import Clock, Joined, kill
@@ -60,7 +62,7 @@ async def end_all(store: SQLiteStore) -> None:
     """Leave nothing behind, whatever the test has shown."""
     for process in (await store.processes(None, limit=1000)).items:
         for one in members(process, running_processes(), thorough=True):
-            os.kill(one.pid, signal.SIGKILL)
+            send_signal(one.pid, one.start, signal.SIGKILL)
 
 
 async def until(true: Callable[[], Awaitable[bool] | bool], seconds: float = 20) -> None:
@@ -83,6 +85,15 @@ async def ended(supervisor: Supervisor, process: Process) -> Process:
 
     await until(over)
     return known[0]
+
+
+async def gone(supervisor: Supervisor, process: Process) -> None:
+    """Returns when nothing of it is left, its shim neither, though nobody has noted that."""
+
+    async def nothing_left() -> bool:
+        return (await supervisor.seen(process)).ended
+
+    await until(nothing_left)
 
 
 async def says(supervisor: Supervisor, process: Process, text: str) -> None:
@@ -417,7 +428,7 @@ async def test_the_next_supervisor_takes_over_what_runs_and_learns_what_ended(
 ) -> None:
     running = await supervisor.start(OWNER, session, "sleep 100")
     brief = await supervisor.start(OWNER, session, "exit 6")
-    await supervisor.wait(OWNER, brief.id, 20)
+    await gone(supervisor, brief)
     kill(store, node)
     heir = await joined()
     following = Supervisor(store, lambda: heir.id, directory, LIMITS)
@@ -642,7 +653,7 @@ async def test_a_watched_process_is_stopped_with_its_children_but_not_with_its_s
         finally:
             for one in running_processes().values():
                 if shell.pid in (one.pid, one.parent):
-                    os.kill(one.pid, signal.SIGKILL)
+                    send_signal(one.pid, one.start, signal.SIGKILL)
 
 
 async def test_what_may_only_be_watched_is_never_signalled(
@@ -713,6 +724,45 @@ async def test_a_log_that_was_deleted_by_hand_is_empty_and_harms_nobody(
     shutil.rmtree(directory / process.id)
     assert (await supervisor.log(OWNER, process.id)).text == ""
     assert (await ended(supervisor, process)).state is ProcessState.LOST
+
+
+# --- the doctor ----------------------------------------------------------------------------------------
+
+
+async def test_the_doctor_misses_what_a_living_node_should_have_noted(
+    supervisor: Supervisor,
+    session: str,
+    store: SQLiteStore,
+    node: Node,
+    stranger: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.runtime.doctor.SECOND_LOOK_SECONDS", 0.05)
+    doctor = Doctor(store, Reaper(store, lambda: node.id), supervisor)
+    running = await supervisor.start(OWNER, session, "sleep 100")
+    assert all(each.ok for each in await doctor.examine())
+    usurped = await row_of(store, node, session, pid=stranger.pid, start="1")
+    broken = {each.invariant: each.finding for each in await doctor.examine() if each.finding}
+    assert set(broken) == {VERIFIED_PROCESSES}
+    assert (broken[VERIFIED_PROCESSES].examples, broken[VERIFIED_PROCESSES].repairable) == (
+        [usurped.id],
+        True,
+    )
+    assert f"noted that process {usurped.id} has ended (lost)" in await doctor.repair()
+    assert all(each.ok for each in await doctor.examine())
+    assert (await store.process(OWNER, running.id)).state is ProcessState.RUNNING
+    assert stranger.poll() is None
+
+
+async def test_the_doctor_does_not_miss_what_waits_to_be_taken_over(
+    supervisor: Supervisor, session: str, store: SQLiteStore, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.runtime.doctor.SECOND_LOOK_SECONDS", 0.05)
+    process = await supervisor.start(OWNER, session, "exit 6")
+    await gone(supervisor, process)
+    kill(store, node)
+    findings = await Doctor(store, Reaper(store, lambda: None), supervisor).examine()
+    assert VERIFIED_PROCESSES not in [each.invariant for each in findings if each.finding]
 
 
 # --- the loop ------------------------------------------------------------------------------------------

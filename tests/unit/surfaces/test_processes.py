@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.platforms import running_processes, start_of
+from holdfast.platforms import running_processes, send_signal, start_of
 from holdfast.surfaces.cli.output import one_line
 from tests.unit.surfaces.conftest import Home
 
@@ -47,7 +46,7 @@ def agent(home: Home) -> Iterator[Agent]:
         except OSError:
             continue
         if any(f"HOLDFAST_PROCESS={mark}" in environment for mark in marks):
-            os.kill(one.pid, signal.SIGKILL)
+            send_signal(one.pid, one.start, signal.SIGKILL)
 
 
 def test_ps_tells_the_truth_though_nobody_looks_after_them(home: Home, agent: Agent) -> None:
