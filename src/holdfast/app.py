@@ -31,6 +31,7 @@ from .errors import BadInput, StoreError
 from .handles import LiveSession, Workshop
 from .platforms import timezone
 from .runtime.lease_keeper import LeaseKeeper
+from .runtime.news import News
 from .runtime.node_keeper import NodeKeeper
 from .runtime.notifier import Notifier
 from .runtime.pruner import Pruner
@@ -39,6 +40,7 @@ from .runtime.resetter import Dating, Resetter
 from .runtime.signals import ExitSignals
 from .runtime.supervisor import Supervisor
 from .runtime.sweeper import Sweeper
+from .runtime.tools.choose import toolbox_of
 from .settings import Settings, database_path, is_variable, load
 from .store.base import Retention, Store
 
@@ -114,8 +116,10 @@ def processes_directory(settings: Settings) -> Path:
 
 
 def command_environment(settings: Settings, kind: NodeKind) -> Mapping[str, str]:
-    """What commands find in their environment: this program's, without the keys of a server."""
-    hidden = {"HOLDFAST_API_KEY", settings.model.api_key_env} if kind is NodeKind.SERVER else set()
+    """What commands find in their environment: this program's; where others or a model may start them,
+    without its keys."""
+    shared = kind is NodeKind.SERVER or settings.agent.tools
+    hidden = {"HOLDFAST_API_KEY", "OPENAI_API_KEY", settings.model.api_key_env} if shared else set()
     return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
@@ -167,14 +171,17 @@ class Holdfast:
         if self._sweep and self.settings.notify.webhook:
             self.notifier = Notifier(store, self.settings.notify.webhook, sweep_seconds)
         self.leases = LeaseKeeper(store, self.keeper, self.reaper)
+        environment = command_environment(self.settings, self._kind)
         self.supervisor = Supervisor(
             store,
             own_node=lambda: self.keeper.node_id,
             directory=processes_directory(self.settings),
             limits=process_limits_of(self.settings),
-            environment=command_environment(self.settings, self._kind),
+            environment=environment,
             kept=timedelta(days=self.settings.retention.events_days),
         )
+        self.toolbox = toolbox_of(self.settings.agent, store, self.supervisor, environment)
+        self.news = News(store, self.supervisor)
         self._workshop = Workshop(
             store,
             self.keeper,

@@ -33,7 +33,8 @@ def _setting(default: Any, meaning: str, **limits: Any) -> Any:
     """A setting of its default's type: text, a number, a whole number, a list of texts, a table of numbers.
 
     Limits: `at_least`, `at_most`, `above`, `or_zero` for numbers, also a table's; `choices`, `not_empty` for
-    texts; `shape`, `such_as` for texts and for each text of a list; `zone` for the name of a time zone.
+    texts; `shape`, `such_as` for texts and for each text of a list, and `not_yet` for the latter; `zone` for
+    the name of a time zone.
     """
     metadata = {"meaning": meaning, **limits}
     if isinstance(default, dict):
@@ -104,6 +105,13 @@ class AgentSettings:
         "what the server may do for a model or a client whose key allows it; empty: nothing",
         shape=re.compile("|".join(TOOLS)),
         such_as=" or ".join(TOOLS),
+        not_yet=("memory",),
+    )
+    max_steps: int = _setting(50, "how often the model may be asked within one turn", at_least=1)
+    search: str = _setting(
+        "key",
+        "what the search tool sees: this conversation, or all of its owner's",
+        choices=("key", "owner"),
     )
 
 
@@ -387,6 +395,8 @@ def _texts(value: Any, limits: Mapping[str, Any], where: str) -> tuple[str, ...]
     if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
         raise BadSetting(f"{where} must be a list of texts, not {value!r}")
     for part in value:
+        if part in limits.get("not_yet", ()):
+            raise BadSetting(f"{where} has {part!r}, which this version of holdfast does not have yet")
         if "shape" in limits and not limits["shape"].fullmatch(part):
             raise BadSetting(f"{where} has {part!r}; each must look like {limits['such_as']}")
     return tuple(value)

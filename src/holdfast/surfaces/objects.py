@@ -102,6 +102,8 @@ def message(value: Message) -> Object:
         "created_at": time(value.created_at),
         "status": value.status.value,
     }
+    if value.inner:
+        ours["inner"] = True
     return {**ours, **{name: field for name, field in body.items() if name not in ours}}
 
 

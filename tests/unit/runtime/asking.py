@@ -4,7 +4,7 @@ model."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,15 +14,18 @@ from holdfast.domain.drafts import said
 from holdfast.domain.histories import EMPTY, extended, history_of, print_of_body
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import NodeKind
+from holdfast.domain.replies import as_shown
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest
 from holdfast.models.base import Chunk, Model
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.continuity import Continuity
 from holdfast.runtime.lease_keeper import LeaseKeeper
+from holdfast.runtime.news import News
 from holdfast.runtime.node_keeper import NodeKeeper
 from holdfast.runtime.orders import Order
 from holdfast.runtime.reaper import Reaper
 from holdfast.runtime.running_turn import Answered, Outcome, RunningTurn
+from holdfast.runtime.tools.toolbox import Toolbox
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.store.base import Store
 
@@ -109,6 +112,8 @@ class Server:
         request_key: RequestKey | None = None,
         owner: str = OWNER,
         telling: Told | None = None,
+        tools: frozenset[str] = frozenset(),
+        options: Mapping[str, Any] | None = None,
     ) -> Order:
         history = history_of(list(messages))
         return Order(
@@ -123,6 +128,8 @@ class Server:
             ),
             telling or Told(),
             tuple(message.body for message in history.instructions),
+            options or {},
+            tools=tools,
         )
 
     async def ask(
@@ -156,11 +163,17 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(store: Store, model: Model, checkpoint_seconds: float = 0.5) -> AsyncIterator[Server]:
+async def serving(
+    store: Store,
+    model: Model,
+    checkpoint_seconds: float = 0.5,
+    toolbox: Toolbox | None = None,
+    news: News | None = None,
+) -> AsyncIterator[Server]:
     keeper = NodeKeeper(store, NodeKind.SERVER, 15)
     await keeper.join()
     leases = LeaseKeeper(store, keeper, Reaper(store, lambda: keeper.node_id))
-    runner = TurnRunner(store, keeper, leases, model, checkpoint_seconds)
+    runner = TurnRunner(store, keeper, leases, model, checkpoint_seconds, toolbox=toolbox, news=news)
     try:
         yield Server(store, keeper, leases, runner, Continuity(store))
     finally:
@@ -209,6 +222,6 @@ async def stored(store: Store, conversation_id: str) -> list[tuple[str, Any, str
 async def assert_history_is_right(store: Store, conversation_id: str, *, known: bool = False) -> None:
     """What the store keeps of a conversation's history is the chain of what it shows, or nothing."""
     conversation = (await store.resolve(None, Address(id=conversation_id))).conversation
-    shown = [print_of_body(message.body) for message in await store.visible(None, conversation_id)]
+    shown = [print_of_body(each.body) for each in as_shown(await store.visible(None, conversation_id))]
     if known or conversation.history is not None:
         assert conversation.history == extended(EMPTY, shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ WAIT_SECONDS = 60.0
 MOST_WAIT_SECONDS = 600.0
 MOST_LISTED = 50
 PIN_HOURS = 24.0
+MOST_LOOKS, LOOK_SECONDS = 10, 0.05
 
 
 class ProcessTool:
@@ -74,13 +76,22 @@ class ProcessTool:
             process = None
         if process is None or process.conversation_id != call.conversation_id:
             raise BadInput(f"this conversation has no process {process_id!r:.80}; list shows those it has")
-        return await self._supervisor.seen(process)
+        return await self._settled(process)
+
+    async def _settled(self, process: Process) -> Process:
+        """As it is right now. Of one whose command has just ended, the rest is given a moment to end too."""
+        for _ in range(MOST_LOOKS):
+            process = await self._supervisor.seen(process)
+            if process.ended or not process.finished:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        return process
 
     async def _list(self, call: ToolCall, arguments: Arguments) -> str:
         page = await self._store.processes(
             call.owner, conversation_id=call.conversation_id, limit=MOST_LISTED
         )
-        lines = [self._line(await self._supervisor.seen(each)) for each in page.items]
+        lines = [self._line(each) for each in await asyncio.gather(*map(self._settled, page.items))]
         if page.has_more:
             lines.append(f"[only the newest {MOST_LISTED} are listed]")
         return "\n".join(lines) or "[This conversation has started no background process.]"
@@ -97,7 +108,8 @@ class ProcessTool:
     async def _wait(self, call: ToolCall, arguments: Arguments) -> str:
         process = await self._found(call, arguments)
         seconds = arguments.number("timeout_seconds", WAIT_SECONDS, 0, MOST_WAIT_SECONDS)
-        return await self._state(call, await self._supervisor.wait(call.owner, process.id, seconds))
+        waited = await self._supervisor.wait(call.owner, process.id, seconds)
+        return await self._state(call, await self._settled(waited))
 
     async def _write(self, call: ToolCall, arguments: Arguments) -> str:
         process = await self._found(call, arguments)
@@ -126,12 +138,11 @@ class ProcessTool:
     def _line(self, process: Process) -> str:
         """One process on one line."""
         now = self._store.now()
-        facts = [process.state.value if not process.ended else ending(process)]
+        facts = [ending(process) if process.finished else process.state.value]
         if not process.ended:
-            facts.append(f"for {span(now - process.started_at)}")
-            if process.exit_code is not None:
-                facts.append(f"the command itself ended ({ending(process)}), what it started still runs")
-            elif is_active(process, now, self._supervisor.limits):
+            age = f"for {span(now - process.started_at)}"
+            facts.append(f"what it started runs {age}" if process.finished else age)
+            if is_active(process, now, self._supervisor.limits):
                 facts.append(process.activity or "active")
         if process.pinned_until is not None and not process.ended:
             facts.append(f"pinned until {process.pinned_until:%Y-%m-%d %H:%M} UTC")

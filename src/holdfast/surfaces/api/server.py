@@ -190,6 +190,8 @@ def services_of(holdfast: Holdfast, model: Model) -> Services:
         settings.server.checkpoint_seconds,
         meters.spoken,
         meters.ended,
+        holdfast.toolbox,
+        holdfast.news,
     )
     return Services(
         holdfast=holdfast,

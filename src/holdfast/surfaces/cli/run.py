@@ -160,8 +160,22 @@ class _Run:
             attached=True,
             model=name,
         )
-        order = Order(request, self._voice, (instruction(prompt),) if prompt else (), model=name)
-        runner = TurnRunner(node.store, node.keeper, node.leases, model, settings.server.checkpoint_seconds)
+        order = Order(
+            request,
+            self._voice,
+            (instruction(prompt),) if prompt else (),
+            model=name,
+            tools=frozenset(settings.agent.tools),
+        )
+        runner = TurnRunner(
+            node.store,
+            node.keeper,
+            node.leases,
+            model,
+            settings.server.checkpoint_seconds,
+            toolbox=node.toolbox,
+            news=node.news,
+        )
         busy = f"the conversation is busy with another turn; waiting up to {wait:g} s"
         waiting = asyncio.get_running_loop().call_later(SAY_WAITING_SECONDS, note, busy)
         try:

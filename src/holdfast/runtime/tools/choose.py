@@ -1,0 +1,26 @@
+"""The tools that the settings name, made ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...settings import AgentSettings
+from ...store.base import Store
+from ..supervisor import Supervisor
+from .base import Tool
+from .process import ProcessTool
+from .search import Search
+from .terminal import Terminal
+from .toolbox import Toolbox
+
+
+def toolbox_of(
+    settings: AgentSettings, store: Store, supervisor: Supervisor, environment: Mapping[str, str]
+) -> Toolbox:
+    """`environment`: what commands find in theirs."""
+    known: list[Tool] = [
+        Terminal(supervisor, environment),
+        ProcessTool(store, supervisor),
+        Search(store, whole_owner=settings.search == "owner"),
+    ]
+    return Toolbox([tool for tool in known if tool.name in settings.tools], settings.max_steps)
