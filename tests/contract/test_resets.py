@@ -19,6 +19,7 @@ from holdfast.domain.turns import (
     TurnStatus,
     reset_before,
 )
+from holdfast.errors import ToolCallClosed
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.contract.conftest import Opener
@@ -381,3 +382,20 @@ async def test_each_reset_and_each_deferral_is_one_line_in_the_log_whoever_carri
         f"turn {held.turn.id} is running",
         f"session {spoken.session.id} (idle:spoken) was reset (idle): nobody has spoken for 2 h",
     ]
+
+
+async def test_results_belong_to_the_session_that_called_unless_that_was_ended_on_purpose(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    ends: dict[str, str] = {"idle:closed": "closed", "idle:new": "new", "idle:idle": "idle"}
+    for key, reason in ends.items():
+        begun = await begin(store, node, key=key)
+        await store.commit_reply(begun.lease, [to_message(calling("a"))])
+        await store.end_session(OWNER, begun.session.id, reason)
+    clock.move(hours=9)
+    resumed = await begin(store, node, to_message(result("a")), key="idle:closed")
+    assert (resumed.session.edge, resumed.reset) == (Edge.RESUME, None)
+    for key in ("idle:new", "idle:idle"):
+        with pytest.raises(ToolCallClosed):
+            await begin(store, node, to_message(result("a")), key=key)
+        assert (await store.resolve(OWNER, Address(key=key))).tip.ended, "nothing was opened for it"

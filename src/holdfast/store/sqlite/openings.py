@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from ...domain.conversations import Address, Conversation
 from ...domain.messages import NewMessage
 from ...domain.sessions import EndReason, Session, opening_after
-from ...errors import NotFound
+from ...errors import NotFound, ToolCallClosed
 from .places import conversation_of, find, session_of
-from .resetting import announce, overdue, reset_before
+from .resetting import announce, brings_results, overdue, reset_before
 from .session_writes import continue_conversation, open_conversation, require_node, settle_left_behind
 from .transaction import Transaction
 
 RESETS = frozenset({EndReason.IDLE, EndReason.DAILY})
+ENDS_CALLS = frozenset({*RESETS, EndReason.NEW})
 
 
 def session_for(
@@ -30,10 +31,13 @@ def session_for(
     shows_from: int | None = None,
 ) -> Session:
     """The session for these messages. A new one is attached to `node_id`, if that is given; a fresh one shows
-    what is said from now on, or from message `shows_from` on."""
+    what is said from now on, or from message `shows_from` on. Results of calls that are awaited belong to the
+    session that called; ToolCallClosed if that one was ended on purpose."""
     if reset_before(tx, tip, messages):
         tip = session_of(tx, None, tip.id)
-    late = overdue(tx, tip)
+    if tip.end_reason in ENDS_CALLS and messages and messages[0].answers and shows_from is None:
+        raise ToolCallClosed(messages[0].answers)  # a fresh session knows nothing of the call
+    late = None if brings_results(tx, tip, messages) else overdue(tx, tip)
     last_seq = conversation.last_seq if shows_from is None else shows_from - 1
     opening = opening_after(tip, last_seq, due=late is not None)
     if opening is None:
