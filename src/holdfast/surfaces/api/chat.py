@@ -65,11 +65,14 @@ def parse(body: dict[str, Any]) -> ChatRequest:
     count = body.get("n")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 128):
         raise BadParameter("n", "must be a whole number from 1 to 128")
+    passed_on = {name: value for name, value in body.items() if name not in OURS}
+    if not stream:  # asked in one piece, so is the model: nobody would hear the pieces
+        passed_on["stream"] = False
     return ChatRequest(
         history_of(body.get("messages") or []),
         body["messages"],
         model or None,
-        {name: value for name, value in body.items() if name not in OURS},
+        passed_on,
         bool(stream),
         store is not False,
         bool((options or {}).get("include_usage")),
