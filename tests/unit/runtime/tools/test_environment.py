@@ -45,7 +45,5 @@ def test_the_settings_choose_the_tools(store: SQLiteStore, supervisor: Superviso
 
 
 def test_a_tool_that_this_version_does_not_have_is_refused() -> None:
-    with pytest.raises(
-        BadSetting, match=r"agent.tools has 'memory', which .* does not have yet"
-    ):
+    with pytest.raises(BadSetting, match=r"agent.tools has 'memory', which .* does not have yet"):
         load(environment={}, given={"agent": {"tools": ["memory"]}})
