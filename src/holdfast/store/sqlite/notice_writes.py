@@ -101,7 +101,7 @@ def claim(tx: Transaction, limit: int, span: timedelta, kept: timedelta) -> Clai
     tried = tx.all(Q.give_up_notices, now=tx.now, before=tx.now - kept // MICROSECOND, limit=MOST_GIVEN_UP)
     rows = tx.all(Q.claim_notices, now=tx.now, until=tx.now + span // MICROSECOND, limit=limit)
     notices = []
-    for number, attempt in sorted(rows):
+    for number, attempt in sorted(tuple(row) for row in rows):
         row = tx.one(Q.notice_by_number, no=number)
         assert row is not None
         notices.append((to_notice(row), attempt))
