@@ -1,6 +1,7 @@
 """Events: everything that happened, in order, and never what was said."""
 
 import asyncio
+from dataclasses import replace
 
 import msgspec
 
@@ -9,7 +10,9 @@ from holdfast.domain.drafts import Draft
 from holdfast.domain.events import EVENT_MEANINGS, Event
 from holdfast.domain.keys import Scope, new_key
 from holdfast.domain.nodes import Node
+from holdfast.domain.processes import ProcessState
 from holdfast.domain.turns import RequestKey, Settlement, TurnStatus
+from holdfast.platforms import identity
 from holdfast.store.base import Store
 from tests.contract.steps import (
     OTHER,
@@ -27,6 +30,7 @@ from tests.contract.steps import (
     sweep,
     to_message,
 )
+from tests.contract.test_processes import add as add_process
 
 CANARY = "heliotrope"
 
@@ -188,6 +192,13 @@ async def test_no_event_holds_what_was_said(
     await store.reset_session(idle.session.id)  # the call is awaited
     clock.move(hours=2)
     await store.reset_session(idle.session.id)
+    for end in (ProcessState.EXITED, ProcessState.LOST):
+        process = await add_process(store, node, fork.id, command=CANARY)
+        await store.process_started(process.id, replace(identity(), pid=552), shim_pid=551, shim_start="1")
+        await store.pin_process(OWNER, process.id, store.now())
+        await store.request_stop(OWNER, process.id, "enough")
+        assert await store.claim_process(process.id, (await new_node(store)).id, node.id)
+        await store.end_process(process.id, end, exit_code=0 if end is ProcessState.EXITED else None)
     await store.leave(node.id, "closed")
 
     told = await all_events(store)

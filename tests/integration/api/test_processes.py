@@ -191,6 +191,22 @@ async def test_without_the_right_a_process_is_only_watched(
     assert bystander.poll() is None
 
 
+async def test_activity_shows_what_a_conversation_has_running(server: Running) -> None:
+    ada = await trusted(server)
+    session = await chat(server)
+    made = await started(server, ada, session, command="sleep 1000")
+    await started(server, ada, session, command="true")
+    async with asyncio.timeout(20):
+        while len((await got(server, "/api/activity", ada))["data"][0]["processes"]) > 1:
+            await server.services.holdfast.supervisor.supervise_once()
+    (living,) = (await got(server, "/api/activity", ada))["data"]
+    assert living["processes"] == [
+        {"id": made["id"], "pid": made["pid"], "command": "sleep 1000", "state": "running", "active": True}
+    ]
+    await asked(server, "POST", f"/api/processes/{made['id']}/stop", client=ada)
+    assert (await got(server, "/api/activity", ada))["data"][0]["processes"] == []
+
+
 async def test_deleting_a_conversation_stops_what_it_started(server: Running) -> None:
     ada = await trusted(server)
     made = await started(server, ada, await chat(server), command="sleep 1000")

@@ -7,13 +7,14 @@ If-None-Match gets a 304 without a body until something has changed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
 
 import msgspec
 
+from ...domain.processes import Process, ProcessLimits, is_active
 from ...domain.sessions import Session, SessionState
 from ...platforms import identity
 from ...runtime.states import states_of
@@ -25,20 +26,32 @@ from .schemas import ref
 
 ENDED_FOR = timedelta(seconds=60)
 """How long one that has ended is still told of."""
+MOST_PROCESSES = 1000
 
 
 async def activity(call: Call) -> Answer:
     owner, store = owners_of(call), call.store
     now = store.now()
-    living, ended = await asyncio.gather(store.alive(owner), store.ended_since(owner, now - ENDED_FOR))
+    living, ended, running = await asyncio.gather(
+        store.alive(owner),
+        store.ended_since(owner, now - ENDED_FOR),
+        store.processes(owner, running=True, limit=MOST_PROCESSES),
+    )
     states = await states_of(store, living)
     with_owner = shows_owner(call)
+    processes = _by_conversation(running.items, now, call.services.holdfast.supervisor.limits)
     told = {
         "node": call.services.holdfast.node_id,
         "host": identity().host,
         "running_turns": sum(state is SessionState.ACTIVE for state in states.values()),
         "data": [
-            objects.living(session, states[session.id], _doing(session, states), with_owner=with_owner)
+            objects.living(
+                session,
+                states[session.id],
+                _doing(call, session, states),
+                processes=processes.get(session.conversation_id, ()),
+                with_owner=with_owner,
+            )
             for session in living
         ],
         "ended": [objects.gone(session, with_owner=with_owner) for session in ended],
@@ -48,6 +61,16 @@ async def activity(call: Call) -> Answer:
     if tag in (call.header("if-none-match") or ""):
         return NotModified(headers)
     return Reply({"as_of": objects.time(now), **told}, headers=headers)
+
+
+def _by_conversation(
+    running: Sequence[Process], now: datetime, limits: ProcessLimits
+) -> dict[str, list[objects.Object]]:
+    found: dict[str, list[objects.Object]] = {}
+    for each in running:
+        told = objects.running_process(each, is_active(each, now, limits))
+        found.setdefault(each.conversation_id, []).append(told)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +84,12 @@ class NotModified:
         await call.send({"type": "http.response.body", "body": b""})
 
 
-def _doing(session: Session, states: Mapping[str, SessionState]) -> str | None:
-    return "model" if states[session.id] is SessionState.ACTIVE else None
+def _doing(call: Call, session: Session, states: Mapping[str, SessionState]) -> str | None:
+    """Of a turn that another node runs, it is not known."""
+    if states[session.id] is not SessionState.ACTIVE:
+        return None
+    running = call.services.runner.running.get(session.running_turn or "")
+    return running.doing if running is not None else "model"
 
 
 ROUTES = (
