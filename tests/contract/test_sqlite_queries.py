@@ -20,6 +20,7 @@ from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.sqlite.queries import load
 from tests.contract.steps import (
     OWNER,
+    POLICIES,
     Clock,
     begin,
     contents,
@@ -174,6 +175,30 @@ async def test_a_page_is_read_in_its_order_without_sorting(tmp_path: Path, name:
     connection.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "searches"),
+    [
+        ("due_sessions", ["sessions_due (dated_by=? AND <expr><?)"]),
+        (
+            "dated_by_others",
+            ["sessions_dated (dated_by=?)", "sessions_dated (dated_by<?)", "sessions_dated (dated_by>?)"],
+        ),
+        ("notices_to_send", ["notices_to_send (send_at<?)"]),
+        ("claim_notices", ["notices_to_send (send_at<?)"]),
+    ],
+)
+async def test_what_is_due_is_searched_for_by_its_date(
+    tmp_path: Path, name: str, searches: list[str]
+) -> None:
+    await (await open_store(tmp_path / "store.db")).close()
+    connection = apsw.Connection(str(tmp_path / "store.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    steps = plan_of(connection, getattr(load(), name))
+    connection.close()
+    for wanted in searches:
+        assert [step for step in steps if re.search(rf"SEARCH .*INDEX {re.escape(wanted)}", step)], steps
+    assert not [step for step in steps if "TEMP B-TREE" in step and name == "due_sessions"]
+
+
 # --- costs -----------------------------------------------------------------------------------------
 
 
@@ -215,6 +240,28 @@ async def test_a_page_of_sessions_and_a_sweep_cost_what_they_tell_not_what_is_st
         await store.events(owner=OWNER, after=last, limit=3)
         costs.append((len(meter.statements), meter.steps))
     assert costs[0] == costs[1]
+
+
+async def test_resetting_costs_what_is_due_not_what_is_stored(
+    store: SQLiteStore, meter: Meter, node: Node, clock: Clock
+) -> None:
+    store._policies = POLICIES
+    costs = []
+    for number in (30, 300):
+        await asyncio.gather(
+            *(store.open_session(OWNER, Address(), node.id, source="daily") for _ in range(number))
+        )
+        due = [await store.open_session(OWNER, Address(), node.id, source="idle") for _ in range(5)]
+        clock.move(hours=2)
+        meter.clear()
+        assert sorted(await store.due_sessions()) == sorted(session.id for session in due)
+        assert await store.date_sessions() == 0
+        for session in due:
+            await store.reset_session(session.id)
+        costs.append((len(meter.statements), meter.steps))
+    (few, few_steps), (many, many_steps) = costs
+    assert few == many
+    assert abs(many_steps - few_steps) < 0.01 * few_steps, "ten times as many are open"
 
 
 # --- commits ---------------------------------------------------------------------------------------

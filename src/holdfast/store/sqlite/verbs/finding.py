@@ -1,0 +1,154 @@
+"""Looking things up, each in one snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+from ....domain.contexts import Context
+from ....domain.conversations import Address, Conversation
+from ....domain.drafts import Draft
+from ....domain.events import Event
+from ....domain.messages import Message
+from ....domain.sessions import Session
+from ....domain.turns import Response, Turn
+from ...base import (
+    Figures,
+    Found,
+    Page,
+    Place,
+    SessionFilter,
+    Statistics,
+)
+from .. import (
+    conversation_reads,
+    overviews,
+    places,
+    reads,
+    turn_writes,
+)
+from ..contexts import read_context
+from ..files import log_size
+from ..rows import to_stamp
+from .base import Verbs
+
+
+class FindingVerbs(Verbs):
+    """`store.promises.finding.Finds`, kept."""
+
+    async def resolve(self, owner: str | None, address: Address) -> Place:
+        return await self._read(lambda tx: places.place(tx, owner, address))
+
+    async def session(self, owner: str | None, session_id: str) -> Session:
+        return await self._read(lambda tx: places.session_of(tx, owner, session_id))
+
+    async def sessions(
+        self, wanted: SessionFilter, *, after: str | None = None, limit: int = 20
+    ) -> Page[Session]:
+        return await self._read(lambda tx: reads.sessions(tx, wanted, after, limit))
+
+    async def conversation(self, owner: str | None, address: Address) -> Conversation:
+        return await self._read(lambda tx: conversation_reads.conversation(tx, owner, address))
+
+    async def conversations(
+        self, owner: str | None, *, after: str | None = None, limit: int = 20
+    ) -> Page[Conversation]:
+        return await self._read(lambda tx: conversation_reads.conversations(tx, owner, after, limit))
+
+    async def line(self, owner: str | None, conversation_id: str) -> list[Session]:
+        return await self._read(lambda tx: reads.line(tx, owner, conversation_id))
+
+    async def forks(self, owner: str | None, conversation_id: str) -> list[Session]:
+        return await self._read(lambda tx: reads.forks(tx, owner, conversation_id))
+
+    async def messages(
+        self,
+        owner: str | None,
+        conversation_id: str,
+        *,
+        first: int = 1,
+        last: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+        excluded: bool = True,
+    ) -> Page[Message]:
+        return await self._read(
+            lambda tx: reads.messages(tx, owner, conversation_id, first, last, limit, newest_first, excluded)
+        )
+
+    async def visible(
+        self, owner: str | None, conversation_id: str, *, limit: int | None = None
+    ) -> list[Message]:
+        return await self._read(lambda tx: reads.visible(tx, owner, conversation_id, limit))
+
+    async def conversations_with_history(self, owner: str, history: bytes) -> list[Conversation]:
+        return await self._read(lambda tx: reads.conversations_with_history(tx, owner, history))
+
+    async def context(self, owner: str | None, session_id: str) -> Context:
+        return await self._read(lambda tx: read_context(tx, self._cache, owner, session_id))
+
+    async def turn(self, owner: str | None, turn_id: str) -> Turn:
+        return await self._read(lambda tx: reads.turn(tx, owner, turn_id))
+
+    async def turns(
+        self,
+        owner: str | None,
+        conversation_id: str,
+        *,
+        session_id: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Turn]:
+        return await self._read(lambda tx: reads.turns(tx, owner, conversation_id, session_id, after, limit))
+
+    async def turn_messages(self, turn_id: str) -> list[Message]:
+        return await self._read(lambda tx: reads.turn_messages(tx, turn_id))
+
+    async def turn_answer(self, turn_id: str) -> bytes | None:
+        return await self._read(lambda tx: reads.turn_answer(tx, turn_id))
+
+    async def response(self, owner: str | None, response_id: str) -> Response:
+        return await self._read(lambda tx: reads.response(tx, owner, response_id))
+
+    async def delete_response(self, owner: str, response_id: str) -> None:
+        await self._write(lambda tx: turn_writes.delete_response(tx, owner, response_id))
+
+    async def last_number(self, turn_id: str) -> int:
+        return await self._read(lambda tx: reads.last_number(tx, turn_id))
+
+    async def drafts(self, turn_id: str, *, after_event: int = -1) -> list[Draft]:
+        return await self._read(lambda tx: reads.drafts(tx, turn_id, after_event))
+
+    async def events(
+        self,
+        *,
+        owner: str | None,
+        after: int = 0,
+        upto: int | None = None,
+        limit: int = 1000,
+        conversation_id: str | None = None,
+    ) -> list[Event]:
+        return await self._read(lambda tx: reads.events(tx, owner, after, upto, limit, conversation_id))
+
+    async def event_bounds(self) -> tuple[int, int]:
+        return await self._read(overviews.event_bounds)
+
+    async def search(
+        self, owner: str | None, words: str, *, conversation_id: str | None = None, limit: int = 20
+    ) -> list[Found]:
+        index = self._index()
+        return await self._read(lambda tx: reads.search(tx, index, owner, words, conversation_id, limit))
+
+    async def statistics(self, owner: str | None) -> Statistics:
+        return await self._read(lambda tx: reads.statistics(tx, owner))
+
+    async def alive(self, owner: str | None, *, limit: int = 200) -> list[Session]:
+        return await self._read(lambda tx: overviews.alive(tx, owner, limit))
+
+    async def ended_since(self, owner: str | None, since: datetime, *, limit: int = 200) -> list[Session]:
+        return await self._read(lambda tx: overviews.ended_since(tx, owner, to_stamp(since), limit))
+
+    async def figures(self) -> Figures:
+        self._check_open()
+        unindexed = await asyncio.to_thread(overviews.unindexed, self._index())
+        return await self._read(lambda tx: overviews.figures(tx, log_size(self._database), unindexed))

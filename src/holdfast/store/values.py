@@ -1,0 +1,136 @@
+"""What a store gives and takes that is neither domain nor SQL: places, pages, filters, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from ..domain.conversations import Conversation
+from ..domain.messages import Message
+from ..domain.notices import Notice
+from ..domain.sessions import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a name leads: the conversation, its newest session, and the session that was named."""
+
+    conversation: Conversation
+    tip: Session
+    addressed: str | None
+    """The id of the session that was named, if one was; other than the tip's when it has gone on."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    items: Sequence[T]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    owner: str | None
+    ended: bool | None = None
+    source: str | None = None
+    key: str | None = None
+    title: str | None = None
+    """A part of the title or key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a node holds according to the store: leases, by conversation, with their turns."""
+
+    leases: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Notices that are to be sent now, each with how often that has been tried, this time included."""
+
+    notices: Sequence[tuple[Notice, int]]
+    given_up: int
+    """How many are too old now, though they have been tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What nodes that are gone have left behind."""
+
+    nodes: Sequence[str]
+    conversations: Sequence[str]
+    sessions: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long what is only kept for a while is kept. Nodes that are gone go with their events."""
+
+    drafts: timedelta
+    events: timedelta
+    requests: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many of each were dropped."""
+
+    drafts: int = 0
+    events: int = 0
+    requests: int = 0
+    nodes: int = 0
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.drafts or self.events or self.requests or self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A search hit."""
+
+    message: Message
+    snippet: str
+    key: str | None
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken invariant: which, how often, and where (a few examples)."""
+
+    invariant: str
+    count: int
+    examples: Sequence[str] = ()
+    repairable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    sessions: int
+    open: int
+    messages: int
+    conversations: int
+    end_reasons: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a store can say about itself at any time, because it costs next to nothing."""
+
+    open_sessions: int
+    running_turns: int
+    messages: int
+    """Ever written, also those deleted since."""
+    events: int
+    undelivered_notices: int
+    log_bytes: int
+    """Written, but not yet moved to its final place."""
+    unindexed: int | None
+    """Messages that the search index does not hold yet; None: it cannot tell."""
