@@ -72,3 +72,4 @@ HISTORY = (
 # These compare holdfast with itself; both sides are asked alternately in one process.
 RESOLVE = (Row("resolve", "resolve a stale id", "holdfast_reading", HERE, "resolve", {"lines": [2, 2000]}),)
 OPEN = (Row("open", "open a store", "holdfast_reading", HERE, "open"),)
+SWEEP = (Row("sweep", "reset what is due", "holdfast_sweeping", HERE, "sweep", {"few": 10_000}),)

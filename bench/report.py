@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from contestants import WRITERS, Row
 from figures import Figures
-from targets import Target, append_targets, history_targets, open_targets, resolve_targets
+from targets import Target, append_targets, history_targets, open_targets, resolve_targets, sweep_targets
 
 NOT_MEASURED = "–"
 SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
@@ -73,6 +73,17 @@ def print_open(figures: Figures, sessions: int) -> None:
     table(["sessions in it", "open ms", "page of 20 ms", "idle sweep ms"], lines)
     own_troubles(figures)
     verdicts(open_targets(figures))
+
+
+def print_sweep(figures: Figures, few: int, many: int) -> None:
+    heading("A sweep of open sessions: with nothing due, and with 100 whose reset is due")
+    lines = [
+        [f"{held:,}", *(number(figures.of("sweep", f"{name}_{what}_ms"), 2) for what in ("idle", "due"))]
+        for held, name in ((few, "few"), (many, "many"))
+    ]
+    table(["open sessions", "nothing due, ms", "100 due, ms"], lines)
+    own_troubles(figures)
+    verdicts(sweep_targets(figures))
 
 
 def own_troubles(figures: Figures) -> None:

@@ -29,12 +29,12 @@ from typing import Any, TypeVar
 import api
 import report
 from api_report import print_api
-from contestants import APPEND, HISTORY, HISTORY_MESSAGES, OPEN, RESOLVE, SINGLE, WRITERS, Row
+from contestants import APPEND, HISTORY, HISTORY_MESSAGES, OPEN, RESOLVE, SINGLE, SWEEP, WRITERS, Row
 from figures import Figures
 from measure import fsyncs_per_second
 from runner import Runner, Unmeasured
 
-ROWS = {"append": APPEND, "history": HISTORY, "resolve": RESOLVE, "open": OPEN, "api": ()}
+ROWS = {"append": APPEND, "history": HISTORY, "resolve": RESOLVE, "open": OPEN, "sweep": SWEEP, "api": ()}
 
 T = TypeVar("T")
 
@@ -93,6 +93,11 @@ class Bench:
         figures = self._figures("open")
         self._read(figures, OPEN, size=self.effort.sessions)
         report.print_open(figures, self.effort.sessions)
+
+    def sweep(self) -> None:
+        figures = self._figures("sweep")
+        self._read(figures, SWEEP, size=self.effort.sessions)
+        report.print_sweep(figures, SWEEP[0].options["few"], self.effort.sessions)
 
     def api(self) -> None:
         # Half a second more: the slowest server takes one to answer 64 clients.

@@ -92,3 +92,18 @@ def open_targets(figures: Figures) -> list[Target]:
             unit="ms",
         ),
     ]
+
+
+def sweep_targets(figures: Figures) -> list[Target]:
+    return [
+        Target(
+            "resetting 100 among very many sessions / among 10,000: the same",
+            figures.within("sweep", "many_due_ms", "few_due_ms"),
+            at_most=SAME,
+        ),
+        Target(
+            "sweeping very many sessions with nothing due / 10,000: the same",
+            figures.within("sweep", "many_idle_ms", "few_idle_ms"),
+            at_most=SAME,
+        ),
+    ]
