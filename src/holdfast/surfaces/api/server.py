@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...app import Holdfast
 from ...domain.nodes import NodeKind
@@ -98,10 +98,17 @@ async def _nothing(*_: object) -> None:
 
 def application(services: Services) -> ASGIApp:
     """Every route, as one ASGI application."""
-    app = Starlette(routes=mounted(services, ROUTES))
-    app.router.default = Endpoint(services, unknown, name="unknown", open=True)
-    app.router.redirect_slashes = False
-    return app.router
+    routes = mounted(services, ROUTES)
+    router = Starlette(routes=routes).router
+    router.default = Endpoint(services, unknown, name="unknown", open=True)
+    router.redirect_slashes = False
+    plain = {route.path: route.app for route in routes if "{" not in route.path}
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        """Most requests go to a path without a name in it: those need no search."""
+        await plain.get(scope.get("path", ""), router)(scope, receive, send)
+
+    return dispatch
 
 
 async def serve(
