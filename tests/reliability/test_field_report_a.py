@@ -30,6 +30,8 @@ from tests.contract.steps import Clock
 from tests.reliability.conftest import Tell
 
 BERLIN = ZoneInfo("Europe/Berlin")
+BUSY = "import time; end = time.monotonic() + 300\nwhile time.monotonic() < end: pass"
+"""A worker that ends by itself, should the test not get to stop it."""
 KEY = "telegram:dm:42"
 RESET = {"mode": "both", "idle_minutes": 120, "at_hour": 6, "timezone": "Europe/Berlin"}
 TICK = timedelta(minutes=1)
@@ -197,7 +199,7 @@ async def test_a_busy_build_defers_is_named_and_is_not_waited_for_longer_than_al
     async with living(tmp_path, "2026-11-02 20:00", processes=seen_busy) as life:
         session = await life.hf.session(KEY, attached=False)
         await life.said(session)
-        build = await session.spawn([sys.executable, "-c", "while True: pass"])
+        build = await session.spawn([sys.executable, "-c", BUSY])
         first = session.id
         deferred = 0
         for minute in range(1, 4 * 60):
