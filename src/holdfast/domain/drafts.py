@@ -32,6 +32,9 @@ class Draft:
     """Text to be appended to fields of the reply, such as `content`."""
     restarts: bool = False
     """Does the reply begin anew here? What earlier rows added no longer counts."""
+    after_seq: int = field(default=0, compare=False)
+    """The number of the message that the reply follows, as the store has noted it: a turn may hold several
+    replies, and each has its own checkpoints."""
 
     @property
     def reserved_to(self) -> int:

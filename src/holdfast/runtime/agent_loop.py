@@ -139,10 +139,9 @@ class AgentLoop:
             if not step.own:
                 return await self._finish(step)
             exhausted = asked >= self._toolbox.max_steps and not step.theirs
-            last_seq = await self._take(step, run=not exhausted)
+            await self._take(step, run=not exhausted)
             if step.theirs:
                 return await self._finish(step, stored=True)
-            self._go_on(step, last_seq)
             if exhausted:
                 return await self._give_up(asked)
             context = None
@@ -217,19 +216,19 @@ class AgentLoop:
     def _is_own(self, call: Mapping[str, Any]) -> bool:
         return self._toolbox.is_own(call["function"]["name"], self._clients_tools)
 
-    async def _take(self, step: _Step, *, run: bool) -> int:
-        """Keep a reply that calls the server's tools, then run them one after the other; returns the last
-        result's number."""
+    async def _take(self, step: _Step, *, run: bool) -> None:
+        """Keep a reply that calls the server's tools, then run them one after the other."""
         lease = self._running.lease
         await self.checkpoints.rest()
-        last_seq = await finished(self._store.append(lease, (step.stored(),)))
+        await finished(self._store.append(lease, (step.stored(),)))
         self.checkpoints.next_reply()
         if step.says_something:
             self._said.append(Said(self._seq, step.shown))
+        if not step.theirs:
+            self._go_on(step)
         for call in step.own:
             result = tool_result(call["id"], await self._result(call) if run else NOT_RUN, inner=True)
-            last_seq = await finished(self._store.append(lease, (result,)))
-        return last_seq
+            await finished(self._store.append(lease, (result,)))
 
     async def _result(self, call: Mapping[str, Any]) -> str:
         running, function = self._running, call["function"]
@@ -245,13 +244,14 @@ class AgentLoop:
         )
         return await self._toolbox.run(tool_call, self._order.tools)
 
-    def _go_on(self, step: _Step, last_seq: int) -> None:
-        """To the next reply of the same answer."""
+    def _go_on(self, step: _Step) -> None:
+        """To the next reply of the same answer, behind the results of this one's calls: while the lease is
+        held, nothing else comes between."""
         self._usages.append(self._folder.reply().usage)
         if self._origin is None:
             self._origin = self._held[-1] if self._held else chunk_of({})
         self._held = []
-        self._next_message(last_seq + 1, behind=step.shown)
+        self._next_message(self._seq + len(step.own) + 1, behind=step.shown)
 
     def _next_message(self, seq: int, behind: Mapping[str, Any] | None) -> None:
         self._seq = seq

@@ -92,7 +92,7 @@ class Checkpoints:
     def next_reply(self) -> None:
         """Behind `rest`: the reply is on disk as a message, so no checkpoint needs to hold its words; what
         comes now is another reply."""
-        self._adds, self._since, self._restarts = {}, 0.0, True
+        self._adds, self._since = {}, 0.0
         if self._waiting:
             self._since = self._loop.time()
             self._start_later()

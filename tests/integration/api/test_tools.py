@@ -267,9 +267,12 @@ async def test_steps_end_at_the_limit_with_a_message(start: Any) -> None:
 # --- responses -----------------------------------------------------------------------------------------
 
 
-async def test_a_response_has_what_was_said_between_the_tools_each_as_an_item(start: Any) -> None:
-    script = (runs("true", "Let me look."), runs("true", call_id="c2"), "It is fine.")
-    server = await start(*script, *script)
+@pytest.mark.parametrize("checkpoint_seconds", [0.01, 5])
+async def test_a_response_has_what_was_said_between_the_tools_each_as_an_item(
+    start: Any, checkpoint_seconds: float
+) -> None:
+    script = (runs("sleep 0.1", "Let me look."), runs("sleep 0.1", call_id="c2"), "It is fine.")
+    server = await start(*script, *script, server={"checkpoint_seconds": checkpoint_seconds})
     server.client = await allowed(server)
     made = await responding.respond(server, "go")
     assert [(item["type"], item["content"][0]["text"]) for item in made["output"]] == [
@@ -287,6 +290,23 @@ async def test_a_response_has_what_was_said_between_the_tools_each_as_an_item(st
     added = [event for event in events if event["type"] == "response.output_item.added"]
     assert [event["output_index"] for event in added] == [0, 1]
     assert [event["item"]["id"] for event in added] == [item["id"] for item in last["output"]]
+
+
+async def test_a_response_that_is_looked_at_while_a_tool_runs_has_said_each_thing_once(
+    start: Any, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    command = f"touch {tmp_path}/begun; while ! [ -e {gate} ]; do sleep 0.05; done"
+    words = " ".join(["word"] * 20)
+    server = await start(runs(command, words), "Done.", server={"checkpoint_seconds": 0.001})
+    server.client = await allowed(server)
+    made = await responding.respond(server, "go", background=True)
+    await until((tmp_path / "begun").exists, "the command runs")
+    seen = await responding.get(server, made["id"])
+    assert (seen["status"], responding.spoken(seen)) == ("in_progress", words)
+    gate.touch()
+    done = await responding.finished(server, made["id"])
+    assert responding.spoken(done) == f"{words}Done."
 
 
 async def test_the_output_of_a_response_that_is_sent_back_continues(start: Any) -> None:

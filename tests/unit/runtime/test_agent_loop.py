@@ -4,7 +4,7 @@ ends."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -367,3 +367,70 @@ async def test_a_question_asked_again_is_answered_without_the_old_steps(store: S
         await answer(again)
     assert again.turn.conversation_id == running.turn.conversation_id
     assert [content for _, content in sent(model)] == ["hello", "hi", "what day is it?"]
+
+
+# --- drafts --------------------------------------------------------------------------------------------
+
+
+async def test_a_later_step_that_is_cut_short_is_kept_without_what_an_earlier_one_said(
+    store: SQLiteStore,
+) -> None:
+    spoken, never = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[str]:
+        yield "It is"
+        spoken.set()
+        await never.wait()
+
+    script: list[Any] = [calls("terminal:1", content="I look."), lambda messages, purpose: slowly()]
+    async with serving(store, ScriptedModel(script), 0.05, toolbox=Toolbox([Own()])) as server:
+        running = await asked(server, telling=Told(numbered=True))
+        await spoken.wait()
+        async with asyncio.timeout(10):
+            while "It is" not in [text async for text in _drafted_behind(store, running.turn.id, 3)]:
+                await store.changed(store.version(), 0.05)
+        await server.runner.stop(OWNER, running.turn.id, TurnStatus.INTERRUPTED, "a crash")
+    assert (await stored(store, running.turn.conversation_id))[-1] == ("assistant", "It is", "interrupted")
+    assert await visible(store, running) == [("user", "go"), ("assistant", "I look."), ("assistant", "It is")]
+
+
+async def test_checkpoints_tell_which_reply_they_are_of(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts: list[str] = []
+
+    async def look(call: ToolCall) -> str:
+        kept = await store.drafts(call.turn_id)
+        assert {draft.after_seq for draft in kept if draft.adds} == {1}
+        drafts.extend(draft.adds["content"] for draft in kept if draft.adds)
+        return "done"
+
+    async def slowly() -> AsyncIterator[str]:
+        for word in ("I ", "look. "):
+            yield word
+            await asyncio.sleep(0.1)
+
+    model = ScriptedModel([calls("terminal:1"), "fine"])
+    said, words = model._words, iter([slowly()])
+    monkeypatch.setattr(model, "_words", lambda text: next(words, None) or said(text))
+    async with serving(store, model, 0.05, toolbox=Toolbox([Own(look)])) as server:
+        running = await asked(server, telling=Ended(numbered=True))
+        assert await heard(running) == ["begun", "I ", "look. ", "message 4", "fine", "answered"]
+    assert drafts
+    assert "I look. ".startswith("".join(drafts))
+    assert (await visible(store, running))[1] == ("assistant", "I look. ")
+
+
+async def _drafted_behind(store: Store, turn_id: str, seq: int) -> AsyncIterator[str]:
+    for draft in await store.drafts(turn_id):
+        if draft.after_seq == seq:
+            yield draft.adds.get("content", "")
+
+
+class Ended(Told):
+    """Tells the end of every message, as responses do."""
+
+    apart = True
+
+    def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
+        return (f"message {seq}".encode(),)

@@ -208,8 +208,8 @@ def to_message(row: Row) -> Message:
 
 
 def to_draft(row: Row) -> Draft:
-    (first_event, last_event, events, adds, restarts) = row
-    return Draft(first_event, last_event, events, msgspec.json.decode(adds), bool(restarts))
+    (first_event, last_event, events, adds, restarts, after_seq) = row
+    return Draft(first_event, last_event, events, msgspec.json.decode(adds), bool(restarts), after_seq)
 
 
 def to_node(row: Row) -> Node:

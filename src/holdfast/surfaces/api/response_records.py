@@ -108,9 +108,8 @@ class Record:
 
     async def _growing(self, call: Call, seq: int) -> list[Item]:
         """What the checkpoints hold of the reply that will be message `seq`."""
-        kept = await call.store.drafts(self.turn.id)
-        if self.turn.attempt > 1 and not any(draft.restarts for draft in kept):
-            return []  # all of it is of an earlier attempt
+        drafted = await call.store.drafts(self.turn.id)
+        kept = [draft for draft in drafted if draft.after_seq == seq - 1]  # not of an earlier one
         texts = {name: text for name, text in drafts.said(kept).items() if text}
         if not texts:
             return []

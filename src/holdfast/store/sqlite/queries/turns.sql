@@ -76,11 +76,11 @@ SELECT 1 FROM conversations WHERE id = :conversation AND token = :token AND hold
 SELECT coalesce(max(reserved_to) + 1, 0) FROM drafts WHERE turn = :turn;
 
 -- name: drafts_of_turn
-SELECT first_event, last_event, events, adds, restarts FROM drafts
+SELECT first_event, last_event, events, adds, restarts, after_seq FROM drafts
 WHERE turn = :turn AND last_event > :after_event ORDER BY first_event;
 
 -- name: drafts_of_reply
 -- Checkpoints of the reply the turn was in the middle of: those behind the conversation's last message.
-SELECT first_event, last_event, x'', adds, restarts FROM drafts
+SELECT first_event, last_event, x'', adds, restarts, after_seq FROM drafts
 WHERE turn = :turn AND after_seq = (SELECT last_seq FROM conversations WHERE id = :conversation)
 ORDER BY first_event;
