@@ -47,6 +47,12 @@ class Talker:
         for word in words:
             self.lines.put(word)
 
+    def call(self, name: str, **arguments: Any) -> None:
+        """Call a tool."""
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        call = {"index": 0, "id": f"call_{self.lines.qsize()}", "type": "function", "function": function}
+        self.lines.put({"tool_calls": [call]})
+
     def finish(self) -> None:
         self.lines.put(FINISH)
 
@@ -99,8 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
         try:
-            while isinstance(line, str):
-                self._event({"content": line}, None)
+            while isinstance(line, str | dict):
+                self._event({"content": line} if isinstance(line, str) else line, None)
                 line = self._next()
             if line is FINISH:
                 usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}

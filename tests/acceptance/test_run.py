@@ -317,3 +317,33 @@ def test_a_detached_session_outlives_the_run_that_spoke_in_it(home: Home) -> Non
     home.ok("run", "--key", "k", "two")
     assert home.json("sessions", "show", "k")["state"] == "idle"
     assert len(home.sessions()) == 2
+
+
+# --- tools ---------------------------------------------------------------------------------------------
+
+
+def test_whoever_runs_it_may_use_the_tools_that_the_settings_name(talking: Home, talker: Talker) -> None:
+    talker.say("Let me look.")
+    talker.call("terminal", command="echo kelp; echo $OPENAI_API_KEY")
+    talker.finish()
+    talker.answer("It says kelp.")
+    named = {"HOLDFAST_AGENT__TOOLS": "terminal,search", "OPENAI_API_KEY": "a secret"}
+    assert talking.ok("run", "--key", "cli:ada", "go", env=named) == "Let me look.\n\nIt says kelp.\n"
+    assert [tool["function"]["name"] for tool in talker.requests[0]["tools"]] == ["terminal", "search"]
+    assert talker.heard[-1]["content"] == "kelp\n[exit code 0]"
+
+
+def test_a_background_process_outlives_the_run_and_the_next_can_look_at_it(
+    talking: Home, talker: Talker
+) -> None:
+    talker.call("terminal", command="sleep 1; echo built", background=True)
+    talker.finish()
+    talker.answer("Started.")
+    named = {"HOLDFAST_AGENT__TOOLS": "terminal,process"}
+    talking.ok("run", "--key", "cli:ada", "build it", env=named)
+    (process,) = talking.json("ps")["data"]
+    talker.call("process", action="wait", id=process["id"])
+    talker.finish()
+    talker.answer("It is built.")
+    assert talking.ok("run", "--key", "cli:ada", "and?", env=named) == "It is built.\n"
+    assert talker.heard[-1]["content"] == f"{process['id']} (exit code 0): sleep 1; echo built\nbuilt"
