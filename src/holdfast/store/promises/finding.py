@@ -69,13 +69,13 @@ class Finds(Protocol):
         excluded: bool = True,
     ) -> Page[Message]:
         """Messages numbered first..last as they were said, deleted ones left out; without `excluded`, those
-        too that have left the context."""
+        too that have left the context, and inner ones, which no client is shown."""
         ...
 
     async def visible(
         self, owner: str | None, conversation_id: str, *, limit: int | None = None
     ) -> list[Message]:
-        """What a client has been shown: neither excluded nor deleted, oldest first; only the newest
+        """What a client has been shown: neither excluded nor deleted nor inner, oldest first; only the newest
         `limit`."""
         ...
 
