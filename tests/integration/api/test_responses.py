@@ -423,7 +423,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "function_call_output", "call_id": 3, "output": ""}]}, "input[0].call_id"),
     ({"input": [{"role": "developer", "content": "only this"}]}, "input"),
     ({"model": 7}, "model"),
-    ({"model": ""}, "model"),
     ({"instructions": ["x"]}, "instructions"),
     ({"stream": "yes"}, "stream"),
     ({"store": 1}, "store"),

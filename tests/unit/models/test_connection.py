@@ -74,7 +74,7 @@ async def test_what_the_server_says_about_a_refusal_can_be_passed_on(
         ({"Retry-After": "-5"}, 0, 0),
         ({"Retry-After": "60", "Retry-After-Ms": "7500"}, 7.5, 7.5),
         ({"Retry-After": "60", "Retry-After-Ms": "soon"}, 60, 60),
-        ({"Retry-After": formatdate(time.time() + 100, usegmt=True)}, 90, 101),
+        ({"Retry-After": formatdate(time.time() + 100_000, usegmt=True)}, 90_000, 100_001),
         ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0, 0),
     ],
 )
