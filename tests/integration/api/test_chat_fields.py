@@ -390,3 +390,15 @@ async def test_large_numbers_and_odd_text_survive(server: Running, upstream: Moc
     assert sent["messages"] == [user(odd)]
     await ask(server, "more", by_key("k"))
     assert upstream.chats[1].json["messages"][1]["content"] == odd
+
+
+async def test_the_model_is_asked_for_a_stream_only_if_the_client_wants_one(
+    server: Running, upstream: MockUpstream
+) -> None:
+    upstream.answers = [says(), says()]
+    await ask(server, "plain", by_key("k"))
+    stream = await sdk(server).chat.completions.create(model="m", messages=[user("hi")], stream=True)
+    async for _ in stream:
+        pass
+    assert [chat.json["stream"] for chat in upstream.chats] == [False, True]
+    assert "stream_options" not in upstream.chats[0].json
