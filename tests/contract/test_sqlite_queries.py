@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, NotFound
 from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite import connections, engine
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
-from holdfast.store.sqlite.queries import load
+from holdfast.store.sqlite.transaction import STATEMENTS
 from tests.contract.steps import (
     OWNER,
     POLICIES,
@@ -136,7 +136,7 @@ def walks_a_table(step: str) -> bool:
     return index is None or index[1] not in SMALL_INDEXES
 
 
-@pytest.mark.parametrize("name", sorted(set(load().names()) - MAY_SCAN - BOUNDED))
+@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - MAY_SCAN - BOUNDED))
 async def test_no_statement_of_daily_life_walks_a_table(
     tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
@@ -145,14 +145,14 @@ async def test_no_statement_of_daily_life_walks_a_table(
         await (await open_store(path)).close()
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        steps = plan_of(connection, getattr(load(), name))
+        steps = plan_of(connection, STATEMENTS[name])
     finally:
         connection.close()
     assert [step for step in steps if walks_a_table(step)] == []
 
 
 def test_the_list_of_exceptions_names_statements_that_exist() -> None:
-    assert set(load().names()) >= MAY_SCAN | BOUNDED
+    assert STATEMENTS.keys() >= MAY_SCAN | BOUNDED
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_the_list_of_exceptions_names_statements_that_exist() -> None:
 async def test_a_page_is_read_in_its_order_without_sorting(tmp_path: Path, name: str) -> None:
     await (await open_store(tmp_path / "store.db")).close()
     connection = apsw.Connection(str(tmp_path / "store.db"), flags=apsw.SQLITE_OPEN_READONLY)
-    assert not [step for step in plan_of(connection, getattr(load(), name)) if "TEMP B-TREE" in step]
+    assert not [step for step in plan_of(connection, STATEMENTS[name]) if "TEMP B-TREE" in step]
     connection.close()
 
 
@@ -192,7 +192,7 @@ async def test_what_is_due_is_searched_for_by_its_date(
 ) -> None:
     await (await open_store(tmp_path / "store.db")).close()
     connection = apsw.Connection(str(tmp_path / "store.db"), flags=apsw.SQLITE_OPEN_READONLY)
-    steps = plan_of(connection, getattr(load(), name))
+    steps = plan_of(connection, STATEMENTS[name])
     connection.close()
     for wanted in searches:
         assert [step for step in steps if re.search(rf"SEARCH .*INDEX {re.escape(wanted)}", step)], steps

@@ -60,17 +60,17 @@ def break_on_purpose() -> None:
         Checkpoints._start = lambda self: None  # type: ignore[method-assign]
         Checkpoints.behind = False  # type: ignore[assignment,method-assign]
     elif mutant() == "partial-reply-stays":
-        from holdfast.store.sqlite.transaction import Q
+        from holdfast.store.sqlite.transaction import STATEMENTS
 
-        Q.__dict__["interrupted_replies_of_turn"] = (
+        STATEMENTS["interrupted_replies_of_turn"] = (
             "SELECT 1 WHERE :conversation + :first_seq + :turn IS NULL"
         )
 
 
 def _forget_requests() -> None:
     from holdfast.domain.turns import Turn, TurnRequest
-    from holdfast.store.sqlite import turn_writes
-    from holdfast.store.sqlite.transaction import Q, Transaction
+    from holdfast.store.transactions import turn_writes
+    from holdfast.store.transactions.transaction import Q, Transaction
 
     lookup = turn_writes._known_request
     known: set[str] = set()

@@ -20,28 +20,26 @@ import apsw
 
 from ...domain.resets import ResetPolicies
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
-from ..base import (
-    Finding,
-)
-from . import (
-    checks,
-)
+from ..base import Finding
+from ..transactions import checks
+from ..transactions.contexts import ContextCache
+from ..transactions.rows import to_stamp
+from ..transactions.transaction import NO_RESETS, Transaction
+from ..transactions.verbs.conversing import ConversingVerbs
+from ..transactions.verbs.finding import FindingVerbs
+from ..transactions.verbs.living import LivingVerbs
+from ..transactions.verbs.turning import TurningVerbs
 from .anchor import Anchor, handles_of
 from .connections import PATIENCE_SECONDS, check_library, connect
-from .contexts import ContextCache
 from .copies import back_up
 from .faults import cannot_open
 from .files import Inodes, prepare_directory
 from .locks import NodeLocks
 from .migrations import migrate, newest
+from .own_verbs import OwnVerbs
 from .readers import Readers
-from .rows import to_stamp
 from .search import SearchIndex
-from .transaction import NO_RESETS, Q, Transaction
-from .verbs.conversing import ConversingVerbs
-from .verbs.finding import FindingVerbs
-from .verbs.living import LivingVerbs
-from .verbs.turning import TurningVerbs
+from .transaction import STATEMENTS, SQLiteTransaction
 from .watch import ChangeWatch
 from .writer import Writer
 
@@ -49,6 +47,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+INTEGRITY = "the store is intact"
 SEARCH_INVARIANT = "the search index is sound"
 
 Clock = Callable[[], datetime]
@@ -58,7 +57,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class SQLiteStore(FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs):
+class SQLiteStore(FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs, OwnVerbs):
     """One open store. Made by `open_store`; see `store.base.Store` for what each verb promises."""
 
     def __init__(
@@ -140,7 +139,7 @@ class SQLiteStore(FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs):
 
         def run(connection: apsw.Connection) -> T:
             told.clear()  # it may be run again, if the group it was in failed
-            return work(Transaction(connection, to_stamp(self._clock()), self._policies, told))
+            return work(SQLiteTransaction(connection, to_stamp(self._clock()), self._policies, told))
 
         done = await self._writer.submit(run)
         for line in told:
@@ -152,7 +151,7 @@ class SQLiteStore(FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs):
         if self._writer.failure is not None:  # what cannot be trusted is not shown either
             raise self._writer.failure
         return await self._readers.run(
-            lambda connection: work(Transaction(connection, to_stamp(self._clock()), self._policies))
+            lambda connection: work(SQLiteTransaction(connection, to_stamp(self._clock()), self._policies))
         )
 
     def _check_open(self) -> None:
@@ -178,7 +177,7 @@ class SQLiteStore(FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs):
     def _forgotten(self, ids: Sequence[int]) -> None:
         """The indexer has done what these rows of `unindexed` asked for; drop them."""
         self._writer.submit_later(
-            lambda connection: connection.executemany(Q.forgotten, ({"id": id_} for id_ in ids))
+            lambda connection: connection.executemany(STATEMENTS["forgotten"], ({"id": id_} for id_ in ids))
         )
 
     def start_indexing(self) -> None:
@@ -200,10 +199,11 @@ class SQLiteStore(FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs):
         await asyncio.to_thread(back_up, self._database, target)
 
     def invariants(self) -> Sequence[str]:
-        return [checks.INTEGRITY, *checks.INVARIANTS.values(), SEARCH_INVARIANT]
+        return [INTEGRITY, *checks.INVARIANTS.values(), SEARCH_INVARIANT]
 
     async def check(self) -> list[Finding]:
-        findings = await self._read(checks.check)
+        findings = await self._read(_intact)
+        findings += await self._read(checks.check)
         trouble = await asyncio.to_thread(self._index().check)
         if trouble is not None:
             findings.append(Finding(SEARCH_INVARIANT, 1, [trouble], repairable=True))
@@ -213,6 +213,16 @@ class SQLiteStore(FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs):
         self._check_open()
         number = await asyncio.to_thread(self._index().rebuild)
         return [f"made the search index anew, over {number} messages"]
+
+
+def _intact(tx: Transaction) -> list[Finding]:
+    """Does SQLite itself find the file in order?"""
+    assert isinstance(tx, SQLiteTransaction)
+    problems = [row[0] for row in tx.connection.execute("PRAGMA integrity_check(10)") if row[0] != "ok"]
+    problems += [
+        f"dangling reference in {row[0]}" for row in tx.connection.execute("PRAGMA foreign_key_check")
+    ]
+    return [Finding(INTEGRITY, len(problems), problems[:5])] if problems else []
 
 
 _open_stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()

@@ -1,8 +1,4 @@
-"""A transaction as the writing functions see it: queries by name, the time, and events.
-
-A writing function checks first and writes afterwards: as long as it has changed nothing it may
-refuse by raising one of our errors, and the group it runs in goes on without it.
-"""
+"""A transaction on one of SQLite's connections."""
 
 from __future__ import annotations
 
@@ -15,15 +11,17 @@ from ...domain.events import EventType
 from ...domain.messages import NewMessage
 from ...domain.resets import ResetPolicies
 from ...errors import BadInput
-from .queries import load
-from .rows import Row, to_json
+from ..transactions.queries import load
+from ..transactions.rows import Row, to_json
+from ..transactions.transaction import NO_RESETS, Transaction
 
-Q = load()
-NO_RESETS = ResetPolicies()
+STATEMENTS = load(__package__)
+_INSERT_EVENT = STATEMENTS["insert_event"]
+_INSERT_MESSAGE = STATEMENTS["insert_message"]
 
 
-class Transaction:
-    __slots__ = ("_cursor", "connection", "now", "policies", "told")
+class SQLiteTransaction(Transaction):
+    __slots__ = ("_cursor", "connection")
 
     def __init__(
         self,
@@ -32,15 +30,11 @@ class Transaction:
         policies: ResetPolicies = NO_RESETS,
         told: list[str] | None = None,
     ) -> None:
+        super().__init__(now, policies, told)
         self.connection = connection
-        self.now = now
-        self.policies = policies
-        self.told = [] if told is None else told
-        """Lines for the log, once this is committed."""
         self._cursor = connection.cursor()
 
     def one(self, statement: str, **values: Any) -> Row | None:
-        """The first row, or None."""
         # Read to the end, so that the statement is over: one left open would hold up a COMMIT.
         rows: list[Any] = self._execute(statement, values).fetchall()
         return rows[0] if rows else None
@@ -50,13 +44,12 @@ class Transaction:
         return rows
 
     def run(self, statement: str, **values: Any) -> int:
-        """How many rows it changed."""
         self._execute(statement, values)
         return self.connection.changes()
 
     def _execute(self, statement: str, values: dict[str, Any]) -> apsw.Cursor:
         try:
-            return self._cursor.execute(statement, values)
+            return self._cursor.execute(STATEMENTS[statement], values)
         except UnicodeEncodeError:
             raise BadInput(
                 "a name or text holds a lone surrogate, which cannot be stored or looked up"
@@ -74,18 +67,17 @@ class Transaction:
         **data: Any,
     ) -> None:
         self._cursor.execute(
-            Q.insert_event, (self.now, type_.value, owner, conversation, session, turn, to_json(data))
+            _INSERT_EVENT, (self.now, type_.value, owner, conversation, session, turn, to_json(data))
         )
 
     def insert_messages(
         self, messages: Sequence[NewMessage], conversation: str, last_seq: int, session: str, turn: str | None
     ) -> None:
-        """Store messages whose numbers, up to `last_seq`, have been taken in this transaction."""
         seq = last_seq - len(messages)
         for message in messages:
             seq += 1
             self._cursor.execute(
-                Q.insert_message,
+                _INSERT_MESSAGE,
                 (
                     conversation,
                     seq,

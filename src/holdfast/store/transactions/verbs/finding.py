@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 
 from ....domain.contexts import Context
@@ -13,8 +12,6 @@ from ....domain.messages import Message
 from ....domain.sessions import Session
 from ....domain.turns import Response, Turn
 from ...base import (
-    Figures,
-    Found,
     Page,
     Place,
     SessionFilter,
@@ -28,13 +25,13 @@ from .. import (
     turn_writes,
 )
 from ..contexts import read_context
-from ..files import log_size
 from ..rows import to_stamp
 from .base import Verbs
 
 
 class FindingVerbs(Verbs):
-    """`store.promises.finding.Finds`, kept."""
+    """`store.promises.finding.Finds`, kept, but for `search` and `figures`, which each engine has its own way
+    to."""
 
     async def resolve(self, owner: str | None, address: Address) -> Place:
         return await self._read(lambda tx: places.place(tx, owner, address))
@@ -133,12 +130,6 @@ class FindingVerbs(Verbs):
     async def event_bounds(self) -> tuple[int, int]:
         return await self._read(overviews.event_bounds)
 
-    async def search(
-        self, owner: str | None, words: str, *, conversation_id: str | None = None, limit: int = 20
-    ) -> list[Found]:
-        index = self._index()
-        return await self._read(lambda tx: reads.search(tx, index, owner, words, conversation_id, limit))
-
     async def statistics(self, owner: str | None) -> Statistics:
         return await self._read(lambda tx: reads.statistics(tx, owner))
 
@@ -147,8 +138,3 @@ class FindingVerbs(Verbs):
 
     async def ended_since(self, owner: str | None, since: datetime, *, limit: int = 200) -> list[Session]:
         return await self._read(lambda tx: overviews.ended_since(tx, owner, to_stamp(since), limit))
-
-    async def figures(self) -> Figures:
-        self._check_open()
-        unindexed = await asyncio.to_thread(overviews.unindexed, self._index())
-        return await self._read(lambda tx: overviews.figures(tx, log_size(self._database), unindexed))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from ...domain.sessions import Session
-from ...errors import SearchFailed
 from ..base import Figures
 from .rows import to_session
-from .search import SearchIndex
 from .transaction import Q, Transaction
 
 LOOKED_AT = 1000
@@ -28,14 +26,6 @@ def ended_since(tx: Transaction, owner: str | None, since: int, limit: int) -> l
 def event_bounds(tx: Transaction) -> tuple[int, int]:
     oldest, newest = tx.one(Q.event_bounds) or (None, None)
     return oldest or 0, newest or 0
-
-
-def unindexed(index: SearchIndex) -> int | None:
-    """How far the search index is behind; None if it cannot be asked. Blocking."""
-    try:
-        return index.lag()
-    except SearchFailed:
-        return None
 
 
 def figures(tx: Transaction, log_bytes: int, unindexed: int | None) -> Figures:

@@ -11,7 +11,7 @@ from ...domain.nodes import Node
 from ...domain.sessions import Session
 from ...domain.turns import Response, Turn
 from ...errors import BadInput, NotFound
-from ..base import Found, Page, SessionFilter, Statistics
+from ..base import Page, SessionFilter, Statistics
 from .key_writes import to_key
 from .places import conversation_of, session_of
 from .rows import (
@@ -25,7 +25,6 @@ from .rows import (
     to_time,
     to_turn,
 )
-from .search import SearchIndex
 from .transaction import Q, Transaction
 
 _END_OF_TIME = 2**62
@@ -242,33 +241,6 @@ def statistics(tx: Transaction, owner: str | None) -> Statistics:
         end_reasons=dict(tx.all(Q.session_end_reasons, owner=owner)),  # type: ignore[arg-type]
         sources=dict(tx.all(Q.session_sources, owner=owner)),  # type: ignore[arg-type]
     )
-
-
-def search(
-    tx: Transaction,
-    index: SearchIndex,
-    owner: str | None,
-    words: str,
-    conversation_id: str | None,
-    limit: int,
-) -> list[Found]:
-    """The index gives numbers; whether and to whom they are shown is decided here, from the rows."""
-    check_limit(limit)
-    if conversation_id is not None:
-        conversation_of(tx, owner, conversation_id)
-    scopes = [scope for scope in (conversation_id, owner) if scope is not None][:1]
-    asked = limit
-    while True:
-        numbers, more = index.search(words, scopes, asked)
-        rows = [row for no in numbers if (row := tx.one(Q.found_message, no=no, owner=owner))]
-        if len(rows) >= limit or not more:
-            break
-        asked *= 4  # deleted ones that the index still holds must not push living ones out
-    found = []
-    for *columns, key, title in rows[:limit]:
-        message = to_message(columns)
-        found.append(Found(message, snippet(message, words), key, title))
-    return found
 
 
 def snippet(message: Message, words: str, width: int = 160) -> str:

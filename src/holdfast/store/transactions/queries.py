@@ -1,4 +1,4 @@
-"""The named queries of this engine, read from `queries/*.sql` once, when the engine is first used.
+"""The named statements of an engine, read from its `queries/*.sql` once, when it is first used.
 
 A file holds `-- name: X` blocks, each one statement, and `-- fragment: X` blocks, which other
 statements of the same file include as `{X}`.
@@ -11,20 +11,6 @@ from functools import cache
 from importlib.resources import files
 
 _BLOCK = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
-
-
-class Queries:
-    """Statements by name, as attributes: `Q.take_lease`."""
-
-    def __init__(self, statements: dict[str, str]) -> None:
-        self._statements = statements
-        self.__dict__.update(statements)
-
-    def __getattr__(self, name: str) -> str:
-        raise AttributeError(f"no query is named {name!r}")
-
-    def names(self) -> list[str]:
-        return sorted(self._statements)
 
 
 def parse(text: str) -> dict[str, str]:
@@ -44,12 +30,13 @@ def parse(text: str) -> dict[str, str]:
 
 
 @cache
-def load() -> Queries:
+def load(package: str) -> dict[str, str]:
+    """The statements of the engine in this package, by name."""
     statements: dict[str, str] = {}
-    for file in sorted(files(__package__).joinpath("queries").iterdir(), key=lambda file: file.name):
+    for file in sorted(files(package).joinpath("queries").iterdir(), key=lambda file: file.name):
         if file.name.endswith(".sql"):
             for name, statement in parse(file.read_text("utf-8")).items():
                 if name in statements:
                     raise ValueError(f"two queries are named {name}")
                 statements[name] = statement
-    return Queries(statements)
+    return statements

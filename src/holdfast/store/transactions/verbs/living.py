@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
-from ....domain.nodes import Identity, Liveness, Node, proof_of_death
+from ....domain.nodes import Identity, Node
 from ....domain.processes import Process, ProcessState, Sighting
-from ....errors import StoreUnusable
-from ....platforms import identity, start_of
 from ...base import (
     Held,
     Leftovers,
@@ -27,23 +25,10 @@ from .base import Verbs
 
 
 class LivingVerbs(Verbs):
-    """`store.promises.living.Lives`, kept."""
+    """`store.promises.living.Lives`, kept, but for what depends on how a node proves that it lives: joining,
+    leaving, probing, reaping."""
 
     # --- nodes ------------------------------------------------------------------------------------------
-
-    async def join(self, node: Node) -> None:
-        self._check_open()
-        try:
-            self._locks.hold(node.id)
-        except OSError as error:
-            raise StoreUnusable(
-                f"cannot make the node's lock file beside {self.location}: {error}"
-            ) from error
-        try:
-            await self._write(lambda tx: node_writes.join(tx, node))
-        except BaseException:
-            self._locks.let_go(node.id)
-            raise
 
     async def beat(self, node_id: str) -> Held:
         return await self._write(lambda tx: node_writes.beat(tx, node_id))
@@ -51,33 +36,8 @@ class LivingVerbs(Verbs):
     async def held(self, node_id: str) -> Held:
         return await self._read(lambda tx: node_writes.held(tx, node_id))
 
-    async def leave(self, node_id: str, reason: str) -> None:
-        await self._write(lambda tx: node_writes.leave(tx, node_id, reason))
-        self._locks.let_go(node_id)
-
     async def nodes(self, *, gone: bool = False) -> list[Node]:
         return await self._read(lambda tx: reads.nodes(tx, gone))
-
-    async def probe(self, nodes: Sequence[Node]) -> Mapping[str, tuple[Liveness, str]]:
-        self._check_open()
-        here = identity()
-        return {node.id: self._judge(node, here) for node in nodes}
-
-    def _judge(self, node: Node, here: Identity) -> tuple[Liveness, str]:
-        lock_free = self._locks.is_free(node.id)
-        start = start_of(node.identity.pid) if lock_free is None else None
-        why = proof_of_death(node.identity, lock_free=lock_free, here=here, start_of_their_pid=start)
-        if why is not None:
-            return Liveness.DEAD, why
-        if lock_free is False:
-            return Liveness.ALIVE, "it holds its lock"
-        return Liveness.UNKNOWN, "its lock cannot be tested"
-
-    async def reap(self, node_id: str, seen_beat: int, why: str) -> bool:
-        reaped = await self._write(lambda tx: node_writes.reap(tx, node_id, seen_beat, why))
-        if reaped:
-            self._locks.remove(node_id)
-        return reaped
 
     async def leftovers(self, also: Sequence[str] = ()) -> Leftovers:
         return await self._read(lambda tx: node_writes.leftovers(tx, also))

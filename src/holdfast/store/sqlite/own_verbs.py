@@ -1,0 +1,119 @@
+"""The verbs that SQLite has its own way to: node locks, search, and what the files say of themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ...domain.nodes import Identity, Liveness, Node, proof_of_death
+from ...errors import SearchFailed, StoreUnusable
+from ...platforms import identity, start_of
+from ..base import Figures, Found
+from ..transactions import node_writes, overviews
+from ..transactions.places import conversation_of
+from ..transactions.reads import check_limit, snippet
+from ..transactions.rows import to_message
+from ..transactions.transaction import Q, Transaction
+from ..transactions.verbs.base import Verbs
+from .files import log_size
+from .locks import NodeLocks
+from .search import SearchIndex
+
+
+class OwnVerbs(Verbs):
+    _database: Path
+    _locks: NodeLocks
+
+    @abstractmethod
+    def _index(self) -> SearchIndex: ...
+
+    # --- nodes ------------------------------------------------------------------------------------------
+
+    async def join(self, node: Node) -> None:
+        self._check_open()
+        try:
+            self._locks.hold(node.id)
+        except OSError as error:
+            raise StoreUnusable(
+                f"cannot make the node's lock file beside {self.location}: {error}"
+            ) from error
+        try:
+            await self._write(lambda tx: node_writes.join(tx, node))
+        except BaseException:
+            self._locks.let_go(node.id)
+            raise
+
+    async def leave(self, node_id: str, reason: str) -> None:
+        await self._write(lambda tx: node_writes.leave(tx, node_id, reason))
+        self._locks.let_go(node_id)
+
+    async def probe(self, nodes: Sequence[Node]) -> Mapping[str, tuple[Liveness, str]]:
+        self._check_open()
+        here = identity()
+        return {node.id: self._judge(node, here) for node in nodes}
+
+    def _judge(self, node: Node, here: Identity) -> tuple[Liveness, str]:
+        lock_free = self._locks.is_free(node.id)
+        start = start_of(node.identity.pid) if lock_free is None else None
+        why = proof_of_death(node.identity, lock_free=lock_free, here=here, start_of_their_pid=start)
+        if why is not None:
+            return Liveness.DEAD, why
+        if lock_free is False:
+            return Liveness.ALIVE, "it holds its lock"
+        return Liveness.UNKNOWN, "its lock cannot be tested"
+
+    async def reap(self, node_id: str, seen_beat: int, why: str) -> bool:
+        reaped = await self._write(lambda tx: node_writes.reap(tx, node_id, seen_beat, why))
+        if reaped:
+            self._locks.remove(node_id)
+        return reaped
+
+    # --- finding ----------------------------------------------------------------------------------------
+
+    async def search(
+        self, owner: str | None, words: str, *, conversation_id: str | None = None, limit: int = 20
+    ) -> list[Found]:
+        index = self._index()
+        return await self._read(lambda tx: _search(tx, index, owner, words, conversation_id, limit))
+
+    async def figures(self) -> Figures:
+        self._check_open()
+        unindexed = await asyncio.to_thread(_unindexed, self._index())
+        return await self._read(lambda tx: overviews.figures(tx, log_size(self._database), unindexed))
+
+
+def _search(
+    tx: Transaction,
+    index: SearchIndex,
+    owner: str | None,
+    words: str,
+    conversation_id: str | None,
+    limit: int,
+) -> list[Found]:
+    """The index gives numbers; whether and to whom they are shown is decided here, from the rows."""
+    check_limit(limit)
+    if conversation_id is not None:
+        conversation_of(tx, owner, conversation_id)
+    scopes = [scope for scope in (conversation_id, owner) if scope is not None][:1]
+    asked = limit
+    while True:
+        numbers, more = index.search(words, scopes, asked)
+        rows = [row for no in numbers if (row := tx.one(Q.found_message, no=no, owner=owner))]
+        if len(rows) >= limit or not more:
+            break
+        asked *= 4  # deleted ones that the index still holds must not push living ones out
+    found = []
+    for *columns, key, title in rows[:limit]:
+        message = to_message(columns)
+        found.append(Found(message, snippet(message, words), key, title))
+    return found
+
+
+def _unindexed(index: SearchIndex) -> int | None:
+    """How far the search index is behind; None if it cannot be asked. Blocking."""
+    try:
+        return index.lag()
+    except SearchFailed:
+        return None

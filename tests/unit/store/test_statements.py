@@ -1,0 +1,31 @@
+"""Statements are asked for by name: every engine must have each of them, and none that nobody asks for."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import holdfast.store.transactions
+from holdfast.store.transactions.checks import INVARIANTS
+from holdfast.store.transactions.queries import load
+
+ENGINES = ("holdfast.store.sqlite",)
+SOURCE = Path(holdfast.store.transactions.__file__).parents[1]
+
+
+def asked_for() -> set[str]:
+    found = set(INVARIANTS)
+    for file in SOURCE.rglob("*.py"):
+        found |= set(re.findall(r"\bQ\.(\w+)", file.read_text("utf-8")))
+        found |= set(re.findall(r"STATEMENTS\[\"(\w+)\"\]", file.read_text("utf-8")))
+    return found - {"__dict__"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_has_every_statement_that_is_asked_for(engine: str) -> None:
+    assert asked_for() - load(engine).keys() == set()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_engine_has_a_statement_that_nobody_asks_for(engine: str) -> None:
+    assert load(engine).keys() - asked_for() == set()
