@@ -1,0 +1,61 @@
+"""What all tests share: a PostgreSQL, started when the first test asks for it. `make quick` asks for none."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests import postgres_server
+from tests.postgres_server import TEMPLATE, PostgresServer
+
+DatabaseMaker = Callable[..., str]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever uses the server is marked as needing one."""
+    for item in items:
+        if "postgres" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.postgres)
+
+
+@pytest.fixture(scope="session")
+def postgres(testrun_uid: str) -> PostgresServer:
+    """The test run's server, shared by its workers."""
+    in_worker = "PYTEST_XDIST_WORKER" in os.environ
+    return postgres_server.shared(testrun_uid, os.getppid() if in_worker else os.getpid())
+
+
+@pytest.fixture(scope="session")
+def used_databases() -> list[str]:
+    """Those of tests that are over. They are dropped before the next is made: by then whoever used them has
+    closed its connections, and nobody has to wait for that."""
+    return []
+
+
+@pytest.fixture
+def new_database(postgres: PostgresServer, used_databases: list[str]) -> Iterator[DatabaseMaker]:
+    """Makes databases: copies of an empty store, or with `empty=True` nothing at all. Returns their URL."""
+    made: list[str] = []
+
+    def make(*, empty: bool = False) -> str:
+        while used_databases:
+            postgres.drop(used_databases.pop())
+        if not empty:
+            postgres.make_template(_make_store)
+        made.append(postgres.new_database("template0" if empty else TEMPLATE))
+        return postgres.url(made[-1])
+
+    yield make
+    used_databases += made
+
+
+def _make_store(url: str) -> None:
+    from holdfast.store.postgres.engine import open_store
+
+    async def make() -> None:
+        await (await open_store(url)).close()
+
+    with ThreadPoolExecutor(1) as elsewhere:  # the test that asks may have an event loop running
+        elsewhere.submit(asyncio.run, make()).result()
