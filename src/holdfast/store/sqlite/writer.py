@@ -222,8 +222,7 @@ class Writer:
             self._failure = failure
 
     def _tell(self, group: list[Job]) -> None:
-        """One wake-up per event loop, not per job."""
-        self._on_commit()
+        """One wake-up per event loop, not per job. Callers first: they wait, the search index can."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         for job in group:
             if job.loop is not None:
@@ -235,6 +234,7 @@ class Writer:
                 loop.call_soon_threadsafe(_settle, jobs)
             except RuntimeError:
                 log.debug("%d callers' event loop has closed before they could be told", len(jobs))
+        self._on_commit()
 
     # --- the write-ahead log -----------------------------------------------------------------------
 
