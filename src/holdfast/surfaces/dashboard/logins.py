@@ -1,0 +1,126 @@
+"""Who has logged in with a browser, and by which key: one small file for each, in the home.
+
+    <home>/logins/<hash of its token>      a browser that is logged in
+    <home>/links/<hash of its token>       a one-time link that has not been used
+
+A token is 256 random bits; only its SHA-256 is kept, so nobody can log in with what they read here. A login
+stands for the API key it was made with and ends with it, at the latest after `LOGIN_FOR`. A link logs in once:
+whoever removes its file has used it, and a file is removed once. Both survive a restart of the server, and any
+process that may write to the home may make a link for the server that runs there. A login is good at the
+servers of its home, no others.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlencode
+
+import msgspec
+
+from ...domain.ids import new_secret
+from ...domain.keys import parse_token
+from ...runtime.local_key import local_key
+
+LOGIN_FOR = 7 * 86_400.0
+LINK_FOR = 600.0
+MOST_KEPT = 1000
+"""Logins and links of each kind; beyond that the oldest are forgotten."""
+
+
+class _Kept(msgspec.Struct):
+    key_id: str
+    until: float
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A browser that is logged in."""
+
+    token: str
+    key_id: str
+
+    @property
+    def form(self) -> str:
+        """What every form of this login carries, and no other page can know."""
+        return sha256(f"form {self.token}".encode()).hexdigest()
+
+
+class LoginBook:
+    def __init__(self, home: Path, clock: Callable[[], float] = time.time) -> None:
+        self._logins = home / "logins"
+        self._links = home / "links"
+        self._clock = clock
+
+    def log_in(self, key_id: str) -> Login:
+        """From now on the token of this login acts as this key."""
+        return Login(self._keep(self._logins, key_id, LOGIN_FOR), key_id)
+
+    def find(self, token: str) -> Login | None:
+        kept = self._read(self._logins / _hash(token))
+        return Login(token, kept.key_id) if kept else None
+
+    def log_out(self, login: Login) -> None:
+        (self._logins / _hash(login.token)).unlink(missing_ok=True)
+
+    def new_link(self, key_id: str) -> str:
+        """The token of a link that logs in once."""
+        return self._keep(self._links, key_id, LINK_FOR)
+
+    def use_link(self, token: str) -> Login | None:
+        """None: it was used before, is too old, or never was one."""
+        path = self._links / _hash(token)
+        kept = self._read(path)
+        if kept is None:
+            return None
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return None  # somebody else was quicker
+        return self.log_in(kept.key_id)
+
+    def _keep(self, directory: Path, key_id: str, seconds: float) -> str:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._tidy(directory)
+        token = new_secret()
+        draft = directory / f".{_hash(token)}"
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.encode(_Kept(key_id, self._clock() + seconds)))
+        draft.rename(directory / _hash(token))
+        return token
+
+    def _read(self, path: Path) -> _Kept | None:
+        try:
+            kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+        return kept if kept.until > self._clock() else None
+
+    def _tidy(self, directory: Path) -> None:
+        """Forget what is too old, and the oldest of what is too much."""
+        kept = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for number, path in enumerate(kept):
+            if number >= MOST_KEPT or self._read(path) is None:
+                with suppress(FileNotFoundError):
+                    path.unlink()
+
+
+def login_link(url: str, home: Path, then: str = "/") -> str | None:
+    """A link to the server at `url` that logs this user's browser in once, and leads to the page `then`; None
+    if the home has no local key."""
+    token = parse_token(local_key(home) or "")
+    if token is None:
+        return None
+    link = LoginBook(home).new_link(token.key_id)
+    return f"{url}/login?{urlencode({'link': link, **({'next': then} if then != '/' else {})})}"
+
+
+def _hash(token: str) -> str:
+    return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
