@@ -268,6 +268,8 @@ VERBS: dict[str, Verb] = {
     "deliver_notice": lambda s, b, _: s.deliver_notice(None, "note_1"),
     "alive": lambda s, b, _: s.alive(None),
     "ended_since": lambda s, b, _: s.ended_since(None, s.now()),
+    "resets_waiting": lambda s, b, _: s.resets_waiting(None),
+    "pulse": lambda s, b, _: s.pulse(None, timedelta(minutes=1), 60),
     "figures": lambda s, b, _: s.figures(),
     "event_bounds": lambda s, b, _: s.event_bounds(),
     "note_reading": lambda s, b, _: s.note_reading("default", "key_1"),

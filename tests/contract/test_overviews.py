@@ -149,3 +149,45 @@ async def test_a_turn_that_is_not_the_newest_or_not_ones_own_is_not_taken_up(
     async with unchanged(store):
         with pytest.raises(TurnSuperseded):
             await store.begin_turn(retry(node, older.turn.id))
+
+
+async def test_resets_that_wait_are_listed_whether_or_not_something_holds_them(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    first = (await say(store, node, key="first", source="idle")).session
+    clock.move(seconds=1)
+    held = (await begin(store, node, key="held", source="idle")).session
+    theirs = (await say(store, node, key="theirs", source="idle", owner=OTHER)).session
+    (await say(store, node, key="never"))
+    assert await store.resets_waiting(None) == []
+    clock.move(hours=2)
+    (await say(store, node, key="later", source="idle"))
+    assert ids(await store.resets_waiting(None)) == [first.id, held.id, theirs.id]
+    await store.reset_session(held.id)  # which is put off: a turn runs
+    assert set(ids(await store.resets_waiting(OWNER))) == {first.id, held.id}
+    await store.reset_session(first.id)
+    assert ids(await store.resets_waiting(OWNER)) == [held.id]
+    assert ids(await store.resets_waiting(None, limit=1)) == [theirs.id]
+
+
+async def test_the_pulse_counts_turns_by_the_minute_they_ended_in(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    minute = timedelta(minutes=1)
+    clock.now = clock.now.replace(second=0, microsecond=0)
+    await say(store, node, key="before")
+    clock.move(seconds=60)
+    await say(store, node, key="a")
+    await say(store, node, key="b")
+    await say(store, node, key="c", owner=OTHER)
+    clock.move(seconds=60)
+    running = await begin(store, node, key="d")
+    await store.cancel_turn(OWNER, running.turn.id, TurnStatus.CANCELLED, "enough")
+    clock.move(seconds=59)
+    pulse = await store.pulse(OWNER, minute, 3)
+    assert pulse.since == clock.now.replace(second=0) - 2 * minute
+    assert pulse.step == minute
+    done, cancelled = TurnStatus.COMPLETED, TurnStatus.CANCELLED
+    assert list(pulse.ended) == [{done: 1}, {done: 2}, {cancelled: 1}]
+    assert list((await store.pulse(None, minute, 2)).ended) == [{done: 3}, {cancelled: 1}]
+    assert list((await store.pulse("nobody", minute, 2)).ended) == [{}, {}]

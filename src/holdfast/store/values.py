@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from ..domain.conversations import Conversation
 from ..domain.messages import Message
 from ..domain.notices import Notice
 from ..domain.sessions import Session
+from ..domain.turns import TurnStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,15 @@ class Statistics:
     conversations: int
     end_reasons: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """How many turns ended in each of several equal spans of time, oldest first, by their status."""
+
+    since: datetime
+    step: timedelta
+    ended: Sequence[Mapping[TurnStatus, int]]
 
 
 @dataclass(frozen=True, slots=True)

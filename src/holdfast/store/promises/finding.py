@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from ...domain.contexts import Context
@@ -17,6 +17,7 @@ from ..values import (
     Found,
     Page,
     Place,
+    Pulse,
     SessionFilter,
     Statistics,
 )
@@ -156,6 +157,16 @@ class Finds(Protocol):
 
     async def ended_since(self, owner: str | None, since: datetime, *, limit: int = 200) -> list[Session]:
         """Sessions that have ended since then, the latest first."""
+        ...
+
+    async def resets_waiting(self, owner: str | None, *, limit: int = 100) -> list[Session]:
+        """Open sessions whose reset is due, put off or not, the longest due first; only those that our own
+        policies have dated. Costs what is due, not what is stored."""
+        ...
+
+    async def pulse(self, owner: str | None, step: timedelta, count: int) -> Pulse:
+        """How many turns ended in each of the last `count` steps of time, the one under way included. Reads
+        a bounded number of the newest events: of a very busy time, the oldest steps may be too low."""
         ...
 
     async def figures(self) -> Figures:

@@ -106,6 +106,14 @@ ORDER BY +s.last_activity_at DESC, s.id DESC LIMIT :limit;
 SELECT {session_columns} FROM {session_tables}
 WHERE s.ended_at >= :since AND (:owner IS NULL OR +s.owner = :owner) ORDER BY s.ended_at DESC LIMIT :limit;
 
+-- name: resets_waiting
+-- What is due by the policies of this stamp, put off or not, the longest due first. Nothing that was put off is looked at
+-- again later than `soon`, so the walk over the index ends there.
+SELECT {session_columns} FROM {session_tables}
+WHERE s.ended_at IS NULL AND s.next_due_at IS NOT NULL AND s.dated_by = :stamp
+  AND coalesce(s.recheck_at, s.next_due_at) <= :soon AND s.next_due_at <= :now AND (:owner IS NULL OR +s.owner = :owner)
+ORDER BY coalesce(s.recheck_at, s.next_due_at) LIMIT :limit;
+
 -- name: insert_session
 -- The unique index allows one open session per conversation.
 INSERT INTO sessions (id, conversation, owner, ordinal, edge, parent, source, attached, node, opened_at,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ....domain.contexts import Context
 from ....domain.conversations import Address, Conversation
@@ -14,6 +14,7 @@ from ....domain.turns import Response, Turn
 from ...base import (
     Page,
     Place,
+    Pulse,
     SessionFilter,
     Statistics,
 )
@@ -138,3 +139,9 @@ class FindingVerbs(Verbs):
 
     async def ended_since(self, owner: str | None, since: datetime, *, limit: int = 200) -> list[Session]:
         return await self._read(lambda tx: overviews.ended_since(tx, owner, to_stamp(since), limit))
+
+    async def resets_waiting(self, owner: str | None, *, limit: int = 100) -> list[Session]:
+        return await self._read(lambda tx: overviews.resets_waiting(tx, owner, limit))
+
+    async def pulse(self, owner: str | None, step: timedelta, count: int) -> Pulse:
+        return await self._read(lambda tx: overviews.pulse(tx, owner, step, count))
