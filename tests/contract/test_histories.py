@@ -472,6 +472,19 @@ async def test_a_conversation_that_is_held_is_not_found_by_its_history(store: St
     assert len(await store.conversations_with_history(OWNER, CHAIN)) == 1
 
 
+async def test_a_fork_is_found_by_its_whole_history_behind_its_source_only(store: Store, node: Node) -> None:
+    source = (await chained(store, node, key="k")).session
+    branch = await begin(store, node, key="k", branch=Branch(source.id, 1))
+    here = source.conversation_id
+    assert await store.conversations_with_history(OWNER, CHAIN, forked_from=here) == []
+    await store.commit_reply(branch.lease, history=CHAIN)
+    (only,) = await store.conversations_with_history(OWNER, CHAIN, forked_from=here)
+    assert only.id == branch.session.conversation_id
+    assert await store.conversations_with_history(OTHER, CHAIN, forked_from=here) == []
+    assert await store.conversations_with_history(OWNER, EMPTY, forked_from=here) == []
+    assert await store.conversations_with_history(OWNER, CHAIN, forked_from=only.id) == []
+
+
 async def test_of_many_with_the_same_history_two_are_told(store: Store, node: Node) -> None:
     for _ in range(4):
         await chained(store, node, anonymous=True)

@@ -152,6 +152,12 @@ class Continuity:
         rest, prints = history.messages[new:], history.prints[new:]
         if placement.session_id is None:
             return Placed(Address(), rest, prints, EMPTY)
+        if chain is not None:  # whoever keeps the first name goes on in the fork that their edit has made
+            forks = await self._store.conversations_with_history(owner, chain, forked_from=conversation.id)
+            if len(forks) == 1:
+                (fork,) = forks
+                new, old = history.messages[known:], Address(id=fork.id)
+                return Placed(old, new, history.prints[known:], chain, _seen(fork))
         branch = Branch(placement.session_id, placement.seq)
         return Placed(stays, rest, prints, None, seen, branch)
 

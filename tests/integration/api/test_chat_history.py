@@ -189,6 +189,20 @@ async def test_an_edited_history_forks_and_the_source_stays_as_it_was(start_serv
     assert conversation_of(await ask(server, "question 4", by_key("k"))) == conversation_of(source)
 
 
+async def test_who_keeps_the_first_name_goes_on_in_the_fork_their_edit_has_made(
+    start_server: StartServer,
+) -> None:
+    server = await start_server(numbered())
+    source = await ask(server, "question 1", by_key("k"))
+    edited = [user("question 1"), assistant("I never said this"), user("why?")]
+    fork = await ask(server, edited, by_key("k"))
+    further = [*edited, assistant("answer 2"), user("and then?")]
+    on = await ask(server, further, by_key("k"))
+    assert conversation_of(on) == conversation_of(fork) != conversation_of(source)
+    assert texts(heard(server)) == ["question 1", "I never said this", "why?", "answer 2", "and then?"]
+    assert await said(server, conversation_of(source)) == ["user: question 1", "assistant: answer 1"]
+
+
 async def test_an_edited_answer_forks_too(start_server: StartServer) -> None:
     server = await start_server(numbered())
     source = await ask(server, "question 1", by_key("k"))

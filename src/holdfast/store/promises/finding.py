@@ -80,8 +80,11 @@ class Finds(Protocol):
         `limit`."""
         ...
 
-    async def conversations_with_history(self, owner: str, history: bytes) -> list[Conversation]:
-        """Free conversations begun without a name whose whole visible history has this chain; two at most."""
+    async def conversations_with_history(
+        self, owner: str, history: bytes, *, forked_from: str | None = None
+    ) -> list[Conversation]:
+        """Free conversations whose whole visible history has this chain, two at most: of those begun without
+        a name, or of the forks of `forked_from`."""
         ...
 
     async def context(self, owner: str | None, session_id: str) -> Context:

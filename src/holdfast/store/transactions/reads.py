@@ -78,8 +78,13 @@ def visible(tx: Transaction, owner: str | None, conversation_id: str, limit: int
     return [to_message(row) for row in reversed(rows)]
 
 
-def conversations_with_history(tx: Transaction, owner: str, history: bytes) -> list[Conversation]:
-    rows = tx.all(Q.conversations_with_history, owner=owner, history=history)
+def conversations_with_history(
+    tx: Transaction, owner: str, history: bytes, forked_from: str | None
+) -> list[Conversation]:
+    if forked_from is None:
+        rows = tx.all(Q.conversations_with_history, owner=owner, history=history)
+    else:
+        rows = tx.all(Q.forks_with_history, owner=owner, history=history, conversation=forked_from)
     return [to_conversation(row) for row in rows]
 
 

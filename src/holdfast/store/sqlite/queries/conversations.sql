@@ -21,6 +21,12 @@ VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :forked_from, :anon
 SELECT {conversation_columns} FROM conversations
 WHERE owner = :owner AND history_hash = :history AND anonymous = 1 AND holder IS NULL LIMIT 2;
 
+-- name: forks_with_history
+-- Forks of a conversation whose whole visible history is this one. Two are as good as many.
+SELECT {conversation_columns} FROM conversations
+WHERE forked_from IN (SELECT id FROM sessions WHERE conversation = :conversation)
+  AND owner = :owner AND history_hash = :history AND holder IS NULL LIMIT 2;
+
 -- name: conversation_with_metadata
 SELECT {conversation_columns}, metadata FROM conversations WHERE id = :id;
 

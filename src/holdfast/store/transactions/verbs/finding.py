@@ -79,8 +79,10 @@ class FindingVerbs(Verbs):
     ) -> list[Message]:
         return await self._read(lambda tx: reads.visible(tx, owner, conversation_id, limit))
 
-    async def conversations_with_history(self, owner: str, history: bytes) -> list[Conversation]:
-        return await self._read(lambda tx: reads.conversations_with_history(tx, owner, history))
+    async def conversations_with_history(
+        self, owner: str, history: bytes, *, forked_from: str | None = None
+    ) -> list[Conversation]:
+        return await self._read(lambda tx: reads.conversations_with_history(tx, owner, history, forked_from))
 
     async def context(self, owner: str | None, session_id: str) -> Context:
         return await self._read(lambda tx: read_context(tx, self._cache, owner, session_id))
