@@ -1,0 +1,27 @@
+-- name: keep_line_alive
+-- A peer that lost its power or its network is given up after some ten seconds, and its lock with it.
+SELECT set_config('tcp_keepalives_idle', '4', false), set_config('tcp_keepalives_interval', '2', false),
+       set_config('tcp_keepalives_count', '3', false), set_config('idle_session_timeout', '0', false);
+
+-- name: listen
+LISTEN holdfast;
+
+-- name: tell
+-- Heard by every node that listens once this is committed; `tag` lets the sender's own know itself.
+SELECT pg_notify('holdfast', %(tag)s);
+
+-- name: take_node_lock
+SELECT pg_try_advisory_lock(%(key)s);
+
+-- name: free_node_lock
+SELECT pg_advisory_unlock(%(key)s);
+
+-- name: claim_node_lock
+-- While this transaction reaps a node, that node cannot take its lock again; if it has done so, false.
+SELECT pg_try_advisory_xact_lock(%(key)s);
+
+-- name: held_node_locks
+-- The keys of all advisory locks that are held in this database.
+SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks
+WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database());

@@ -1,0 +1,92 @@
+"""Noticing commits, one's own and other nodes', without asking the tables.
+
+Every group of writes ends with a notification that all nodes hear on their line (`line.py`) as soon as it is
+committed. The version is a count of what was heard here: commits of this process count at once, those of
+others when their notification arrives, some milliseconds later. While the line is down nobody hears anything:
+then waiters are woken a few times a second, to look for themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ...domain.ids import new_id
+from ..transactions.queries import load
+from .line import Connection, Line
+
+STATEMENTS = load(__package__)
+
+POLL_SECONDS = 0.25
+
+
+class ChangeWatch:
+    def __init__(self, line: Line) -> None:
+        self.tag = new_id("tag")
+        """What our own notifications carry: they have been counted before they come back."""
+        self._line = line
+        self._version = 0
+        self._listening = False
+        self._guard = threading.Lock()
+        self._waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        line.carry(self)
+
+    def version(self) -> int:
+        """A number that differs after something was committed."""
+        if not self._listening:
+            self._line.look_now()
+        return self._version
+
+    def notice(self) -> None:
+        """Something was committed: by this process, or by another that told us."""
+        with self._guard:
+            self._version += 1
+            waiters = list(self._waiters.items())
+        for event, loop in waiters:
+            with suppress(RuntimeError):  # its event loop has closed: nobody waits there any more
+                loop.call_soon_threadsafe(event.set)
+
+    async def changed(self, since: int, timeout: float) -> bool:
+        """Wait until the version is no longer `since`, or until the time is up."""
+        event = asyncio.Event()
+        deadline = time.monotonic() + timeout
+        with self._guard:
+            self._waiters[event] = asyncio.get_running_loop()
+        try:
+            while self._version == since:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                deaf = not self._listening
+                event.clear()
+                try:
+                    async with asyncio.timeout(min(left, POLL_SECONDS) if deaf else left):
+                        await event.wait()
+                except TimeoutError:
+                    if deaf and not self._listening:
+                        return True  # nobody would have told us: look
+            return True
+        finally:
+            with self._guard:
+                del self._waiters[event]
+
+    # --- on the line ------------------------------------------------------------------------------------
+
+    def dialled(self, connection: Connection) -> None:
+        connection.execute(STATEMENTS["listen"])
+        self._listening = True
+        self.notice()  # whatever happened while nobody listened
+
+    def look(self, connection: Connection) -> None:
+        """Nothing to look after: what is heard comes by itself."""
+
+    def heard(self, payloads: Sequence[str]) -> None:
+        if any(payload != self.tag for payload in payloads):
+            self.notice()
+
+    def lost(self) -> None:
+        self._listening = False
+        self.notice()
