@@ -107,6 +107,7 @@ class AgentLoop:
         """What clients are shown of replies that are on disk."""
         self._usages: list[Mapping[str, Any] | None] = []
         """Of earlier replies."""
+        running.said = lambda: text_of(self._folder.reply().message.get("content"))
 
     @property
     def spoke(self) -> bool:

@@ -83,6 +83,23 @@ class KeyKeeper:
         known = await self._ask(key.id)
         return known is not None and known.key.revoked_at is None
 
+    def name_of(self, key: ApiKey) -> str:
+        """A name of an authenticated key for `named`. That of $HOLDFAST_API_KEY is another for another value:
+        who logged in by one does not stay in by the next."""
+        if key != self._environment:
+            return key.id
+        return f"{key.id}:{sha256(b'name of ' + self._environment_hash).hexdigest()[:16]}"
+
+    async def named(self, name: str) -> ApiKey:
+        """The key of this name, for whoever has proven before that it is theirs. BadKey if it opens nothing
+        any more."""
+        if self._environment is not None and name == self.name_of(self._environment):
+            return self._environment
+        known = await self._ask(name)
+        if known is None or known.key.revoked_at is not None:
+            raise BadKey
+        return known.key
+
     async def _ask(self, key_id: str) -> _Known | None:
         version = self._version_lately()
         known = self._known.get(key_id)

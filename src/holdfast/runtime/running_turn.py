@@ -7,7 +7,7 @@ client whose connection broke joins its own turn again. What is told last is tol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -96,6 +96,8 @@ class RunningTurn:
     """How the end of an answer will be told, once it is on disk."""
     doing: str = "model"
     """What is waited for: the model, or `tool:<name>`."""
+    said: Callable[[], str] = str
+    """What the reply under way says so far, for those who look in from the side."""
     task: asyncio.Task[None] | None = None
     stop: Stop | None = None
     _listeners: Waiters = field(default_factory=list)
@@ -121,6 +123,7 @@ class RunningTurn:
     def finish(self, outcome: Outcome, events: Sequence[bytes]) -> None:
         self.events.extend(events)
         self.outcome = outcome
+        self.said = str  # whoever answered need not be kept for it
         _wake(self._listeners)
         _wake(self._awaiting_end)
 

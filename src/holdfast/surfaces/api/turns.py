@@ -13,7 +13,7 @@ import msgspec
 from ...domain.conversations import Address
 from ...domain.ids import new_id
 from ...domain.messages import instruction
-from ...domain.turns import Turn, TurnRequest, TurnStatus
+from ...domain.turns import Turn, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
 from ...errors import Conflict
 from ...runtime.orders import Order
 from ...runtime.running_turn import RunningTurn
@@ -35,19 +35,24 @@ async def turn(call: Call) -> Reply:
 
 
 async def retry(call: Call) -> Reply:
-    owner = owner_of(call)
-    known = await call.store.turn(owner, call.path("id"))
+    owner, turn_id = owner_of(call), call.path("id")
+    running = await take_up(call)
+    if isinstance(running, RunningTurn):
+        await running.ended(HEADERS_SECONDS)
+    now = await call.store.turn(owner, turn_id)
+    return Reply(objects.turn(now), 202 if now.status is TurnStatus.RUNNING else 200)
+
+
+async def take_up(call: Call) -> RunningTurn | TurnRepeated | TurnOutdated:
+    """Begin the turn again, and do not wait for its end."""
+    known = await call.store.turn(owner_of(call), call.path("id"))
     if known.status in FINAL:
         raise Conflict(
             f"turn {known.id} is {known.status.value}; only one that was interrupted or has failed can be "
             "taken up again"
         )
     wait_seconds = call.services.settings.server.busy_wait_seconds
-    running = await call.services.runner.begin(await _order(call, known), wait_seconds)
-    if isinstance(running, RunningTurn):
-        await running.ended(HEADERS_SECONDS)
-    now = await call.store.turn(owner, known.id)
-    return Reply(objects.turn(now), 202 if now.status is TurnStatus.RUNNING else 200)
+    return await call.services.runner.begin(await _order(call, known), wait_seconds)
 
 
 async def _order(call: Call, known: Turn) -> Order:

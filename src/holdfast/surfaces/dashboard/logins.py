@@ -4,10 +4,10 @@
     <home>/links/<hash of its token>       a one-time link that has not been used
 
 A token is 256 random bits; only its SHA-256 is kept, so nobody can log in with what they read here. A login
-stands for the API key it was made with and ends with it, at the latest after `LOGIN_FOR`. A link logs in once:
-whoever removes its file has used it, and a file is removed once. Both survive a restart of the server, and any
-process that may write to the home may make a link for the server that runs there. A login is good at the
-servers of its home, no others.
+stands for the API key it was made with and ends with it, at the latest after `LOGIN_FOR`. A link logs in
+once: whoever removes its file has used it, and a file is removed once. Both survive a restart of the server,
+and any process that may write to the home may make a link for the server that runs there. A login is good at
+the servers of its home, no others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ MOST_KEPT = 1000
 
 
 class _Kept(msgspec.Struct):
-    key_id: str
+    key: str
+    """The key's name, as the KeyKeeper calls it."""
     until: float
     """Seconds since 1970."""
 
@@ -44,7 +45,8 @@ class Login:
     """A browser that is logged in."""
 
     token: str
-    key_id: str
+    key: str
+    """The name of the key it stands for."""
 
     @property
     def form(self) -> str:
@@ -58,20 +60,20 @@ class LoginBook:
         self._links = home / "links"
         self._clock = clock
 
-    def log_in(self, key_id: str) -> Login:
+    def log_in(self, key: str) -> Login:
         """From now on the token of this login acts as this key."""
-        return Login(self._keep(self._logins, key_id, LOGIN_FOR), key_id)
+        return Login(self._keep(self._logins, key, LOGIN_FOR), key)
 
     def find(self, token: str) -> Login | None:
         kept = self._read(self._logins / _hash(token))
-        return Login(token, kept.key_id) if kept else None
+        return Login(token, kept.key) if kept else None
 
     def log_out(self, login: Login) -> None:
         (self._logins / _hash(login.token)).unlink(missing_ok=True)
 
-    def new_link(self, key_id: str) -> str:
+    def new_link(self, key: str) -> str:
         """The token of a link that logs in once."""
-        return self._keep(self._links, key_id, LINK_FOR)
+        return self._keep(self._links, key, LINK_FOR)
 
     def use_link(self, token: str) -> Login | None:
         """None: it was used before, is too old, or never was one."""
@@ -83,16 +85,16 @@ class LoginBook:
             path.unlink()
         except FileNotFoundError:
             return None  # somebody else was quicker
-        return self.log_in(kept.key_id)
+        return self.log_in(kept.key)
 
-    def _keep(self, directory: Path, key_id: str, seconds: float) -> str:
+    def _keep(self, directory: Path, key: str, seconds: float) -> str:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._tidy(directory)
         token = new_secret()
         draft = directory / f".{_hash(token)}"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(_Kept(key_id, self._clock() + seconds)))
+            file.write(msgspec.json.encode(_Kept(key, self._clock() + seconds)))
         draft.rename(directory / _hash(token))
         return token
 
