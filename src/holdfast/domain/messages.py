@@ -61,6 +61,8 @@ class Message:
     """The places, from 0, of calls that were deleted from it: those that are left keep theirs."""
     inner: bool = False
     own_calls: tuple[str, ...] = ()
+    extra: str | None = None
+    """A JSON object: what it carried that is not for the model. Shown with it, never sent."""
 
     @property
     def id(self) -> str:
@@ -70,6 +72,10 @@ class Message:
         """The OpenAI message object."""
         decoded: dict[str, Any] = msgspec.json.decode(self.body)
         return decoded
+
+    def carried(self) -> dict[str, Any]:
+        """What came with it and is not for the model."""
+        return msgspec.json.decode(self.extra, type=dict[str, Any]) if self.extra else {}
 
     def shown(self) -> dict[str, Any]:
         """The same as a client is shown it: without the calls that the server answers itself."""

@@ -104,7 +104,8 @@ def message(value: Message) -> Object:
     }
     if value.inner:
         ours["inner"] = True
-    return {**ours, **{name: field for name, field in body.items() if name not in ours}}
+    others = {**value.carried(), **body}
+    return {**ours, **{name: field for name, field in others.items() if name not in ours}}
 
 
 def found(value: Found) -> Object:

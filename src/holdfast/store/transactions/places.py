@@ -66,6 +66,7 @@ def reach(tx: Transaction, owner: str | None, address: Address) -> Reached | Non
         row = tx.one(Q.place_by_conversation, id=message[0], owner=owner)
     else:
         row = _by_alias(tx, owner, address.id)
+        addressed = _meant_by(tx, row, address.id)
     return None if row is None else Reached(row, addressed)
 
 
@@ -107,6 +108,12 @@ def _by_alias(tx: Transaction, owner: str | None, alias: str) -> Row | None:
     if owner is not None:
         return tx.one(Q.place_by_alias, owner=owner, id=alias)
     return _only(tx.all(Q.places_by_alias_anywhere, id=alias), "alias", alias)
+
+
+def _meant_by(tx: Transaction, row: Row | None, alias: str) -> str | None:
+    """The very session that an alias meant elsewhere, if it meant one."""
+    meant = tx.one(Q.meant_by_alias, conversation=row[1], alias=alias) if row is not None else None
+    return meant[0] if meant else None
 
 
 def _only(rows: list[Row], what: str, name: str) -> Row | None:

@@ -190,7 +190,9 @@ def to_turn(row: Row) -> Turn:
 
 
 def to_message(row: Row) -> Message:
-    (conversation, seq, session, turn, role, status, created_at, origin, body, gaps, inner, own_calls) = row
+    (
+        conversation, seq, session, turn, role, status, created_at, origin, body, gaps, inner, own_calls, extra,
+    ) = row  # fmt: skip
     return Message(
         conversation,
         seq,
@@ -204,6 +206,7 @@ def to_message(row: Row) -> Message:
         tuple(msgspec.json.decode(gaps)) if gaps else (),
         bool(inner),
         tuple(msgspec.json.decode(own_calls)) if own_calls else (),
+        extra,
     )
 
 

@@ -55,6 +55,10 @@ WHERE id = :id AND (:owner IS NULL OR owner = :owner) RETURNING id;
 UPDATE conversations SET last_seq = last_seq + :count, history_hash = NULL
 WHERE id = :id AND holder IS NULL RETURNING last_seq;
 
+-- name: meant_by_alias
+-- The very session that this name meant, if it meant one.
+SELECT session FROM aliases WHERE conversation = :conversation AND alias = :alias AND session IS NOT NULL;
+
 -- name: insert_alias
 INSERT INTO aliases (owner, alias, conversation, created_at) VALUES (:owner, :alias, :conversation, :now);
 

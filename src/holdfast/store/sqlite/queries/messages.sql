@@ -1,5 +1,5 @@
 -- fragment: message_columns
-conversation, seq, session, turn, role, status, created_at, origin, body, gaps, inner, own_calls
+conversation, seq, session, turn, role, status, created_at, origin, body, gaps, inner, own_calls, extra
 
 -- name: insert_message
 INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, inner, own_calls)
@@ -110,9 +110,11 @@ WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.de
 
 -- name: copy_messages
 -- A fork copies a span of its source's view, numbered on from :offset, and keeps where each came from.
-INSERT INTO messages (conversation, seq, session, role, status, calls, answers, created_at, origin, body, inner, own_calls)
+INSERT INTO messages (conversation, seq, session, role, status, calls, answers, created_at, origin, body, inner, own_calls,
+                      extra)
 SELECT :target, :offset + row_number() OVER (ORDER BY m.seq), :session, m.role, m.status, m.calls, m.answers,
-       m.created_at, coalesce(m.origin, 'msg_' || substr(m.conversation, 6) || '_' || m.seq), m.body, m.inner, m.own_calls
+       m.created_at, coalesce(m.origin, 'msg_' || substr(m.conversation, 6) || '_' || m.seq), m.body, m.inner, m.own_calls,
+       m.extra
 FROM messages m
 WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
@@ -120,12 +122,12 @@ ORDER BY m.seq;
 
 -- name: empty_message
 -- The row and its number stay; the text is gone.
-UPDATE messages SET body = x'', calls = NULL, answers = NULL, deleted_at = :now
+UPDATE messages SET body = x'', calls = NULL, answers = NULL, extra = NULL, deleted_at = :now
 WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
 
 -- name: reduce_message
--- Something of what it said is gone, the rest stays.
-UPDATE messages SET body = :body, calls = :calls, gaps = :gaps
+-- Something of what it said is gone, the rest stays. What came with it might tell of it.
+UPDATE messages SET body = :body, calls = :calls, gaps = :gaps, extra = NULL
 WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
 
 -- name: empty_answer
@@ -159,6 +161,6 @@ SELECT count(*) FROM conversations WHERE :owner IS NULL OR owner = :owner;
 -- name: found_message
 -- A search hit, read from the truth: only if it is still there and the owner's.
 SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at, m.origin, m.body, m.gaps, m.inner,
-       m.own_calls, c.key, c.title
+       m.own_calls, m.extra, c.key, c.title
 FROM messages m JOIN conversations c ON c.id = m.conversation
 WHERE m.no = :no AND m.deleted_at IS NULL AND (:owner IS NULL OR c.owner = :owner);
