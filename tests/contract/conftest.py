@@ -16,7 +16,7 @@ from holdfast.domain.nodes import Node
 from holdfast.errors import StoreClosed
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
-from tests.contract.steps import POLICIES, Clock, new_node
+from tests.contract.steps import FLUSHING, POLICIES, Clock, new_node
 
 ENGINES = ["sqlite"]
 
@@ -48,7 +48,9 @@ async def open_another(home: Path, clock: Clock) -> AsyncIterator[Opener]:
     opened: list[Store] = []
 
     async def open_it() -> Store:
-        opened.append(await open_store(home / "store.db", clock=clock, policies=POLICIES))
+        opened.append(
+            await open_store(home / "store.db", clock=clock, policies=POLICIES, flushing=FLUSHING)
+        )
         return opened[-1]
 
     yield open_it

@@ -9,6 +9,7 @@ from holdfast.domain.contexts import Context
 from holdfast.domain.conversations import Address
 from holdfast.domain.drafts import Draft
 from holdfast.domain.events import Event
+from holdfast.domain.flushes import FlushRules
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import Message, NewMessage, new_message
 from holdfast.domain.nodes import Node, NodeKind
@@ -25,6 +26,9 @@ POLICIES = ResetPolicies(
     }
 )
 """Sessions of these sources are reset; all others never."""
+
+FLUSHING = FlushRules(min_messages=4)
+"""Sessions of two turns are long enough to be flushed."""
 
 OWNER = "ada"
 OTHER = "bob"
@@ -193,6 +197,8 @@ async def everything(store: Store) -> dict[str, Any]:
         "events": await all_events(store),
         "nodes": await store.nodes(gone=True),
         "processes": (await store.processes(None, limit=1000)).items,
+        "flushes": (await store.flushes(None, limit=1000)).items,
+        "memories": (await store.memories(None, limit=1000)).items,
         "keys": [await store.key(key.id) for key in await store.keys(None)],
         "statistics": await store.statistics(None),
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.conversations import Address
+from holdfast.domain.flushes import Flush, FlushState
 from holdfast.domain.ids import new_id
 from holdfast.domain.keys import ApiKey, Scope, new_key
 from holdfast.domain.nodes import Node, NodeKind
@@ -201,6 +202,12 @@ def a_process(store: Store, begun: TurnBegun) -> Process:
     )
 
 
+def a_flush(store: Store, begun: TurnBegun) -> Flush:
+    session, now = begun.session, store.now()
+    who = (session.id, session.conversation_id, OWNER, None, "new", FlushState.RUNNING)
+    return Flush(*who, 0, 1, 1, 0, None, begun.lease.node_id, 1, None, now, None)
+
+
 Verb = Callable[[Store, TurnBegun, Path], Awaitable[object]]
 
 VERBS: dict[str, Verb] = {
@@ -296,6 +303,25 @@ VERBS: dict[str, Verb] = {
     "unended_processes": lambda s, b, _: s.unended_processes(identity()),
     "unknown_processes": lambda s, b, _: s.unknown_processes(["proc_1"]),
     "prune_processes": lambda s, b, _: s.prune_processes(s.now()),
+    "flushes_due": lambda s, b, _: s.flushes_due(),
+    "claim_flushes": lambda s, b, _: s.claim_flushes(b.lease.node_id, together=1, per_minute=1),
+    "flush_input": lambda s, b, _: s.flush_input(b.session.id),
+    "finish_flush": lambda s, b, _: s.finish_flush(a_flush(s, b), "late"),
+    "fail_flush": lambda s, b, _: s.fail_flush(a_flush(s, b), "late", None),
+    "release_flush": lambda s, b, _: s.release_flush(a_flush(s, b)),
+    "flush": lambda s, b, _: s.flush(None, b.session.id),
+    "flushes_of": lambda s, b, _: s.flushes_of([b.session.id]),
+    "flushes": lambda s, b, _: s.flushes(None),
+    "retry_flush": lambda s, b, _: s.retry_flush(None, b.session.id),
+    "retry_flushes": lambda s, b, _: s.retry_flushes(None),
+    "skip_flush": lambda s, b, _: s.skip_flush(None, b.session.id, "late"),
+    "skip_flushes": lambda s, b, _: s.skip_flushes(None, s.now(), "late"),
+    "flush_figures": lambda s, b, _: s.flush_figures(),
+    "memories": lambda s, b, _: s.memories(None),
+    "memory": lambda s, b, _: s.memory(None, "mem_1"),
+    "remember": lambda s, b, _: s.remember(OWNER, b.session.conversation_id, "late"),
+    "edit_memory": lambda s, b, _: s.edit_memory(None, "mem_1", "late"),
+    "forget_memory": lambda s, b, _: s.forget_memory(None, "mem_1"),
     "changed": lambda s, b, _: s.changed(0, 0),
     "backup": lambda s, b, tmp_path: s.backup(tmp_path / "copy.db"),
     "check": lambda s, b, _: s.check(),

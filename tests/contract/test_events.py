@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 
 import msgspec
 
@@ -199,6 +200,22 @@ async def test_no_event_holds_what_was_said(
         await store.request_stop(OWNER, process.id, "enough")
         assert await store.claim_process(process.id, (await new_node(store)).id, node.id)
         await store.end_process(process.id, end, exit_code=0 if end is ProcessState.EXITED else None)
+    flushed = await say(store, node, CANARY, CANARY, CANARY, CANARY, key="flushed")
+    await store.end_session(OWNER, flushed.session.id, "new")
+    await store.skip_flush(OWNER, flushed.session.id, CANARY)
+    await store.retry_flush(OWNER, flushed.session.id)
+    for settle in ("fail", "bury", "finish"):
+        claimed = await store.claim_flushes(node.id, together=100, per_minute=100)
+        claim = next(each for each in claimed if each.session_id == flushed.session.id)
+        if settle == "finish":
+            await store.finish_flush(claim, CANARY)
+        else:
+            await store.fail_flush(claim, CANARY, timedelta() if settle == "fail" else None)
+        if settle == "bury":
+            await store.retry_flush(OWNER, flushed.session.id)
+    (memory,) = (await store.memories(OWNER)).items
+    await store.edit_memory(OWNER, memory.id, f"{CANARY} again")
+    await store.forget_memory(OWNER, memory.id)
     await store.leave(node.id, "closed")
 
     told = await all_events(store)

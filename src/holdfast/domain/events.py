@@ -17,6 +17,7 @@ class EventType(StrEnum):
     CONVERSATION_OPENED = "conversation.opened"
     CONVERSATION_FORKED = "conversation.forked"
     CONVERSATION_DELETED = "conversation.deleted"
+    CONVERSATION_IMPORTED = "conversation.imported"
     MESSAGES_ADDED = "messages.added"
     MESSAGE_EXCLUDED = "message.excluded"
     MESSAGE_REDUCED = "message.reduced"
@@ -42,6 +43,14 @@ class EventType(StrEnum):
     PROCESS_PINNED = "process.pinned"
     PROCESS_ENDED = "process.ended"
     PROCESS_LOST = "process.lost"
+    FLUSH_DONE = "flush.done"
+    FLUSH_FAILED = "flush.failed"
+    FLUSH_DEAD = "flush.dead"
+    FLUSH_RETRIED = "flush.retried"
+    FLUSH_SKIPPED = "flush.skipped"
+    MEMORY_ADDED = "memory.added"
+    MEMORY_EDITED = "memory.edited"
+    MEMORY_FORGOTTEN = "memory.forgotten"
     KEY_CREATED = "key.created"
     KEY_REVOKED = "key.revoked"
 
@@ -50,6 +59,7 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.CONVERSATION_OPENED: "a conversation began; data: key, source",
     EventType.CONVERSATION_FORKED: "a conversation began as a copy of a context; data: source, messages",
     EventType.CONVERSATION_DELETED: "a conversation and everything in it was deleted; data: messages",
+    EventType.CONVERSATION_IMPORTED: "a conversation, or more of it, was taken over; data: origin, sessions, messages",
     EventType.MESSAGES_ADDED: "a client added messages outside of any turn; data: first, last",
     EventType.MESSAGE_EXCLUDED: "a message left the context but stays readable; data: seq, reason",
     EventType.MESSAGE_REDUCED: "a part of a message was deleted, the rest stays; data: seq",
@@ -75,6 +85,14 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.PROCESS_PINNED: "a background process was pinned, or no longer is; data: process, until",
     EventType.PROCESS_ENDED: "a background process ended; data: process, state, exit_code",
     EventType.PROCESS_LOST: "a background process is gone, nobody saw how it ended; data: process, why",
+    EventType.FLUSH_DONE: "an ended session was flushed; data: attempts, memory",
+    EventType.FLUSH_FAILED: "a flush has failed and will be tried again; data: attempts, again_at",
+    EventType.FLUSH_DEAD: "a flush was given up, until a person takes it up again; data: attempts",
+    EventType.FLUSH_RETRIED: "a person has a flush tried again",
+    EventType.FLUSH_SKIPPED: "a session is not flushed, because a person said so",
+    EventType.MEMORY_ADDED: "something was remembered; data: memory, origin",
+    EventType.MEMORY_EDITED: "a memory was changed; data: memory",
+    EventType.MEMORY_FORGOTTEN: "a memory was forgotten; data: memory",
     EventType.KEY_CREATED: "an API key became known to the store; data: key_id, scope",
     EventType.KEY_REVOKED: "an API key was revoked and opens nothing any more; data: key_id",
 }

@@ -17,12 +17,15 @@ from typing import Protocol
 
 from .promises.conversing import Converses
 from .promises.finding import Finds
+from .promises.importing import Carries
 from .promises.living import Lives
+from .promises.remembering import Remembers
 from .promises.turning import Takes
 from .values import (
     Claimed,
     Figures,
     Finding,
+    FlushFigures,
     Found,
     Held,
     Leftovers,
@@ -39,6 +42,7 @@ __all__ = [
     "Claimed",
     "Figures",
     "Finding",
+    "FlushFigures",
     "Found",
     "Held",
     "Leftovers",
@@ -53,7 +57,7 @@ __all__ = [
 ]
 
 
-class Store(Finds, Converses, Takes, Lives, Protocol):
+class Store(Finds, Converses, Takes, Lives, Remembers, Carries, Protocol):
     """The durable state of holdfast. See the module's first paragraphs."""
 
     @property

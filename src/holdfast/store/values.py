@@ -131,6 +131,18 @@ class Pulse:
 
 
 @dataclass(frozen=True, slots=True)
+class FlushFigures:
+    """How much there is to flush."""
+
+    pending: int
+    running: int
+    dead: int
+    """Given up: only a person takes them up again."""
+    coming: int
+    """Sessions that are due to be reset: most of them will be flushed then."""
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """What a store can say about itself at any time, because it costs next to nothing."""
 

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import apsw
 
+from ...domain.flushes import FlushRules
 from ...domain.resets import ResetPolicies
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
 from ..base import Finding
@@ -27,7 +28,9 @@ from ..transactions.rows import to_stamp
 from ..transactions.transaction import NO_RESETS, Transaction
 from ..transactions.verbs.conversing import ConversingVerbs
 from ..transactions.verbs.finding import FindingVerbs
+from ..transactions.verbs.importing import ImportingVerbs
 from ..transactions.verbs.living import LivingVerbs
+from ..transactions.verbs.remembering import RememberingVerbs
 from ..transactions.verbs.turning import TurningVerbs
 from .anchor import Anchor, handles_of
 from .connections import PATIENCE_SECONDS, check_library, connect
@@ -57,7 +60,9 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class SQLiteStore(FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs, OwnVerbs):
+class SQLiteStore(
+    FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs, RememberingVerbs, ImportingVerbs, OwnVerbs
+):
     """One open store. Made by `open_store`; see `store.base.Store` for what each verb promises."""
 
     def __init__(
@@ -67,12 +72,14 @@ class SQLiteStore(FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs, OwnV
         clock: Clock = utc_now,
         patience: float = PATIENCE_SECONDS,
         policies: ResetPolicies = NO_RESETS,
+        flushing: FlushRules | None = None,
     ) -> None:
         """Blocking: open the file, bring its schema up to date, start the threads."""
         check_library(apsw.sqlite_lib_version())
         self._database = Path(os.path.abspath(database))
         self._clock = clock
         self._policies = policies
+        self._flushing = flushing
         self._patience = patience
         prepare_directory(self._database.parent)
         handles = handles_of(self._database)
@@ -139,7 +146,8 @@ class SQLiteStore(FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs, OwnV
 
         def run(connection: apsw.Connection) -> T:
             told.clear()  # it may be run again, if the group it was in failed
-            return work(SQLiteTransaction(connection, to_stamp(self._clock()), self._policies, told))
+            now = to_stamp(self._clock())
+            return work(SQLiteTransaction(connection, now, self._policies, told, self._flushing))
 
         done = await self._writer.submit(run)
         for line in told:
@@ -246,6 +254,9 @@ async def open_store(
     clock: Clock = utc_now,
     patience: float = PATIENCE_SECONDS,
     policies: ResetPolicies = NO_RESETS,
+    flushing: FlushRules | None = None,
 ) -> SQLiteStore:
     """Open (or make) the store in this file. Raises StoreUnusable, having changed nothing, if it cannot."""
-    return await asyncio.to_thread(SQLiteStore, database, clock=clock, patience=patience, policies=policies)
+    return await asyncio.to_thread(
+        SQLiteStore, database, clock=clock, patience=patience, policies=policies, flushing=flushing
+    )

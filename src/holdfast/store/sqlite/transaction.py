@@ -8,6 +8,7 @@ from typing import Any
 import apsw
 
 from ...domain.events import EventType
+from ...domain.flushes import FlushRules
 from ...domain.messages import NewMessage
 from ...domain.resets import ResetPolicies
 from ...errors import BadInput
@@ -29,8 +30,9 @@ class SQLiteTransaction(Transaction):
         now: int,
         policies: ResetPolicies = NO_RESETS,
         told: list[str] | None = None,
+        flushing: FlushRules | None = None,
     ) -> None:
-        super().__init__(now, policies, told)
+        super().__init__(now, policies, told, flushing)
         self.connection = connection
         self._cursor = connection.cursor()
 

@@ -20,6 +20,8 @@ INVARIANTS = {
     "requests_have_turns": "every request key stands for a turn",
     "processes_in_known_states": "every process is in a state the machine knows, ended unless it may run",
     "running_processes_are_identified": "every running process row says who it is",
+    "one_memory_per_flush": "at most one memory per flushed session",
+    "flushes_are_settled": "every flush is done, scheduled or dead-lettered",
 }
 
 

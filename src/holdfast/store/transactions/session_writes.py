@@ -14,7 +14,7 @@ from ...domain.sessions import Edge, EndReason, Opening, Session, check_end, ope
 from ...domain.turns import TurnStatus
 from ...domain.views import View, plan_copy
 from ...errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
-from . import process_writes
+from . import flush_writes, process_writes
 from .places import conversation_of, find, place, session_of
 from .rows import to_stamp, to_time
 from .settling import settle
@@ -122,6 +122,8 @@ def continue_conversation(
         fresh_by=fresh_by,
     )
     tx.run(Q.set_tip, id=conversation.id, tip=session_id)
+    if before is not None and opening.edge is not None:
+        flush_writes.carry_on(tx, before, session_id, opening.edge)
     return session_of(tx, None, session_id)
 
 
@@ -184,9 +186,10 @@ def next_due(tx: Transaction, source: str, since: datetime, last_activity_at: da
 
 
 def write_end(tx: Transaction, session: Session, reason: str) -> None:
-    """End an open session, with its event. The caller has made sure that nobody else holds it."""
+    """End an open session, with its event and flush. The caller has made sure that nobody else holds it."""
     check_end(session, reason)
     tx.run(Q.end_session, id=session.id, reason=reason, now=tx.now)
+    flush_writes.schedule(tx, session, reason)
     tx.event(EventType.SESSION_ENDED, session.owner, session.conversation_id, session.id, reason=reason)
 
 

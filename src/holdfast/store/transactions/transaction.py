@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...domain.events import EventType
+from ...domain.flushes import FlushRules
 from ...domain.messages import NewMessage
 from ...domain.resets import ResetPolicies
 from .rows import Row
@@ -34,11 +35,19 @@ Q = Names()
 class Transaction(ABC):
     """One snapshot to read from, or one set of changes that is committed whole."""
 
-    __slots__ = ("now", "policies", "told")
+    __slots__ = ("flushing", "now", "policies", "told")
 
-    def __init__(self, now: int, policies: ResetPolicies = NO_RESETS, told: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        now: int,
+        policies: ResetPolicies = NO_RESETS,
+        told: list[str] | None = None,
+        flushing: FlushRules | None = None,
+    ) -> None:
         self.now = now
         self.policies = policies
+        self.flushing = flushing
+        """By which sessions that end are flushed; None: none is."""
         self.told = [] if told is None else told
         """Lines for the log, once this is committed."""
 
@@ -52,6 +61,11 @@ class Transaction(ABC):
     @abstractmethod
     def run(self, statement: str, **values: Any) -> int:
         """How many rows it changed."""
+
+    def run_many(self, statement: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """The same statement once per row. An engine with a faster way goes that."""
+        for values in rows:
+            self.run(statement, **values)
 
     @abstractmethod
     def event(

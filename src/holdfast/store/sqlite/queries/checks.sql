@@ -40,3 +40,16 @@ SELECT id FROM processes WHERE state NOT IN ('starting', 'running', 'exited', 's
 
 -- name: running_processes_are_identified
 SELECT id FROM processes WHERE state = 'running' AND (pid <= 0 OR pid_start = '' OR boot_id = '' OR pid_ns = '');
+
+-- name: one_memory_per_flush
+-- Nor any of a session whose flush is not done.
+SELECT session FROM memories WHERE origin = 'flush' GROUP BY session HAVING count(*) > 1
+UNION ALL
+SELECT m.session FROM memories m LEFT JOIN flushes f ON f.session = m.session
+WHERE m.origin = 'flush' AND (f.state IS NULL OR f.state <> 'done');
+
+-- name: flushes_are_settled
+SELECT session FROM flushes
+WHERE state NOT IN ('pending', 'running', 'done', 'dead', 'skipped', 'taken')
+   OR (state = 'pending') <> (next_attempt_at IS NOT NULL) OR (state = 'running') <> (node IS NOT NULL)
+   OR (state = 'taken') <> (taken_by IS NOT NULL);

@@ -1,0 +1,178 @@
+"""Flushes: when an ended session is carried into memory, what is read for it, and what an attempt comes to.
+
+A flush belongs to one session and is scheduled by the transaction that ends it:
+
+    (session ends) ──► pending ──claim──► running ──► done
+                          ▲  │               │  ╲
+                          │  └─skip/resume─► │   ╲─► dead ──retry──► pending
+                          └────── failed ────┘
+
+`taken`: the session was resumed while its flush was waiting, so what it said is read when the session that
+went on with it ends. `skipped`: a person said so. Both are shown as no flush at all.
+
+Nothing is read twice: a session knows up to which message earlier flushes have read its context, and hands
+that on to the session that continues it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from .messages import Message
+from .sessions import EndReason, Session
+from .views import Part, Range, Summary, View
+
+WAIT = timedelta(minutes=10)
+"""How long a session that ended with its process may be resumed before it is flushed."""
+LONGEST_PAUSE = timedelta(hours=1)
+MOST_INTERRUPTIONS = 50
+"""A flush during which so many nodes have died is not tried again by itself: it may be what kills them."""
+LONGEST_MEMORY = 20_000
+LONGEST_ERROR = 500
+NONE = "NONE"
+
+_FLUSHED = frozenset(set(EndReason) - {EndReason.COMPACTION})
+_RESUMABLE = frozenset({EndReason.CLOSED, EndReason.REAPED})
+
+
+class FlushState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    DEAD = "dead"
+    SKIPPED = "skipped"
+    TAKEN = "taken"
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRules:
+    """Which sessions are flushed. Handed to a store; without any, it schedules nothing."""
+
+    min_messages: int = 4
+    """Sessions with fewer messages since the last flush are too short to matter."""
+    wait: timedelta = WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """A flush, and its claim while it is running."""
+
+    session_id: str
+    conversation_id: str
+    owner: str
+    key: str | None
+    reason: str
+    """Why its session ended."""
+    state: FlushState
+    after_seq: int
+    """Messages up to this number were read by an earlier flush."""
+    last_seq: int
+    attempts: int
+    interruptions: int
+    """How often a node has died, or was stopped, in the middle of it; that counts as no attempt."""
+    next_attempt_at: datetime | None
+    node_id: str | None
+    token: int
+    """Rises with each claim, over all flushes: a late claimant is refused by it."""
+    error: str | None
+    """What went wrong last, or who skipped it."""
+    created_at: datetime
+    settled_at: datetime | None
+    """When it was done, given up, skipped or taken over."""
+
+    @property
+    def idempotency_key(self) -> str:
+        return f"flush-{self.session_id}"
+
+    @property
+    def shown(self) -> str:
+        """Its state as a session's reader sees it."""
+        return "none" if self.state in (FlushState.SKIPPED, FlushState.TAKEN) else self.state.value
+
+
+@dataclass(frozen=True, slots=True)
+class FlushInput:
+    """What a flush reads: summaries of compacted parts, and messages since the last flush, in order."""
+
+    session: Session
+    parts: tuple[str | Message, ...]
+
+
+def scheduled_at(rules: FlushRules | None, reason: str, now: datetime) -> datetime | None:
+    """When a session that ends now, for this reason, is to be flushed; None: never. Compaction ends no
+    context, and what was imported has been remembered, or not, elsewhere."""
+    if rules is None or reason not in _FLUSHED:
+        return None
+    return now + rules.wait if reason in _RESUMABLE else now
+
+
+def unread(view: View, after_seq: int, last_seq: int) -> tuple[Part, ...]:
+    """The parts of a context that no earlier flush has read. A summary that tells also of what was read
+    before is read whole. One that a fork has copied stands for no messages here: it is read the first time.
+    """
+    parts: list[Part] = []
+    for part in view.closed_at(last_seq).parts:
+        if isinstance(part, Summary):
+            if part.last > after_seq or part.last == after_seq == 0:
+                parts.append(part)
+        elif (part.last or 0) >= max(part.first, after_seq + 1):
+            parts.append(Range(max(part.first, after_seq + 1), part.last))
+    return tuple(parts)
+
+
+def pause_after(attempts: int, max_attempts: int, retry: timedelta) -> timedelta | None:
+    """How long to wait after so many failed attempts, doubled each time; None: give it up, visibly."""
+    if attempts >= max_attempts:
+        return None
+    return min(retry * 2 ** min(attempts - 1, 30), LONGEST_PAUSE)
+
+
+def memory_in(answer: str) -> str | None:
+    """The memory that a model's answer holds; None: there is nothing to remember. An empty text: it holds no
+    answer at all, which is a failure."""
+    text = answer.strip()
+    return None if text.strip("\"'`*.[] \n").upper() == NONE else text
+
+
+def backlog_line(sessions: int, per_minute: int) -> str:
+    """What an operator is told when there is more to flush than a minute's worth."""
+    minutes = -(-sessions // per_minute)
+    span = f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"
+    return (
+        f"{sessions:,} sessions become due; about {span} at {per_minute} a minute; "
+        "`holdfast memories skip --before DATE`"
+    )
+
+
+def transcript(parts: Sequence[str | Message], limit: int) -> str:
+    """What was said, for the model to read: one line of who, then what. Longer than `limit` characters: its
+    beginning and its end, the end being the larger part."""
+    said = []
+    for part in parts:
+        if isinstance(part, str):
+            said.append(f"[Summary of what was said before]\n{part}")
+        elif text := _text(part):
+            said.append(f"{part.role}: {text}")
+    whole = "\n\n".join(said)
+    if len(whole) <= limit:
+        return whole
+    head, tail = limit // 4, limit - limit // 4
+    return f"{whole[:head]}\n\n[… {len(whole) - limit:,} characters left out …]\n\n{whole[-tail:]}"
+
+
+def _text(message: Message) -> str:
+    content = message.content().get("content")
+    if isinstance(content, str):
+        return content.strip()
+    if not isinstance(content, list):
+        return ""
+    pieces = [
+        str(piece.get("text") or f"[{piece.get('type', 'something')}]")
+        if isinstance(piece, dict)
+        else str(piece)
+        for piece in content
+    ]
+    return "\n".join(piece for piece in pieces if piece).strip()

@@ -1,0 +1,64 @@
+"""Memories: what is carried from one session to the next, with where it came from.
+
+A memory belongs to a conversation, and so to its key and its owner. It is given to later sessions as part of
+their instructions, the newest first until the room for them is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from .flushes import LONGEST_MEMORY
+from .names import check_name
+
+HEADING = "[What is remembered from earlier sessions; newest last.]"
+
+
+class MemoryOrigin(StrEnum):
+    """Who made it: the flush of a session, or the model by its tool, or a person or program."""
+
+    FLUSH = "flush"
+    TOOL = "tool"
+    PERSON = "person"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    id: str
+    owner: str
+    conversation_id: str
+    key: str | None
+    session_id: str | None
+    """The session it came from."""
+    text: str
+    origin: MemoryOrigin
+    created_at: datetime
+    edited_at: datetime | None = None
+
+
+def check_memory(text: str) -> str:
+    """Raises BadInput if this cannot be kept."""
+    return check_name("a memory", text, LONGEST_MEMORY)
+
+
+def holds(memory: Memory, words: Sequence[str]) -> bool:
+    """Does it hold all these words, in whatever case?"""
+    text = memory.text.casefold()
+    return all(word.casefold() in text for word in words)
+
+
+def told(newest_first: Sequence[Memory], room: int) -> str | None:
+    """Memories as a part of the instructions: whole ones, as many of the newest as fit into `room`
+    characters, in the order they were made. None: nothing fits."""
+    lines: list[str] = []
+    left = room - len(HEADING)
+    for memory in newest_first:
+        line = f"- ({memory.created_at:%Y-%m-%d}) {memory.text}"
+        if len(line) + 1 > left:
+            break
+        left -= len(line) + 1
+        lines.append(line)
+    return "\n".join((HEADING, *reversed(lines))) if lines else None
