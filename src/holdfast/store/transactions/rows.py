@@ -191,7 +191,8 @@ def to_turn(row: Row) -> Turn:
 
 def to_message(row: Row) -> Message:
     (
-        conversation, seq, session, turn, role, status, created_at, origin, body, gaps, inner, own_calls, extra,
+        conversation, seq, session, turn, role, status, created_at, origin, body, gaps, inner, own_calls,
+        extra,
     ) = row  # fmt: skip
     return Message(
         conversation,
