@@ -11,14 +11,14 @@ LISTEN holdfast;
 SELECT pg_notify('holdfast', %(tag)s);
 
 -- name: take_node_lock
-SELECT pg_try_advisory_lock(%(key)s);
+SELECT pg_try_advisory_lock(%(key)s::bigint);
 
 -- name: free_node_lock
-SELECT pg_advisory_unlock(%(key)s);
+SELECT pg_advisory_unlock(%(key)s::bigint);
 
 -- name: claim_node_lock
 -- While this transaction reaps a node, that node cannot take its lock again; if it has done so, false.
-SELECT pg_try_advisory_xact_lock(%(key)s);
+SELECT pg_try_advisory_xact_lock(%(key)s::bigint);
 
 -- name: held_node_locks
 -- The keys of all advisory locks that are held in this database.
