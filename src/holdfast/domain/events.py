@@ -59,7 +59,7 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.CONVERSATION_OPENED: "a conversation began; data: key, source",
     EventType.CONVERSATION_FORKED: "a conversation began as a copy of a context; data: source, messages",
     EventType.CONVERSATION_DELETED: "a conversation and everything in it was deleted; data: messages",
-    EventType.CONVERSATION_IMPORTED: "a conversation, or more of it, was taken over; data: origin, sessions, messages",
+    EventType.CONVERSATION_IMPORTED: "it, or more of it, was taken over; data: origin, sessions, messages",
     EventType.MESSAGES_ADDED: "a client added messages outside of any turn; data: first, last",
     EventType.MESSAGE_EXCLUDED: "a message left the context but stays readable; data: seq, reason",
     EventType.MESSAGE_REDUCED: "a part of a message was deleted, the rest stays; data: seq",

@@ -1,0 +1,431 @@
+"""Giving conversations away as records, and taking them over.
+
+What is taken over is history: it gets its ids, numbers and times from its record, and none of the acts that
+made it (events, notices, flushes) are repeated. An open session is detached here, because its process stayed
+behind. A large conversation comes in parts; each leaves it whole up to a number, so that a reader never sees
+a gap and a part that never comes is only missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from ...domain.conversations import check_metadata
+from ...domain.events import EventType
+from ...domain.ids import is_ours
+from ...domain.messages import ROLES, MessageStatus
+from ...domain.names import check_name
+from ...domain.records import (
+    AliasRecord,
+    ConversationRecord,
+    ExclusionRecord,
+    Imported,
+    MessageRecord,
+    Part,
+    Record,
+    RequestRecord,
+    ResponseRecord,
+    SessionRecord,
+    Stand,
+    TurnRecord,
+)
+from ...domain.sessions import Edge
+from ...domain.turns import TurnStatus
+from ...domain.views import View
+from ...errors import BadInput, Conflict, NotFound
+from .rows import Row, to_json, to_stamp, to_time, to_time_or_none
+from .session_writes import next_due
+from .transaction import Q, Transaction
+
+# --- giving away ---------------------------------------------------------------------------------------
+
+
+def conversation_ids(tx: Transaction, owner: str | None, after: int, limit: int) -> list[tuple[int, str]]:
+    return [(no, id_) for no, id_ in tx.all(Q.conversations_forward, owner=owner, above=after, limit=limit)]
+
+
+def record(
+    tx: Transaction, owner: str | None, conversation_id: str
+) -> tuple[ConversationRecord, Sequence[Record]]:
+    row = tx.one(Q.conversation_record, id=conversation_id, owner=owner)
+    if row is None:
+        raise NotFound("conversation", conversation_id)
+    *columns, created_at, last_seq, forked_from, anonymous, history, metadata = row
+    aliases = [
+        AliasRecord(name, to_time(at), session)
+        for name, at, session in tx.all(Q.alias_records, conversation=conversation_id)
+    ]
+    conversation = ConversationRecord(
+        *columns,
+        created_at=to_time(created_at),
+        last_seq=last_seq,
+        forked_from=forked_from,
+        anonymous=bool(anonymous),
+        history=history,
+        metadata=msgspec.json.decode(metadata) if metadata else None,
+        aliases=tuple(aliases),
+    )
+    return conversation, list(_hanging_on(tx, conversation_id))
+
+
+def _hanging_on(tx: Transaction, conversation_id: str) -> Iterator[Record]:
+    for row in tx.all(Q.session_records, conversation=conversation_id):
+        yield _session_record(row)
+    for row in tx.all(Q.turn_records, conversation=conversation_id):
+        yield _turn_record(row, to_time(tx.now))
+    for seq, reason, at in tx.all(Q.exclusion_records, conversation=conversation_id):
+        yield ExclusionRecord(seq, reason, to_time(at))
+
+
+def _session_record(row: Row) -> SessionRecord:
+    (
+        id_, ordinal, edge, parent, source, opened_at, last_activity_at, ended_at, end_reason, model,
+        input_tokens, output_tokens, first_seq, view, fresh_by, fresh_since,
+    ) = row  # fmt: skip
+    return SessionRecord(
+        id_, ordinal, edge, parent, source, to_time(opened_at), to_time(last_activity_at),
+        to_time_or_none(ended_at), end_reason, model, input_tokens, output_tokens, first_seq,
+        Raw(view.encode()), fresh_by, to_time_or_none(fresh_since),
+    )  # fmt: skip
+
+
+def _turn_record(row: Row, now: datetime) -> TurnRecord:
+    (
+        id_, session, status, node, attempt, first_seq, started_at, ended_at, model, error, usage,
+        response_id, answer, route, key, body_hash, asked_at, response, previous, background, brought,
+        request, made_at,
+    ) = row  # fmt: skip
+    asked = None if route is None else RequestRecord(route, key, body_hash, to_time(asked_at))
+    named = (
+        None
+        if response is None
+        else ResponseRecord(response, previous, bool(background), brought, request, to_time(made_at))
+    )
+    runs = status == TurnStatus.RUNNING
+    return TurnRecord(
+        id_,
+        session,
+        TurnStatus.INTERRUPTED.value if runs else status,
+        node,
+        attempt,
+        first_seq,
+        to_time(started_at),
+        now if runs else to_time(ended_at),
+        model,
+        error,
+        Raw(usage.encode()) if usage else None,
+        response_id,
+        answer,
+        asked,
+        named,
+    )
+
+
+def message_records(
+    tx: Transaction, conversation_id: str, first: int, last: int, limit: int
+) -> list[MessageRecord]:
+    rows = tx.all(Q.message_records, conversation=conversation_id, first=first, last=last, limit=limit)
+    return [_message_record(row) for row in rows]
+
+
+def _message_record(row: Row) -> MessageRecord:
+    (
+        seq, session, turn, role, status, created_at, body, calls, answers, deleted_at, origin, gaps, inner,
+        own_calls, extra,
+    ) = row  # fmt: skip
+    return MessageRecord(
+        seq,
+        session,
+        turn,
+        role,
+        status,
+        to_time(created_at),
+        Raw(body) if body else None,
+        tuple(msgspec.json.decode(calls)) if calls else (),
+        answers,
+        to_time_or_none(deleted_at),
+        origin,
+        tuple(msgspec.json.decode(gaps)) if gaps else (),
+        bool(inner),
+        tuple(msgspec.json.decode(own_calls)) if own_calls else (),
+        Raw(extra.encode()) if extra else None,
+    )
+
+
+# --- taking over ---------------------------------------------------------------------------------------
+
+
+def imported(tx: Transaction, owner: str, origin: str, names: Sequence[str]) -> Mapping[str, Imported]:
+    found = {}
+    for name in names:
+        row = tx.one(Q.import_mark, owner=owner, origin=origin, name=name)
+        if row is not None:
+            *columns, last_seq, tip, holder = row
+            stand = None if tip is None else Stand(last_seq, tip)
+            found[name] = Imported(name, *columns, stand, holder is not None)
+    return found
+
+
+def message_from(tx: Transaction, conversation_id: str, origin: str) -> int | None:
+    row = tx.one(Q.message_by_origin, conversation=conversation_id, origin=origin)
+    return row[0] if row else None
+
+
+def import_part(tx: Transaction, part: Part) -> None:
+    conversation = part.conversation
+    sessions = [each for each in part.records if isinstance(each, SessionRecord)]
+    messages = [each for each in part.records if isinstance(each, MessageRecord)]
+    turns = [each for each in part.records if isinstance(each, TurnRecord)]
+    aliases = (*conversation.aliases, *part.aliases) if part.behind is None else part.aliases
+    _check(part, sessions, messages)
+    _require_names(tx, conversation, aliases)
+    for turn in turns:
+        response = turn.response.id if turn.response else None
+        if tx.one(Q.taken_turn, id=turn.id, response=response) is not None:
+            raise Conflict(f"turn {turn.id} of {conversation.id} is there already, in another conversation")
+    last_seq = messages[-1].seq if messages else part.behind.last_seq if part.behind else 0
+    if part.behind is None:
+        _begin(tx, part, sessions[-1].id, last_seq)
+    else:
+        tip = sessions[-1].id if sessions else part.behind.tip_id
+        _grow(tx, part, part.behind, tip, last_seq)
+    for alias in aliases:
+        tx.run(
+            Q.import_alias,
+            owner=conversation.owner,
+            alias=alias.name,
+            conversation=conversation.id,
+            session=alias.session_id,
+            created_at=to_stamp(alias.created_at),
+        )
+    for session in sessions:
+        _insert_session(tx, conversation, session)
+    for turn in turns:
+        _insert_turn(tx, conversation, turn)
+    tx.run_many(Q.import_message, (_message_values(conversation.id, message) for message in messages))
+    for session_id, last in {message.session_id: message.seq for message in messages}.items():
+        tx.run(Q.extend_session, id=session_id, last_seq=last)
+    for exclusion in part.records:
+        if isinstance(exclusion, ExclusionRecord):
+            tx.run(
+                Q.import_exclusion,
+                conversation=conversation.id,
+                seq=exclusion.seq,
+                reason=exclusion.reason,
+                created_at=to_stamp(exclusion.created_at),
+            )
+    for mark in part.marks:
+        tx.run(
+            Q.mark_import,
+            owner=conversation.owner,
+            origin=part.origin,
+            name=mark.name,
+            conversation=conversation.id,
+            session=mark.session_id,
+            last_row=mark.last_row,
+            last_seq=last_seq,
+            now=tx.now,
+        )
+    tx.event(
+        EventType.CONVERSATION_IMPORTED,
+        conversation.owner,
+        conversation.id,
+        origin=part.origin,
+        sessions=len(sessions),
+        messages=len(messages),
+    )
+
+
+def _begin(tx: Transaction, part: Part, tip: str, last_seq: int) -> None:
+    given = part.conversation
+    whole = last_seq == given.last_seq
+    tx.run(
+        Q.import_conversation,
+        id=given.id,
+        owner=given.owner,
+        key=given.key,
+        title=given.title,
+        source=given.source,
+        tip=tip,
+        last_seq=last_seq,
+        forked_from=given.forked_from,
+        anonymous=given.anonymous,
+        history=given.history if whole else None,
+        metadata=to_json(given.metadata) if given.metadata else None,
+        created_at=to_stamp(given.created_at),
+    )
+
+
+def _grow(tx: Transaction, part: Part, behind: Stand, tip: str, last_seq: int) -> None:
+    given = part.conversation
+    grown = tx.one(
+        Q.grow_conversation,
+        id=given.id,
+        owner=given.owner,
+        tip=tip,
+        last_seq=last_seq,
+        history=given.history if last_seq == given.last_seq else None,
+        seen_seq=behind.last_seq,
+        seen_tip=behind.tip_id,
+    )
+    if grown is None:
+        raise Conflict(f"{given.id} has gone on meanwhile; nothing was added to it")
+
+
+def _require_names(tx: Transaction, given: ConversationRecord, aliases: Sequence[AliasRecord]) -> None:
+    """Its id, key and other names must be free, or its own already."""
+    known = tx.one(Q.conversation_by_id, id=given.id, owner=None)
+    if given.key is not None:
+        row = tx.one(Q.place_by_key, owner=given.owner, key=given.key)
+        if row is not None and row[1] != given.id:
+            raise Conflict(
+                f"the key {given.key!r} already leads to {row[1]}",
+            )
+    for alias in aliases:
+        row = tx.one(Q.conversation_by_alias, owner=given.owner, id=alias.name)
+        if row is not None and row[0] != given.id:
+            raise Conflict(f"the name {alias.name!r} already leads to {row[0]}")
+    if known is not None and known[1] != given.owner:
+        raise Conflict(f"{given.id} is there already")
+
+
+def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[MessageRecord]) -> None:
+    """Whatever a file says, what is written must keep the store's promises."""
+    given = part.conversation
+    check_name("an owner", given.owner)
+    check_name("a source", given.source)
+    for what, name in (("a key", given.key), ("a title", given.title)):
+        if name is not None:
+            check_name(what, name)
+    check_metadata(given.metadata or {})
+    if not given.id.startswith("conv_"):
+        raise BadInput(f"{given.id!r} is no id of a conversation")
+    for alias in (*given.aliases, *part.aliases):
+        check_name("an alias", alias.name)
+        if is_ours(alias.name):
+            raise BadInput(f"{alias.name!r} has the form of our own ids and cannot be an alias")
+    seen = part.behind.last_seq if part.behind else 0
+    for number, message in enumerate(messages, seen + 1):
+        if message.seq != number:
+            raise BadInput(f"{given.id}: message {number} is missing, {message.seq} comes instead")
+        if message.role not in ROLES or message.status not in set(MessageStatus):
+            raise BadInput(f"{given.id}: message {number} is {message.role!r}, {message.status!r}")
+    if part.behind is None and not sessions:
+        raise BadInput(f"{given.id} has no session")
+    for session in sessions:
+        if not session.id.startswith("sess_"):
+            raise BadInput(f"{session.id!r} is no id of a session")
+        if (session.ended_at is None) != (session.end_reason is None):
+            raise BadInput(f"{session.id} has an end without a reason, or a reason without an end")
+        if session.edge is not None and session.edge not in set(Edge):
+            raise BadInput(f"{session.id}: {session.edge!r} is no edge")
+        try:
+            View.decode(bytes(session.view).decode())
+        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            raise BadInput(f"{session.id} has a view that cannot be read: {error}") from error
+    if any(session.ended_at is None for session in sessions[:-1]):
+        raise BadInput(f"{given.id} has an open session before its newest")
+
+
+def _insert_session(tx: Transaction, given: ConversationRecord, session: SessionRecord) -> None:
+    since = session.fresh_since or session.opened_at
+    due = next_due(tx, session.source, since, session.last_activity_at) if session.ended_at is None else None
+    tx.run(
+        Q.import_session,
+        id=session.id,
+        conversation=given.id,
+        owner=given.owner,
+        ordinal=session.ordinal,
+        edge=session.edge,
+        parent=session.parent_id,
+        source=check_name("a source", session.source),
+        opened_at=to_stamp(session.opened_at),
+        last_activity_at=to_stamp(session.last_activity_at),
+        next_due_at=due,
+        dated_by=tx.policies.stamp if session.ended_at is None else None,
+        ended_at=_stamp(session.ended_at),
+        end_reason=session.end_reason,
+        model=session.model,
+        input_tokens=session.input_tokens,
+        output_tokens=session.output_tokens,
+        first_seq=session.first_seq,
+        last_seq=None if session.ended_at is None else session.first_seq - 1,
+        view=bytes(session.view).decode(),
+        fresh_by=session.fresh_by,
+        fresh_since=_stamp(session.fresh_since),
+    )
+
+
+def _insert_turn(tx: Transaction, given: ConversationRecord, turn: TurnRecord) -> None:
+    if turn.status not in set(TurnStatus) or turn.status == TurnStatus.RUNNING:
+        raise BadInput(f"{turn.id} is {turn.status!r}")
+    tx.run(
+        Q.import_turn,
+        id=turn.id,
+        conversation=given.id,
+        session=turn.session_id,
+        owner=given.owner,
+        status=turn.status,
+        node=turn.node_id,
+        attempt=turn.attempt,
+        first_seq=turn.first_seq,
+        started_at=to_stamp(turn.started_at),
+        ended_at=to_stamp(turn.ended_at),
+        model=turn.model,
+        error=turn.error,
+        usage=None if turn.usage is None else bytes(turn.usage).decode(),
+        response_id=turn.response_id,
+        answer=turn.answer,
+    )
+    if (asked := turn.request) is not None:
+        tx.run(
+            Q.import_request,
+            turn=turn.id,
+            owner=given.owner,
+            route=asked.route,
+            key=asked.key,
+            body_hash=asked.body_hash,
+            created_at=to_stamp(asked.created_at),
+        )
+    if (named := turn.response) is not None:
+        tx.run(
+            Q.import_response,
+            id=named.id,
+            owner=given.owner,
+            turn=turn.id,
+            previous=named.previous_id,
+            background=named.background,
+            brought=named.brought,
+            request=named.request,
+            created_at=to_stamp(named.created_at),
+        )
+
+
+def _message_values(conversation_id: str, message: MessageRecord) -> dict[str, Any]:
+    return {
+        "conversation": conversation_id,
+        "seq": message.seq,
+        "session": message.session_id,
+        "turn": message.turn_id,
+        "role": message.role,
+        "status": message.status,
+        "calls": to_json(message.calls) if message.calls else None,
+        "answers": message.answers,
+        "created_at": to_stamp(message.created_at),
+        "deleted_at": _stamp(message.deleted_at),
+        "origin": message.origin,
+        "gaps": to_json(message.gaps) if message.gaps else None,
+        "body": b"" if message.body is None else bytes(message.body),
+        "inner": message.inner,
+        "own_calls": to_json(message.own_calls) if message.own_calls else None,
+        "extra": None if message.extra is None else bytes(message.extra).decode(),
+    }
+
+
+def _stamp(time: datetime | None) -> int | None:
+    return None if time is None else to_stamp(time)

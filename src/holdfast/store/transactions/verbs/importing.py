@@ -1,0 +1,38 @@
+"""Giving conversations away whole, and taking them over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ....domain.records import ConversationRecord, Imported, MessageRecord, Part, Record
+from .. import importing
+from .base import Verbs
+
+
+class ImportingVerbs(Verbs):
+    """`store.promises.importing.Carries`, kept."""
+
+    async def conversation_ids(
+        self, owner: str | None, *, after: int = 0, limit: int = 100
+    ) -> list[tuple[int, str]]:
+        return await self._read(lambda tx: importing.conversation_ids(tx, owner, after, limit))
+
+    async def record(
+        self, owner: str | None, conversation_id: str
+    ) -> tuple[ConversationRecord, Sequence[Record]]:
+        return await self._read(lambda tx: importing.record(tx, owner, conversation_id))
+
+    async def message_records(
+        self, conversation_id: str, *, first: int, last: int, limit: int = 500
+    ) -> list[MessageRecord]:
+        return await self._read(lambda tx: importing.message_records(tx, conversation_id, first, last, limit))
+
+    async def imported(self, owner: str, origin: str, names: Sequence[str]) -> Mapping[str, Imported]:
+        return await self._read(lambda tx: importing.imported(tx, owner, origin, names))
+
+    async def import_part(self, part: Part) -> None:
+        await self._write(lambda tx: importing.import_part(tx, part))
+        self.start_indexing()
+
+    async def message_from(self, conversation_id: str, origin: str) -> int | None:
+        return await self._read(lambda tx: importing.message_from(tx, conversation_id, origin))
