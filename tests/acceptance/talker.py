@@ -30,6 +30,8 @@ class Talker:
         """Set when a request has come."""
         self.closing = threading.Event()
         self.lines: queue.Queue[object] = queue.Queue()
+        self.answering: set[int] = set()
+        """Requests under way: whoever is told the next words. One that was given up stays for a moment."""
         talker = self
 
         class Handler(_Handler):
@@ -94,6 +96,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(200, {"object": "list", "data": [{"id": "talker", "object": "model"}]})
 
     def do_POST(self) -> None:
+        self.talker.answering.add(id(self))
+        try:
+            self._answer()
+        finally:
+            self.talker.answering.discard(id(self))
+
+    def _answer(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.talker.requests.append(json.loads(body))
         self.talker.asked.set()

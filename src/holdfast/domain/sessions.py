@@ -10,6 +10,7 @@ turn is running and its node lives), `idle`, or `orphaned` (its node is dead, no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -152,3 +153,15 @@ def opening_after(tip: Session, last_seq: int, *, due: bool = False) -> Opening 
 def opening_from(session: Session, last_seq: int) -> Opening:
     """Resume this very session: what it saw when it ended, then whatever is said next."""
     return Opening(Edge.RESUME, session.id, session.view.closed_at(session.last_seq).continued_at(last_seq))
+
+
+def continued_by(line: Sequence[Session], session_id: str) -> Session:
+    """The newest session of the line that goes on with what this one showed: itself, if the conversation has
+    begun afresh since. `line` is the whole of it, oldest first."""
+    found = next(session for session in line if session.id == session_id)
+    goes_on = {found.id}
+    for later in line:
+        if later.parent_id in goes_on and later.edge in (Edge.RESUME, Edge.COMPACTION):
+            goes_on.add(later.id)
+            found = later
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 from . import (
     about,
     care,
+    chat,
     env,
     keys,
     liveness,
@@ -25,6 +26,7 @@ from .tree import keys as keys_group
 
 FILES = (
     serve,
+    chat,
     run,
     sessions_listing,
     sessions_reading,

@@ -72,18 +72,26 @@ class Invocation:
         return self.owner_name == EVERYBODY
 
     @property
-    def location(self) -> Path:
-        """The store's file."""
-        from ...settings import database_path
+    def location(self) -> str:
+        """Where the store is, for people."""
+        from ...settings import store_location
 
-        return database_path(self.settings.store.url).absolute()
+        return store_location(self.settings.store.url)
+
+    @property
+    def exists(self) -> bool:
+        """Is there a store? Of a database server that is known when it is asked, so it counts as one."""
+        from ...settings import database_path, is_postgres
+
+        url = self.settings.store.url
+        return is_postgres(url) or database_path(url).exists()
 
     # --- the store ---------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def reading(self, *, quiet: bool = False) -> AsyncIterator[Opened | None]:
         """The store, swept, without becoming a node; None if there is none yet: reading makes nothing."""
-        if not self.location.exists():
+        if not self.exists:
             self.start_logging()
             yield None
             return
@@ -114,8 +122,11 @@ class Invocation:
             yield opened
 
     @asynccontextmanager
-    async def node(self, *, existing: bool = False, quiet: bool = False) -> AsyncIterator[Holdfast]:
+    async def node(
+        self, *, existing: bool = False, quiet: bool = False, stays: bool = False
+    ) -> AsyncIterator[Holdfast]:
         """This process as a node; leaving the block ends what it holds. `existing`: the store must be there.
+        `stays`: it is no matter of a moment, so it goes on sweeping and looks after background processes.
 
         Neither joining nor leaving is cut short by a signal: a half-open store would have nobody to close it.
         """
@@ -125,13 +136,14 @@ class Invocation:
         from ...runtime.cancellation import finished
 
         self.start_logging()
-        if existing and not self.location.exists():
+        if existing and not self.exists:
             raise self.nothing_yet()
         owner = self.owner or DEFAULT_OWNER
-        node = Holdfast(self.settings, owner=owner, kind=NodeKind.CLI, sweep=False, catch_signals=False)
+        node = Holdfast(self.settings, owner=owner, kind=NodeKind.CLI, sweep=stays, catch_signals=False)
         try:
             await finished(node.start())
-            await sweep(node.reaper, node.resetter, quiet=quiet)
+            if not stays:
+                await sweep(node.reaper, node.resetter, quiet=quiet)
             yield node
         finally:
             await finished(node.stop())

@@ -74,7 +74,7 @@ async def ps(
         elif not found:
             note("no session has started a process" if id_or_key is None else "it has started no process")
         else:
-            _table(invocation, found, now)
+            show_processes(invocation, found, now)
             if page.has_more:
                 note(f"there are more: {invocation.command('ps', '--after', found[-1].id)}")
 
@@ -100,7 +100,7 @@ def _object(invocation: Invocation, process: Process, now: datetime) -> Object:
     return objects.process(process, active, with_owner=invocation.of_everybody)
 
 
-def _table(invocation: Invocation, found: list[Process], now: datetime) -> None:
+def show_processes(invocation: Invocation, found: list[Process], now: datetime) -> None:
     from ...domain.processes import shown
     from .output import Column, state, table, wide
     from .words import ago

@@ -13,7 +13,7 @@ HELP_OPTIONS = ["--help", "-h"]
 
 
 ORDER = (
-    *("serve", "run", "env", "keys", "sessions", "why", "ps", "logs", "stop", "pin"),
+    *("serve", "chat", "run", "env", "keys", "sessions", "why", "ps", "logs", "stop", "pin"),
     *("sweep", "nodes", "doctor", "backup", "config", "version"),
     *("list", "show", "messages", "turns", "lineage", "stats", "search"),
     *("end", "cancel", "resume", "fork", "delete"),
