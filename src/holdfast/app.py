@@ -16,9 +16,12 @@ import os
 from collections.abc import AsyncIterator, Generator, Mapping
 from dataclasses import fields
 from datetime import timedelta
+from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 from .domain.conversations import Address
 from .domain.events import Event
@@ -27,7 +30,7 @@ from .domain.nodes import BeatWatch, NodeKind
 from .domain.processes import ProcessLimits
 from .domain.resets import DEFAULT, ResetMode, ResetPolicies, ResetPolicy
 from .domain.sessions import EndReason
-from .errors import BadInput, StoreError
+from .errors import BadInput, StoreError, StoreUnusable
 from .handles import LiveSession, Workshop
 from .platforms import timezone
 from .runtime.lease_keeper import LeaseKeeper
@@ -41,7 +44,7 @@ from .runtime.signals import ExitSignals
 from .runtime.supervisor import Supervisor
 from .runtime.sweeper import Sweeper
 from .runtime.tools.choose import toolbox_of
-from .settings import Settings, database_path, is_variable, load
+from .settings import Settings, database_path, home, is_postgres, is_variable, load, without_password
 from .store.base import Retention, Store
 
 log = logging.getLogger(__name__)
@@ -110,8 +113,14 @@ def process_limits_of(settings: Settings) -> ProcessLimits:
 
 
 def processes_directory(settings: Settings) -> Path:
-    """Where the shims of background processes keep their records and logs: beside the database."""
-    database = database_path(settings.store.url).absolute()
+    """Where the shims of background processes keep their records and logs: beside the database; if that is
+    elsewhere, in this machine's home, apart for each database, whoever logs in there."""
+    url = settings.store.url
+    if is_postgres(url):
+        database_of = urlsplit(without_password(url))
+        place = f"{database_of.hostname}:{database_of.port}{database_of.path}?{database_of.query}"
+        return home().absolute() / f"postgresql-{sha256(place.encode()).hexdigest()[:12]}.processes"
+    database = database_path(url).absolute()
     return database.with_name(f"{database.name}.processes")
 
 
@@ -119,12 +128,19 @@ def command_environment(settings: Settings, kind: NodeKind) -> Mapping[str, str]
     """What commands find in their environment: this program's; where others or a model may start them,
     without its keys."""
     shared = kind is NodeKind.SERVER or settings.agent.tools
-    hidden = {"HOLDFAST_API_KEY", "OPENAI_API_KEY", settings.model.api_key_env} if shared else set()
+    secrets = {"HOLDFAST_API_KEY", "OPENAI_API_KEY", "HOLDFAST_STORE__URL", "PGPASSWORD"}
+    hidden = {*secrets, settings.model.api_key_env} if shared else set()
     return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
 async def open_store(settings: Settings) -> Store:
     """The store that the settings mean. Engines are imported when they are used."""
+    if is_postgres(settings.store.url):
+        if find_spec("psycopg") is None:
+            raise StoreUnusable("a PostgreSQL store needs one more package: pip install 'holdfast[postgres]'")
+        from .store.postgres.engine import open_store as open_postgres
+
+        return await open_postgres(settings.store.url, policies=policies_of(settings))
     from .store.sqlite.engine import open_store as open_sqlite
 
     return await open_sqlite(database_path(settings.store.url), policies=policies_of(settings))

@@ -26,15 +26,16 @@ SMALLEST_WINDOW = 256  # tokens; with less there is no room for a question and i
 _NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY", "HOLDFAST_DEMO"}
 _ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
 _WEBHOOK = re.compile(r"https?://[^/\s]+(/\S*)?")
+_PASSWORD = re.compile(r"(?<=^)(\w+://[^:/?#@]*):[^@]*@|(?<=[?&])(password)=[^&#]*")
 _HOST = re.compile(r"[^/?#@\s:*]+|\[[0-9a-fA-F:.]+\]")
 
 
 def _setting(default: Any, meaning: str, **limits: Any) -> Any:
-    """A setting of its default's type: text, a number, a whole number, a list of texts, a table of numbers.
+    """A setting of its default's type: text, a number, a whole number, yes or no, a list of texts, a table of
+    numbers.
 
     Limits: `at_least`, `at_most`, `above`, `or_zero` for numbers, also a table's; `choices`, `not_empty` for
-    texts; `shape`, `such_as` for texts and for each text of a list, and `not_yet` for the latter; `zone` for
-    the name of a time zone.
+    texts; `shape`, `such_as` for texts and for each text of a list; `zone` for the name of a time zone.
     """
     metadata = {"meaning": meaning, **limits}
     if isinstance(default, dict):
@@ -44,7 +45,11 @@ def _setting(default: Any, meaning: str, **limits: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    url: str = _setting("", "empty: holdfast.db in the home; or sqlite:///path (relative to where you are)")
+    url: str = _setting(
+        "",
+        "empty: holdfast.db in the home; sqlite:///path (relative to where you are); "
+        "or postgresql://user@host/database",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,6 @@ class AgentSettings:
         "what the server may do for a model or a client whose key allows it; empty: nothing",
         shape=re.compile("|".join(TOOLS)),
         such_as=" or ".join(TOOLS),
-        not_yet=("memory",),
     )
     max_steps: int = _setting(50, "how often the model may be asked within one turn", at_least=1)
     search: str = _setting(
@@ -147,6 +151,34 @@ class ProcessSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MemorySettings:
+    flush: bool = _setting(
+        True, "is what is worth remembering of an ended session kept? With the local model: no, unless said"
+    )
+    min_messages: int = _setting(4, "a session with fewer messages is too short to be flushed", at_least=1)
+    concurrency: int = _setting(4, "how many flushes run at once, over all nodes", at_least=1)
+    per_minute: int = _setting(30, "how many flushes are attempted in a minute, over all nodes", at_least=1)
+    max_attempts: int = _setting(5, "a flush that failed this often is given up, visibly", at_least=1)
+    retry_seconds: float = _setting(
+        5.0, "how long after a failed flush it is tried again, doubled at each attempt", above=0, at_most=3600
+    )
+    model: str = _setting("", "the model that is asked; empty: [model] name")
+    prompt: str = _setting("", "what it is told to do; empty: our own words")
+    webhook: str = _setting(
+        "",
+        "sessions are flushed to this address instead of the model; empty: to the model",
+        shape=_WEBHOOK,
+        such_as="https://example.com/hook",
+    )
+    recall: str = _setting(
+        "key",
+        "which memories a session is given: those of its conversation, or all of its owner's, or none",
+        choices=("key", "owner", "none"),
+    )
+    recall_chars: int = _setting(4000, "how many characters of memories it is given at most", at_least=200)
+
+
+@dataclass(frozen=True, slots=True)
 class NotifySettings:
     webhook: str = _setting(
         "",
@@ -185,6 +217,7 @@ class Settings:
     agent: AgentSettings = field(default_factory=AgentSettings)
     reset: ResetSettings = field(default_factory=ResetSettings)
     processes: ProcessSettings = field(default_factory=ProcessSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
@@ -331,6 +364,8 @@ def _convert(value: Any, setting: Field[Any], where: str) -> Any:
     """A value of the setting's type, or BadSetting saying what it should be."""
     limits = setting.metadata
     match default_of(setting):
+        case bool():
+            return _flag(value, where)
         case int() | float() as default:
             return _number(value, type(default), limits, where)
         case tuple():
@@ -361,6 +396,15 @@ def _number(value: Any, kind: type[Any], limits: Mapping[str, Any], where: str) 
         zero = "0 or " if limits.get("or_zero") else ""
         raise BadSetting(f"{where} must be {zero}{allowed or 'finite'}, not {value}")
     return number
+
+
+def _flag(value: Any, where: str) -> bool:
+    """Yes or no; in the environment, as a word."""
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if not isinstance(value, bool):
+        raise BadSetting(f"{where} must be true or false, not {value!r}")
+    return value
 
 
 def _text(value: Any, limits: Mapping[str, Any], where: str) -> str:
@@ -395,8 +439,6 @@ def _texts(value: Any, limits: Mapping[str, Any], where: str) -> tuple[str, ...]
     if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
         raise BadSetting(f"{where} must be a list of texts, not {value!r}")
     for part in value:
-        if part in limits.get("not_yet", ()):
-            raise BadSetting(f"{where} has {part!r}, which this version of holdfast does not have yet")
         if "shape" in limits and not limits["shape"].fullmatch(part):
             raise BadSetting(f"{where} has {part!r}; each must look like {limits['such_as']}")
     return tuple(value)
@@ -413,15 +455,36 @@ def _table(value: Any, limits: Mapping[str, Any], where: str) -> dict[str, int]:
     return {name: _number(number, int, limits, f"{where}.{name}") for name, number in table.items()}
 
 
+def is_postgres(url: str) -> bool:
+    """Does a store URL mean a PostgreSQL database? Otherwise it means a SQLite file."""
+    return url.startswith(("postgresql://", "postgres://"))
+
+
+def without_password(url: str) -> str:
+    """A store URL as anybody may see it."""
+    return _PASSWORD.sub(lambda found: f"{found[1]}@" if found[1] else f"{found[2]}=***", url)
+
+
+def store_location(url: str) -> str:
+    """Where a store is, for people."""
+    return without_password(url) if is_postgres(url) else str(database_path(url).absolute())
+
+
 def database_path(url: str, environment: Mapping[str, str] = os.environ) -> Path:
     """The SQLite file a store URL means; empty: the home's."""
     if not url:
         return home(environment) / "holdfast.db"
     scheme, separator, rest = url.partition("://")
     if not separator:
-        raise BadSetting(f"a store URL looks like sqlite:///path/to/file.db, not {url!r}")
+        raise BadSetting(
+            "a store URL looks like sqlite:///path/to/file.db or postgresql://user@host/database, "
+            f"not {url!r}"
+        )
     if scheme != "sqlite":
-        raise BadSetting(f"there is no store engine for {scheme!r}; use sqlite:///path/to/file.db")
+        raise BadSetting(
+            f"there is no store engine for {scheme!r}; use sqlite:///path/to/file.db or "
+            "postgresql://user@host/database"
+        )
     path = rest.removeprefix("/") if rest.startswith("/") else ""
     if not path or path == ":memory:":
         raise BadSetting(f"{url!r} names no file; use sqlite:///relative.db or sqlite:////absolute.db")
