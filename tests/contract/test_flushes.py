@@ -3,11 +3,11 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import MOST_INTERRUPTIONS, WAIT, Flush, FlushState
-from holdfast.domain.messages import Message
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Session
 from holdfast.errors import Conflict, NotFound
@@ -37,8 +37,8 @@ async def claim(store: Store, node: Node, together: int = 10, per_minute: int = 
 
 async def read(store: Store, session_id: str) -> list[Any]:
     """What the flush of this session would read."""
-    parts = (await store.flush_input(session_id)).parts
-    return [part.content()["content"] if isinstance(part, Message) else part for part in parts]
+    entries = (await store.flush_input(session_id)).entries
+    return [entry.summary or msgspec.json.decode(entry.bodies[0])["content"] for entry in entries]
 
 
 # --- scheduling ------------------------------------------------------------------------------------------

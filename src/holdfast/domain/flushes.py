@@ -16,12 +16,11 @@ that on to the session that continues it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .messages import Message
+from .compaction import Entry
 from .sessions import EndReason, Session
 from .views import Part, Range, Summary, View
 
@@ -98,7 +97,7 @@ class FlushInput:
     """What a flush reads: summaries of compacted parts, and messages since the last flush, in order."""
 
     session: Session
-    parts: tuple[str | Message, ...]
+    entries: tuple[Entry, ...]
 
 
 def scheduled_at(rules: FlushRules | None, reason: str, now: datetime) -> datetime | None:
@@ -145,34 +144,3 @@ def backlog_line(sessions: int, per_minute: int) -> str:
         f"{sessions:,} sessions become due; about {span} at {per_minute} a minute; "
         "`holdfast memories skip --before DATE`"
     )
-
-
-def transcript(parts: Sequence[str | Message], limit: int) -> str:
-    """What was said, for the model to read: one line of who, then what. Longer than `limit` characters: its
-    beginning and its end, the end being the larger part."""
-    said = []
-    for part in parts:
-        if isinstance(part, str):
-            said.append(f"[Summary of what was said before]\n{part}")
-        elif text := _text(part):
-            said.append(f"{part.role}: {text}")
-    whole = "\n\n".join(said)
-    if len(whole) <= limit:
-        return whole
-    head, tail = limit // 4, limit - limit // 4
-    return f"{whole[:head]}\n\n[… {len(whole) - limit:,} characters left out …]\n\n{whole[-tail:]}"
-
-
-def _text(message: Message) -> str:
-    content = message.content().get("content")
-    if isinstance(content, str):
-        return content.strip()
-    if not isinstance(content, list):
-        return ""
-    pieces = [
-        str(piece.get("text") or f"[{piece.get('type', 'something')}]")
-        if isinstance(piece, dict)
-        else str(piece)
-        for piece in content
-    ]
-    return "\n".join(piece for piece in pieces if piece).strip()

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from ...domain.compaction import Entry
+from ...domain.contexts import summary_body
 from ...domain.events import EventType
 from ...domain.flushes import (
     LONGEST_ERROR,
@@ -21,7 +23,6 @@ from ...domain.flushes import (
     unread,
 )
 from ...domain.memories import MemoryOrigin
-from ...domain.messages import Message
 from ...domain.names import storable
 from ...domain.sessions import Edge, Session
 from ...domain.views import Summary
@@ -172,14 +173,16 @@ def _count(tx: Transaction, statement: str) -> int:
 
 def read_input(tx: Transaction, session_id: str) -> FlushInput:
     flush, session = flush_of(tx, None, session_id), session_of(tx, None, session_id)
-    parts: list[str | Message] = []
+    entries: list[Entry] = []
     for part in unread(session.view, flush.after_seq, flush.last_seq):
         if isinstance(part, Summary):
-            parts.append(part.text)
+            body = summary_body(part.text)
+            entries.append(Entry(part.first, part.last, "user", (body,), summary=part.text))
             continue
         span = {"first": part.first, "last": part.last, "limit": ALL}
-        parts += map(to_message, tx.all(Q.shown_forward, conversation=session.conversation_id, **span))
-    return FlushInput(session, tuple(parts))
+        said = map(to_message, tx.all(Q.shown_forward, conversation=session.conversation_id, **span))
+        entries += [Entry(each.seq, each.seq, each.role, (each.body,)) for each in said]
+    return FlushInput(session, tuple(entries))
 
 
 def finish(tx: Transaction, claimed: Flush, text: str | None) -> bool:
