@@ -3,7 +3,7 @@
 Each record is one line of an export, in this order: the conversation, then each of its sessions followed by
 that session's turns and messages, then what else hangs on the conversation. Ids, numbers and times are kept.
 A body is the JSON it was stored as. What belongs to a process and not to the conversation (leases, drafts,
-events, background processes, flushes that wait) is not carried.
+events, notices, background processes, flushes that wait) is not carried.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class SessionRecord(Struct, frozen=True, tag="session", tag_field="record"):
     view: Raw
     fresh_by: str | None = None
     fresh_since: datetime | None = None
+    flushed_seq: int = 0
 
 
 class RequestRecord(Struct, frozen=True):
@@ -134,7 +135,17 @@ class ExclusionRecord(Struct, frozen=True, tag="exclusion", tag_field="record"):
     created_at: datetime
 
 
-Record = ConversationRecord | SessionRecord | TurnRecord | MessageRecord | ExclusionRecord
+class MemoryRecord(Struct, frozen=True, tag="memory", tag_field="record"):
+    id: str
+    session_id: str | None
+    origin: str
+    text: str
+    created_at: datetime
+    edited_at: datetime | None = None
+
+
+Hanging = SessionRecord | TurnRecord | MessageRecord | ExclusionRecord | MemoryRecord
+Record = ConversationRecord | Hanging
 Line = Begin | Record | End
 
 encode_line = msgspec.json.Encoder().encode
@@ -166,7 +177,7 @@ class Part:
 
     origin: str
     conversation: ConversationRecord
-    records: tuple[SessionRecord | TurnRecord | MessageRecord | ExclusionRecord, ...]
+    records: tuple[Hanging, ...]
     marks: tuple[Mark, ...] = ()
     behind: Stand | None = None
     """None: it is new here. Else it must stand exactly so, and what comes goes behind that."""

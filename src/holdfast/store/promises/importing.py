@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ...domain.records import ConversationRecord, Imported, MessageRecord, Part, Record
+from ...domain.records import ConversationRecord, Hanging, Imported, MessageRecord, Part
 
 
 class Carries(Protocol):
@@ -19,7 +19,7 @@ class Carries(Protocol):
 
     async def record(
         self, owner: str | None, conversation_id: str
-    ) -> tuple[ConversationRecord, Sequence[Record]]:
+    ) -> tuple[ConversationRecord, Sequence[Hanging]]:
         """A conversation and all that hangs on it but its messages, as of one moment. A turn that is running
         is given as interrupted: a copy of it will not go on."""
         ...

@@ -24,10 +24,11 @@ from ...domain.records import (
     AliasRecord,
     ConversationRecord,
     ExclusionRecord,
+    Hanging,
     Imported,
+    MemoryRecord,
     MessageRecord,
     Part,
-    Record,
     RequestRecord,
     ResponseRecord,
     SessionRecord,
@@ -51,7 +52,7 @@ def conversation_ids(tx: Transaction, owner: str | None, after: int, limit: int)
 
 def record(
     tx: Transaction, owner: str | None, conversation_id: str
-) -> tuple[ConversationRecord, Sequence[Record]]:
+) -> tuple[ConversationRecord, Sequence[Hanging]]:
     row = tx.one(Q.conversation_record, id=conversation_id, owner=owner)
     if row is None:
         raise NotFound("conversation", conversation_id)
@@ -73,24 +74,26 @@ def record(
     return conversation, list(_hanging_on(tx, conversation_id))
 
 
-def _hanging_on(tx: Transaction, conversation_id: str) -> Iterator[Record]:
+def _hanging_on(tx: Transaction, conversation_id: str) -> Iterator[Hanging]:
     for row in tx.all(Q.session_records, conversation=conversation_id):
         yield _session_record(row)
     for row in tx.all(Q.turn_records, conversation=conversation_id):
         yield _turn_record(row, to_time(tx.now))
     for seq, reason, at in tx.all(Q.exclusion_records, conversation=conversation_id):
         yield ExclusionRecord(seq, reason, to_time(at))
+    for *columns, made_at, edited_at in tx.all(Q.memory_records, conversation=conversation_id):
+        yield MemoryRecord(*columns, to_time(made_at), to_time_or_none(edited_at))
 
 
 def _session_record(row: Row) -> SessionRecord:
     (
         id_, ordinal, edge, parent, source, opened_at, last_activity_at, ended_at, end_reason, model,
-        input_tokens, output_tokens, first_seq, view, fresh_by, fresh_since,
+        input_tokens, output_tokens, first_seq, view, fresh_by, fresh_since, flushed_seq,
     ) = row  # fmt: skip
     return SessionRecord(
         id_, ordinal, edge, parent, source, to_time(opened_at), to_time(last_activity_at),
         to_time_or_none(ended_at), end_reason, model, input_tokens, output_tokens, first_seq,
-        Raw(view.encode()), fresh_by, to_time_or_none(fresh_since),
+        Raw(view.encode()), fresh_by, to_time_or_none(fresh_since), flushed_seq,
     )  # fmt: skip
 
 
@@ -210,27 +213,8 @@ def import_part(tx: Transaction, part: Part) -> None:
     tx.run_many(Q.import_message, (_message_values(conversation.id, message) for message in messages))
     for session_id, last in {message.session_id: message.seq for message in messages}.items():
         tx.run(Q.extend_session, id=session_id, last_seq=last)
-    for exclusion in part.records:
-        if isinstance(exclusion, ExclusionRecord):
-            tx.run(
-                Q.import_exclusion,
-                conversation=conversation.id,
-                seq=exclusion.seq,
-                reason=exclusion.reason,
-                created_at=to_stamp(exclusion.created_at),
-            )
-    for mark in part.marks:
-        tx.run(
-            Q.mark_import,
-            owner=conversation.owner,
-            origin=part.origin,
-            name=mark.name,
-            conversation=conversation.id,
-            session=mark.session_id,
-            last_row=mark.last_row,
-            last_seq=last_seq,
-            now=tx.now,
-        )
+    _insert_others(tx, part)
+    _mark(tx, part, last_seq)
     tx.event(
         EventType.CONVERSATION_IMPORTED,
         conversation.owner,
@@ -239,6 +223,46 @@ def import_part(tx: Transaction, part: Part) -> None:
         sessions=len(sessions),
         messages=len(messages),
     )
+
+
+def _insert_others(tx: Transaction, part: Part) -> None:
+    conversation = part.conversation
+    for each in part.records:
+        if isinstance(each, ExclusionRecord):
+            tx.run(
+                Q.import_exclusion,
+                conversation=conversation.id,
+                seq=each.seq,
+                reason=each.reason,
+                created_at=to_stamp(each.created_at),
+            )
+        elif isinstance(each, MemoryRecord):
+            tx.run(
+                Q.import_memory,
+                id=each.id,
+                owner=conversation.owner,
+                conversation=conversation.id,
+                session=each.session_id,
+                origin=each.origin,
+                text=each.text,
+                created_at=to_stamp(each.created_at),
+                edited_at=_stamp(each.edited_at),
+            )
+
+
+def _mark(tx: Transaction, part: Part, last_seq: int) -> None:
+    for mark in part.marks:
+        tx.run(
+            Q.mark_import,
+            owner=part.conversation.owner,
+            origin=part.origin,
+            name=mark.name,
+            conversation=part.conversation.id,
+            session=mark.session_id,
+            last_row=mark.last_row,
+            last_seq=last_seq,
+            now=tx.now,
+        )
 
 
 def _begin(tx: Transaction, part: Part, tip: str, last_seq: int) -> None:
@@ -358,6 +382,7 @@ def _insert_session(tx: Transaction, given: ConversationRecord, session: Session
         view=bytes(session.view).decode(),
         fresh_by=session.fresh_by,
         fresh_since=_stamp(session.fresh_since),
+        flushed_seq=session.flushed_seq,
     )
 
 

@@ -28,10 +28,10 @@ VALUES (:owner, :alias, :conversation, :session, :created_at) ON CONFLICT DO NOT
 -- name: import_session
 INSERT INTO sessions (id, conversation, owner, ordinal, edge, parent, source, attached, opened_at, last_activity_at,
                       next_due_at, dated_by, ended_at, end_reason, model, input_tokens, output_tokens, first_seq, last_seq,
-                      view, fresh_by, fresh_since)
+                      view, fresh_by, fresh_since, flushed_seq)
 VALUES (:id, :conversation, :owner, :ordinal, :edge, :parent, :source, 0, :opened_at, :last_activity_at,
         :next_due_at, :dated_by, :ended_at, :end_reason, :model, :input_tokens, :output_tokens, :first_seq, :last_seq,
-        :view, :fresh_by, :fresh_since);
+        :view, :fresh_by, :fresh_since, :flushed_seq);
 
 -- name: extend_session
 -- More of an ended session's messages have come; an open one has no last number.
@@ -80,7 +80,7 @@ SELECT alias, created_at, session FROM aliases WHERE conversation = :conversatio
 
 -- name: session_records
 SELECT id, ordinal, edge, parent, source, opened_at, last_activity_at, ended_at, end_reason, model, input_tokens,
-       output_tokens, first_seq, view, fresh_by, fresh_since
+       output_tokens, first_seq, view, fresh_by, fresh_since, flushed_seq
 FROM sessions WHERE conversation = :conversation ORDER BY ordinal;
 
 -- name: turn_records
@@ -98,6 +98,13 @@ FROM messages WHERE conversation = :conversation AND seq BETWEEN :first AND :las
 
 -- name: exclusion_records
 SELECT seq, reason, created_at FROM exclusions WHERE conversation = :conversation ORDER BY seq;
+
+-- name: import_memory
+INSERT INTO memories (id, owner, conversation, session, origin, text, created_at, edited_at)
+VALUES (:id, :owner, :conversation, :session, :origin, :text, :created_at, :edited_at);
+
+-- name: memory_records
+SELECT id, session, origin, text, created_at, edited_at FROM memories WHERE conversation = :conversation ORDER BY no;
 
 -- name: message_by_origin
 -- The message that was taken over from there.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ....domain.records import ConversationRecord, Imported, MessageRecord, Part, Record
+from ....domain.records import ConversationRecord, Hanging, Imported, MessageRecord, Part
 from .. import importing
 from .base import Verbs
 
@@ -19,7 +19,7 @@ class ImportingVerbs(Verbs):
 
     async def record(
         self, owner: str | None, conversation_id: str
-    ) -> tuple[ConversationRecord, Sequence[Record]]:
+    ) -> tuple[ConversationRecord, Sequence[Hanging]]:
         return await self._read(lambda tx: importing.record(tx, owner, conversation_id))
 
     async def message_records(
