@@ -47,8 +47,14 @@ class Failure(StrEnum):
     SUMMARY_TIMED_OUT = "summary_timed_out"
     SUMMARY_EMPTY = "summary_empty"
     SUMMARY_TOO_LONG = "summary_too_long"
+    COOLING_DOWN = "cooling_down"
     BUSY = "busy"
     OUTDATED = "outdated"
+
+    @property
+    def is_nobodys_fault(self) -> bool:
+        """Did only something come between, so that the next try may well succeed?"""
+        return self in (Failure.BUSY, Failure.OUTDATED)
 
 
 @dataclass(frozen=True, slots=True)

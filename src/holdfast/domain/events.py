@@ -28,6 +28,10 @@ class EventType(StrEnum):
     SESSION_ENDED = "session.ended"
     SESSION_RESET = "session.reset"
     RESET_DEFERRED = "session.reset_deferred"
+    COMPACTION_STARTED = "compaction.started"
+    COMPACTION_COMPLETED = "compaction.completed"
+    COMPACTION_FAILED = "compaction.failed"
+    COMPACTION_PUT_OFF = "compaction.put_off"
     TURN_STARTED = "turn.started"
     TURN_TAKEN_UP = "turn.taken_up"
     TURN_COMPLETED = "turn.completed"
@@ -70,6 +74,13 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.SESSION_ENDED: "a session ended; data: reason",
     EventType.SESSION_RESET: "a session was ended by its policy; data: reason, due_at, reasons, messages",
     EventType.RESET_DEFERRED: "a due reset was put off, or by something else now; data: due_at, holding",
+    EventType.COMPACTION_STARTED: "a context is being compacted; data: why, tokens, window",
+    EventType.COMPACTION_COMPLETED: (
+        "a conversation goes on with a summary of its older messages; data: parent, why, tokens_before, "
+        "tokens_after, messages, model_free"
+    ),
+    EventType.COMPACTION_FAILED: "a context stays as it is; data: why, reason, failures, retry_at",
+    EventType.COMPACTION_PUT_OFF: "something came between; data: why, reason, failures, retry_at",
     EventType.TURN_STARTED: "a message was accepted and is on disk; data: seq, node",
     EventType.TURN_TAKEN_UP: "an unfinished turn was taken up again by a retry; data: attempt, node",
     EventType.TURN_COMPLETED: "the answer is on disk; data: seq",

@@ -70,6 +70,10 @@ class View:
             )
         )
 
+    def tells_beyond(self, last_seq: int) -> bool:
+        """Does a summary tell of what was said after this message?"""
+        return any(isinstance(part, Summary) and part.last > last_seq for part in self.parts)
+
     def continued_at(self, last_seq: int) -> View:
         """A closed view taken up again by a session whose first message is `last_seq + 1`."""
         return View((*self.parts, Range(last_seq + 1)))

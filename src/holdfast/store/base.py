@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from .promises.compacting import Compacts
 from .promises.conversing import Converses
 from .promises.finding import Finds
 from .promises.importing import Carries
@@ -57,7 +58,7 @@ __all__ = [
 ]
 
 
-class Store(Finds, Converses, Takes, Lives, Remembers, Carries, Protocol):
+class Store(Finds, Converses, Takes, Compacts, Lives, Remembers, Carries, Protocol):
     """The durable state of holdfast. See the module's first paragraphs."""
 
     @property

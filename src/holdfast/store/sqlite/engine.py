@@ -26,6 +26,7 @@ from ..transactions import checks
 from ..transactions.contexts import ContextCache
 from ..transactions.rows import to_stamp
 from ..transactions.transaction import NO_RESETS, Transaction
+from ..transactions.verbs.compacting import CompactingVerbs
 from ..transactions.verbs.conversing import ConversingVerbs
 from ..transactions.verbs.finding import FindingVerbs
 from ..transactions.verbs.importing import ImportingVerbs
@@ -61,7 +62,14 @@ def utc_now() -> datetime:
 
 
 class SQLiteStore(
-    FindingVerbs, ConversingVerbs, TurningVerbs, LivingVerbs, RememberingVerbs, ImportingVerbs, OwnVerbs
+    FindingVerbs,
+    ConversingVerbs,
+    TurningVerbs,
+    CompactingVerbs,
+    LivingVerbs,
+    RememberingVerbs,
+    ImportingVerbs,
+    OwnVerbs,
 ):
     """One open store. Made by `open_store`; see `store.base.Store` for what each verb promises."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -128,13 +128,14 @@ def read_context(tx: Transaction, cache: ContextCache, owner: str | None, sessio
 
 def rendering_of(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> Rendering:
     """How a view departs from the stored bytes, without reading them."""
-    return _rendering(tx, conversation_id, view, last_seq)[0]
+    return rendering_with_marks(tx, conversation_id, view, last_seq)[0]
 
 
-def _rendering(
+def rendering_with_marks(
     tx: Transaction, conversation_id: str, view: View, last_seq: int
-) -> tuple[Rendering, set[int]]:
-    """The same, and the numbers that are not shown at all."""
+) -> tuple[Rendering, Mapping[int, Mark], set[int]]:
+    """The same, with the messages that are not simply passed on, by number, and the numbers that are not
+    shown at all."""
     shown = spans(view.parts, last_seq)
     excluded = {seq for (seq,) in tx.all(Q.excluded, conversation=conversation_id)}
     marks: list[Mark] = []
@@ -147,11 +148,11 @@ def _rendering(
             elif seq not in excluded:
                 called = tuple(msgspec.json.decode(calls)) if calls else ()
                 marks.append(Mark(seq, called, answers, status == MessageStatus.INTERRUPTED.value))
-    return render(marks, shown, frozenset(excluded)), excluded
+    return render(marks, shown, frozenset(excluded)), {mark.seq: mark for mark in marks}, excluded
 
 
 def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> Context:
-    rendering, excluded = _rendering(tx, conversation_id, view, last_seq)
+    rendering, _, excluded = rendering_with_marks(tx, conversation_id, view, last_seq)
     special = excluded | rendering.left_out | rendering.interrupted | rendering.behind.keys()
     chunks: list[bytes] = []
     for part in view.parts:

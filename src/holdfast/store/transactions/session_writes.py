@@ -252,7 +252,7 @@ def fork(
         row = tx.one(Q.count_copied, conversation=source.conversation_id, first=first, last=last)
         return int(row[0]) if row else 0
 
-    copy = plan_copy(source.view, last_seq, count)
+    copy = plan_copy(_view_at(tx, source, last_seq), last_seq, count)
     copied = sum(count(first, last) for first, last in copy.ranges)
     opened = open_conversation(
         tx,
@@ -285,6 +285,14 @@ def fork(
         messages=copied,
     )
     return opened
+
+
+def _view_at(tx: Transaction, session: Session, last_seq: int) -> View:
+    """What a session sees up to this message; if that lies within what a compaction has summarised, what was
+    seen before that."""
+    while session.edge is Edge.COMPACTION and session.parent_id and session.view.tells_beyond(last_seq):
+        session = session_of(tx, None, session.parent_id)
+    return session.view
 
 
 def set_title(tx: Transaction, owner: str | None, conversation_id: str, title: str) -> None:

@@ -1,0 +1,49 @@
+"""Compaction."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ....domain.claims import Claim, CompactionOutcome, Facts, Outline, Report, Unclaimed
+from ....domain.compaction import Failure, Trigger
+from ....domain.leases import Lease
+from ....domain.views import View
+from .. import compacting
+from .base import Verbs
+
+
+class CompactingVerbs(Verbs):
+    """`store.promises.compacting.Compacts`, kept."""
+
+    async def report(self, conversation_id: str) -> Report | None:
+        return await self._read(lambda tx: compacting.report_of(tx, conversation_id))
+
+    async def outline(self, owner: str | None, session_id: str) -> Outline:
+        return await self._read(lambda tx: compacting.outline(tx, owner, session_id))
+
+    async def claim_compaction(
+        self,
+        session_id: str,
+        node_id: str,
+        span: timedelta,
+        *,
+        why: Trigger,
+        tokens: int,
+        window: int,
+        lease: Lease | None = None,
+    ) -> Claim | Unclaimed:
+        return await self._write(
+            lambda tx: compacting.claim(
+                tx, session_id, node_id, span, why=why, tokens=tokens, window=window, lease=lease
+            )
+        )
+
+    async def compact(
+        self, claim: Claim, view: View, revision: int, facts: Facts, *, lease: Lease | None = None
+    ) -> CompactionOutcome:
+        return await self._write(lambda tx: compacting.compact(tx, claim, view, revision, facts, lease))
+
+    async def give_up_compaction(
+        self, claim: Claim, failure: Failure, why: Trigger, *, turn_id: str | None = None
+    ) -> bool:
+        return await self._write(lambda tx: compacting.give_up(tx, claim, failure, why, turn_id))
