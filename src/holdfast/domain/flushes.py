@@ -16,6 +16,7 @@ that on to the session that continues it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -32,6 +33,8 @@ MOST_INTERRUPTIONS = 50
 LONGEST_MEMORY = 20_000
 LONGEST_ERROR = 500
 NONE = "NONE"
+_THOUGHTS = re.compile(r"^\s*<think>.*?(</think>|\Z)", re.DOTALL)
+"""What some models say to themselves before they answer."""
 
 _FLUSHED = frozenset(set(EndReason) - {EndReason.COMPACTION})
 _RESUMABLE = frozenset({EndReason.CLOSED, EndReason.REAPED})
@@ -132,7 +135,7 @@ def pause_after(attempts: int, max_attempts: int, retry: timedelta) -> timedelta
 def memory_in(answer: str) -> str | None:
     """The memory that a model's answer holds; None: there is nothing to remember. An empty text: it holds no
     answer at all, which is a failure."""
-    text = answer.strip()
+    text = _THOUGHTS.sub("", answer).strip()
     return None if text.strip("\"'`*.[] \n").upper() == NONE else text
 
 

@@ -79,11 +79,18 @@ class Connection:
         return redacted(text, self._key)
 
     async def open(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        once: bool = False,
     ) -> aiohttp.ClientResponse:
-        """The upstream's 200, its body still to be read. The caller closes it."""
+        """The upstream's 200, its body still to be read. The caller closes it. `once`: nothing is tried again,
+        because the caller counts."""
         url = self._url(path)
-        for wait in (*self._backoff, None):
+        for wait in (None,) if once else (*self._backoff, None):
             try:
                 response = await self._send(method, url, body, headers or {}, self._timeout)
             except (aiohttp.ClientError, OSError) as problem:

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.errors import ModelError
 from holdfast.models.answers import AnswerReader
-from holdfast.models.base import Chunk, ModelRequest
+from holdfast.models.base import Chunk, ModelRequest, Purpose
 from holdfast.models.bodies import request_body
 from holdfast.models.connection import BACKOFF_SECONDS, Connection
 from holdfast.models.windows import ask_window
@@ -94,7 +94,8 @@ class Upstream:
         if request.idempotency_key:
             headers["Idempotency-Key"] = request.idempotency_key
         try:
-            response = await self._connection.open("POST", "chat/completions", body, headers)
+            once = request.purpose is Purpose.FLUSH
+            response = await self._connection.open("POST", "chat/completions", body, headers, once=once)
         except ModelError as refusal:
             if refusal.status == 404:
                 self._first = ""  # the server may serve another model by now

@@ -124,7 +124,7 @@ class AgentLoop:
         events = telling.begin(begun)
         self._tell(events)
         self._running.preface = len(events)
-        if self._news is not None and begun.notices:
+        if self._news is not None:
             self._instructions = (*self._instructions, *await self._news.of(begun))
         asked = 0
         if begun.taken_up:

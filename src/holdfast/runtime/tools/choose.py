@@ -8,6 +8,7 @@ from ...settings import AgentSettings
 from ...store.base import Store
 from ..supervisor import Supervisor
 from .base import Tool
+from .memory import MemoryTool
 from .process import ProcessTool
 from .search import Search
 from .terminal import Terminal
@@ -15,12 +16,18 @@ from .toolbox import Toolbox
 
 
 def toolbox_of(
-    settings: AgentSettings, store: Store, supervisor: Supervisor, environment: Mapping[str, str]
+    settings: AgentSettings,
+    store: Store,
+    supervisor: Supervisor,
+    environment: Mapping[str, str],
+    *,
+    recalls_all: bool = False,
 ) -> Toolbox:
-    """`environment`: what commands find in theirs."""
+    """`environment`: what commands find in theirs. `recalls_all`: the memory tool sees all of its owner's."""
     known: list[Tool] = [
         Terminal(supervisor, environment),
         ProcessTool(store, supervisor),
         Search(store, whole_owner=settings.search == "owner"),
+        MemoryTool(store, whole_owner=recalls_all),
     ]
     return Toolbox([tool for tool in known if tool.name in settings.tools], settings.max_steps)
