@@ -30,6 +30,8 @@ from ...runtime.key_keeper import KeyKeeper
 from ...runtime.turn_runner import TurnRunner
 from ...settings import Settings
 from ...store.base import Store
+from ..dashboard.logins import LoginBook
+from ..dashboard.routes import dashboard
 from . import (
     activity,
     chat,
@@ -96,9 +98,9 @@ async def _nothing(*_: object) -> None:
     return None
 
 
-def application(services: Services) -> ASGIApp:
-    """Every route, as one ASGI application."""
-    routes = mounted(services, ROUTES)
+def application(services: Services, logins: LoginBook | None = None) -> ASGIApp:
+    """Every route and every page, as one ASGI application. `logins`: instead of the home's."""
+    routes = [*mounted(services, ROUTES), *dashboard(services, ROUTES, logins)]
     router = Starlette(routes=routes).router
     router.default = Endpoint(services, unknown, name="unknown", open=True)
     router.redirect_slashes = False

@@ -91,9 +91,10 @@ async def keys_are_ready(store: Store, settings: Settings) -> None:
 
 
 async def say_hello(listening: Listening, settings: Settings, model: Model, tokens: str) -> None:
-    """Who answers, where the store is, how to get in; the key itself only to a terminal."""
+    """Who answers, where the store is, how to get in; the key and a link that logs in only to a terminal."""
     from ...runtime.local_key import local_key
     from ...settings import home
+    from ..dashboard.logins import login_link
     from .output import on_terminal, write
 
     write(f"holdfast answers at {listening.url}/v1\n")
@@ -104,6 +105,8 @@ async def say_hello(listening: Listening, settings: Settings, model: Model, toke
         write("  keys   those of `holdfast keys list`, and $HOLDFAST_API_KEY if it is set\n")
     elif on_terminal():
         write(f"  key    {token}\n")
+        write(f"  page   {login_link(listening.url, home())}  (logs your browser in, once)\n")
         write('  try    eval "$(holdfast env)", then any OpenAI client; Ctrl-C stops\n')
     else:
         write("  key    `holdfast env` prints it\n")
+        write(f"  page   {listening.url}/  (log in with the key)\n")

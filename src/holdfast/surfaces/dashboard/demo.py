@@ -17,3 +17,9 @@ The page goes grey, asks again until a server answers, and shows the half reply 
 how often the server was killed and how much of what had been acknowledged before is missing now; it is
 reckoned from `demo.kills` and the store each time, so it is true.
 """
+
+from __future__ import annotations
+
+from .ends import Page
+
+PAGES: tuple[Page, ...] = ()

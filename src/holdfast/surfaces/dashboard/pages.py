@@ -1,7 +1,6 @@
-"""Pages: from values to HTML, and what every page tells the browser about itself.
+"""Pages: from values to HTML.
 
-Templates escape everything; nothing that a person or a model said becomes markup. The policy that goes with
-each page lets the browser run our one script and load our one style sheet, and nothing else.
+Templates escape everything: nothing that a person or a model said becomes markup.
 """
 
 from __future__ import annotations
@@ -19,21 +18,9 @@ from ... import __version__
 from ..api.call import Reply
 from ..cli import words
 from ..cli.message_views import text_of
+from .policy import HEADERS
+from .static_files import address
 from .visits import Visit
-
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
 
 
 @cache
@@ -56,7 +43,7 @@ def environment() -> jinja2.Environment:
         pretty=pretty,
         within=in_words,
     )
-    found.globals.update(version=__version__, span=words.span, ago=words.ago)
+    found.globals.update(version=__version__, address=address, span=words.span, ago=words.ago)
     return found
 
 

@@ -1,0 +1,63 @@
+"""`/`: what is alive now, how it goes, and what waits for somebody."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from ..api.call import Answer
+from ..readings import leaked_sessions
+from .drawings import chart_of
+from .pages import html
+from .visits import Visit
+
+MINUTE = timedelta(minutes=1)
+MINUTES = 60
+MOST_ALIVE = 25
+MOST_EXPLAINED = 6
+
+
+async def overview(visit: Visit) -> Answer:
+    store, owner = visit.store, visit.owner
+    activity, pulse, waiting, leaked, beyond = await asyncio.gather(
+        visit.ask("GET", "/api/activity"),
+        store.pulse(owner, MINUTE, MINUTES),
+        store.resets_waiting(owner),
+        leaked_sessions(store, owner),
+        _for_admins(visit),
+    )
+    explained = await asyncio.gather(
+        *(
+            visit.ask(
+                "GET",
+                "/api/sessions/{id}/why",
+                names={"id": session.id},
+                query={"owner": session.owner if visit.owner_named else None},
+            )
+            for session in waiting[:MOST_EXPLAINED]
+        )
+    )
+    return html(
+        visit,
+        "overview.html",
+        alive=activity["data"][:MOST_ALIVE],
+        more_alive=len(activity["data"]) - MOST_ALIVE,
+        ended=activity["ended"][:MOST_ALIVE],
+        running_turns=activity["running_turns"],
+        processes=sum(len(each["processes"]) for each in activity["data"]),
+        chart=chart_of(pulse),
+        waiting=list(zip(waiting, explained, strict=False)),
+        waits=len(waiting),
+        deferred=sum(each["decision"] == "deferred" for each in explained),
+        leaked=leaked,
+        **beyond,
+    )
+
+
+async def _for_admins(visit: Visit) -> dict[str, Any]:
+    """Figures of the whole store, and who keeps it."""
+    if not visit.is_admin:
+        return {"figures": None, "nodes": []}
+    figures, nodes = await asyncio.gather(visit.store.figures(), visit.ask("GET", "/api/nodes"))
+    return {"figures": figures, "nodes": nodes["data"]}
