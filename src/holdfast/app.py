@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Generator, Mapping
 from dataclasses import fields
 from datetime import timedelta
@@ -25,6 +26,7 @@ from urllib.parse import urlsplit
 
 from .domain.conversations import Address
 from .domain.events import Event
+from .domain.flushes import FlushRules
 from .domain.names import DEFAULT_OWNER, check_name
 from .domain.nodes import BeatWatch, NodeKind
 from .domain.processes import ProcessLimits
@@ -32,9 +34,13 @@ from .domain.resets import DEFAULT, ResetMode, ResetPolicies, ResetPolicy
 from .domain.sessions import EndReason
 from .errors import BadInput, StoreError, StoreUnusable
 from .handles import LiveSession, Workshop
+from .models.base import Model
+from .models.callable import Answers, CallableModel
 from .platforms import timezone
+from .runtime.flush_targets import FlushTarget, ModelTarget, WebhookTarget
+from .runtime.flusher import Flusher, Pace, skip_waiting
 from .runtime.lease_keeper import LeaseKeeper
-from .runtime.news import News
+from .runtime.news import News, Recall
 from .runtime.node_keeper import NodeKeeper
 from .runtime.notifier import Notifier
 from .runtime.pruner import Pruner
@@ -51,6 +57,7 @@ log = logging.getLogger(__name__)
 
 SERVER_SWEEP_SECONDS = 1.0
 DRAFTS_KEPT = timedelta(hours=24)
+DATING_SECONDS = 1.0
 
 
 def retention_of(settings: Settings) -> Retention:
@@ -133,17 +140,80 @@ def command_environment(settings: Settings, kind: NodeKind) -> Mapping[str, str]
     return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
-async def open_store(settings: Settings) -> Store:
-    """The store that the settings mean. Engines are imported when they are used."""
+def flush_rules_of(settings: Settings, kind: NodeKind, model: Model | None) -> FlushRules | None:
+    """Which sessions that end here are flushed; None: none is. A library without a model has nobody to ask.
+    The local model is asked only if that was said: it is too small to be trusted with it. A command need not
+    know who answers: what it ends is flushed by a program that does."""
+    memory = settings.memory
+    if not memory.flush:
+        return None
+    if not memory.webhook:
+        if kind is NodeKind.LIBRARY and model is None:
+            return None
+        if "memory.flush" not in settings.origins and answers_locally(settings, model):
+            return None
+    return FlushRules(memory.min_messages)
+
+
+def answers_locally(settings: Settings, model: Model | None) -> bool:
+    if model is None:
+        return settings.model.kind == "local"
+    from .models.local import LocalModel
+
+    return isinstance(model, LocalModel)
+
+
+def flush_target_of(settings: Settings, kind: NodeKind, model: Model | None) -> FlushTarget | None:
+    """Where this program flushes sessions to; None: it does not, others may."""
+    memory = settings.memory
+    if flush_rules_of(settings, kind, model) is None:
+        return None
+    if memory.webhook:
+        return WebhookTarget(memory.webhook)
+    if model is None:
+        return None
+    return ModelTarget(
+        model,
+        settings.model,
+        name=memory.model,
+        prompt=memory.prompt,
+        timeout_seconds=settings.model.timeout_seconds,
+    )
+
+
+def pace_of(settings: Settings) -> Pace:
+    memory = settings.memory
+    return Pace(
+        memory.concurrency,
+        memory.per_minute,
+        memory.max_attempts,
+        timedelta(seconds=memory.retry_seconds),
+    )
+
+
+def recall_of(settings: Settings) -> Recall | None:
+    """What sessions are told of earlier ones; None: nothing."""
+    memory = settings.memory
+    if memory.recall == "none":
+        return None
+    by_tool = "memory" in settings.agent.tools
+    return Recall(memory.recall == "owner", memory.recall_chars, by_tool)
+
+
+async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: Model | None = None) -> Store:
+    """The store that the settings mean, for such a program. Engines are imported when they are used."""
+    flushing = flush_rules_of(settings, kind, model)
     if is_postgres(settings.store.url):
         if find_spec("psycopg") is None:
             raise StoreUnusable("a PostgreSQL store needs one more package: pip install 'holdfast[postgres]'")
         from .store.postgres.engine import open_store as open_postgres
 
-        return await open_postgres(settings.store.url, policies=policies_of(settings))
+        return await open_postgres(settings.store.url, policies=policies_of(settings), flushing=flushing)
     from .store.sqlite.engine import open_store as open_sqlite
 
-    return await open_sqlite(database_path(settings.store.url), policies=policies_of(settings))
+    return await open_sqlite(
+        database_path(settings.store.url), policies=policies_of(settings), flushing=flushing
+    )
 
 
 class Holdfast:
@@ -157,20 +227,25 @@ class Holdfast:
         kind: NodeKind = NodeKind.LIBRARY,
         sweep: bool = True,
         catch_signals: bool = True,
+        model: Model | None = None,
     ) -> None:
+        """`model`: who is asked what to remember of sessions that have ended."""
         self.settings = settings
+        self._model = model
         self.owner = check_name("an owner", owner)
         self._kind = kind
         self._sweep = sweep
         self._signals = ExitSignals() if catch_signals else None
         self._store: Store | None = None
+        self.backlog: str | None = None
+        """What there was to flush when it started, in a sentence, if that was much."""
 
     # --- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the store, join as a node, start every agent."""
         lease = self.settings.lease
-        self._store = store = await open_store(self.settings)
+        self._store = store = await open_store(self.settings, self._kind, self._model)
         self.keeper = NodeKeeper(store, self._kind, lease.heartbeat_seconds)
         sweep_seconds = SERVER_SWEEP_SECONDS if self._kind is NodeKind.SERVER else lease.sweep_seconds
         self.reaper = Reaper(
@@ -186,6 +261,11 @@ class Holdfast:
         self.notifier: Notifier | None = None
         if self._sweep and self.settings.notify.webhook:
             self.notifier = Notifier(store, self.settings.notify.webhook, sweep_seconds)
+        self.flusher: Flusher | None = None
+        target = flush_target_of(self.settings, self._kind, self._model)
+        if self._sweep and target is not None:
+            pace = pace_of(self.settings)
+            self.flusher = Flusher(store, lambda: self.keeper.node_id, target, pace, sweep_seconds)
         self.leases = LeaseKeeper(store, self.keeper, self.reaper)
         environment = command_environment(self.settings, self._kind)
         self.supervisor = Supervisor(
@@ -196,8 +276,14 @@ class Holdfast:
             environment=environment,
             kept=timedelta(days=self.settings.retention.events_days),
         )
-        self.toolbox = toolbox_of(self.settings.agent, store, self.supervisor, environment)
-        self.news = News(store, self.supervisor)
+        self.toolbox = toolbox_of(
+            self.settings.agent,
+            store,
+            self.supervisor,
+            environment,
+            recalls_all=self.settings.memory.recall == "owner",
+        )
+        self.news = News(store, self.supervisor, recall_of(self.settings))
         self._workshop = Workshop(
             store,
             self.keeper,
@@ -215,6 +301,11 @@ class Holdfast:
                 self.sweeper.start()
                 if self.notifier is not None:
                     self.notifier.start()
+                if self.flusher is not None:
+                    await self._tell_backlog(self.flusher)
+                    self.flusher.start()
+                elif self._model is not None and self.settings.memory.flush:
+                    await skip_waiting(store, "the local model is not asked unless [memory] flush says so")
                 await self.supervisor.supervise_once()  # so are the processes that it left running
                 self.supervisor.start_loop()
         except BaseException:
@@ -233,6 +324,8 @@ class Holdfast:
                 await self.sweeper.stop()
                 if self.notifier is not None:
                     await self.notifier.stop()
+                if self.flusher is not None:
+                    await self.flusher.stop(self.settings.server.drain_seconds / 2)
                 await self.supervisor.stop_loop()
                 await self.keeper.leave(reason)
         except (TimeoutError, StoreError) as error:
@@ -241,6 +334,16 @@ class Holdfast:
             await store.close()
             if self._signals is not None:
                 self._signals.release()
+
+    async def _tell_backlog(self, flusher: Flusher) -> None:
+        """Say it if much is to be flushed: sessions that new policies make due count, so those are dated
+        first, as far as that takes but a moment."""
+        deadline = time.monotonic() + DATING_SECONDS
+        while await self.resetter.date_once() and time.monotonic() < deadline:
+            pass
+        self.backlog = await flusher.backlog()
+        if self.backlog is not None:
+            log.info("memory: %s", self.backlog)
 
     async def __aenter__(self) -> Holdfast:
         await self.start()
@@ -333,13 +436,16 @@ def open(
     *,
     owner: str = DEFAULT_OWNER,
     settings: Mapping[str, Any] | None = None,
+    model: Answers | None = None,
     sweep: bool = True,
 ) -> Holdfast:
     """A node on the store at `url` (`sqlite:///agent.db`); without one, where the settings say.
 
-    `settings` overrides the file and the environment: `{"lease": {"stale_seconds": 30}}`.
+    `settings` overrides the file and the environment: `{"lease": {"stale_seconds": 30}}`. `model` is an
+    `async (messages, purpose) -> str`: without one nothing is flushed.
     """
-    return Holdfast(effective_settings(url, settings), owner=owner, sweep=sweep)
+    asked = CallableModel(model) if model is not None else None
+    return Holdfast(effective_settings(url, settings), owner=owner, sweep=sweep, model=asked)
 
 
 def effective_settings(url: str | Path | None, given: Mapping[str, Any] | None) -> Settings:

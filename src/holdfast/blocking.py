@@ -30,6 +30,7 @@ from .domain.sessions import EndReason
 from .domain.why import Why
 from .errors import StoreClosed
 from .handles import Content, LiveSession, LiveTurn
+from .models.callable import Answers, CallableModel
 from .runtime.launcher import Command
 from .runtime.lease_keeper import own_turns
 from .runtime.signals import ExitSignals
@@ -232,8 +233,12 @@ def open_sync(
     *,
     owner: str = DEFAULT_OWNER,
     settings: Mapping[str, Any] | None = None,
+    model: Answers | None = None,
     sweep: bool = True,
 ) -> BlockingHoldfast:
     """A node on the store at `url`, for programs without an event loop. See `holdfast.open`."""
-    inner = Holdfast(effective_settings(url, settings), owner=owner, sweep=sweep, catch_signals=False)
+    asked = CallableModel(model) if model is not None else None
+    inner = Holdfast(
+        effective_settings(url, settings), owner=owner, sweep=sweep, catch_signals=False, model=asked
+    )
     return BlockingHoldfast(inner)

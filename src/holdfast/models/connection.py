@@ -87,8 +87,8 @@ class Connection:
         *,
         once: bool = False,
     ) -> aiohttp.ClientResponse:
-        """The upstream's 200, its body still to be read. The caller closes it. `once`: nothing is tried again,
-        because the caller counts."""
+        """The upstream's 200, its body still to be read. The caller closes it. `once`: nothing is tried again
+        here, because the caller does, and counts."""
         url = self._url(path)
         for wait in (None,) if once else (*self._backoff, None):
             try:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from ..domain.flushes import Flush, backlog_line, pause_after
+from ..domain.flushes import Flush, FlushState, backlog_line, pause_after
 from ..errors import HoldfastError, NotFound, StoreBusy, StoreClosed, StoreError, StoreFull
 from ..store.base import Store
 from .cancellation import finished
@@ -210,6 +210,17 @@ class Flusher:
             await self._flush(claimed, Flushed())
         except StoreError as error:  # it has stopped for good, and so will this node
             log.error("what came of the flush of %s could not be stored: %s", claimed.session_id, error)
+
+
+async def skip_waiting(store: Store, why: str) -> int:
+    """Nobody here flushes, because the settings leave it to the model and the model is not fit for it: what
+    commands have scheduled that could not know is skipped, visibly. Returns how many."""
+    skipped = 0
+    while waiting := (await store.flushes(None, state=FlushState.PENDING, limit=100)).items:
+        for flush in waiting:
+            await store.skip_flush(None, flush.session_id, why)
+        skipped += len(waiting)
+    return skipped
 
 
 async def _stored(work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:

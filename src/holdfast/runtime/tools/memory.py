@@ -29,14 +29,14 @@ class MemoryTool:
     def schema(self) -> dict[str, Any]:
         return function(
             self.name,
-            "Keep something for later sessions (remember), look up what was kept (recall), or delete it for good "
-            "(forget).",
+            "Keep something for later sessions (remember), look up what was kept (recall), or delete it for "
+            "good (forget).",
             ("action",),
             action={"type": "string", "enum": list(ACTIONS)},
             text={"type": "string", "description": "remember: what to keep, in one or a few sentences."},
             query={
                 "type": "string",
-                "description": "recall: words that it must hold; without any, the newest.",
+                "description": "recall: words it must hold; without any, the newest.",
             },
             id={"type": "string", "description": "forget: the id that recall has shown."},
         )

@@ -125,7 +125,7 @@ async def serve(
     `prepare` may refuse before anything is answered; `announce` is called when the server listens.
     """
     listening = bound(settings.server.host, settings.server.port)
-    holdfast = Holdfast(settings, kind=NodeKind.SERVER, catch_signals=False)
+    holdfast = Holdfast(settings, kind=NodeKind.SERVER, catch_signals=False, model=model)
     try:
         await holdfast.start()
         await prepare(holdfast.store, settings)
