@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .errors import NestedTurn as NestedTurn
     from .errors import NodeReaped as NodeReaped
     from .errors import NotAllowed as NotAllowed
+    from .errors import NotCompacted as NotCompacted
     from .errors import NotFound as NotFound
     from .errors import RequestMismatch as RequestMismatch
     from .errors import SearchFailed as SearchFailed

@@ -14,6 +14,7 @@
     │   ├── RequestMismatch     a request key used again with another body
     │   ├── TurnSuperseded      a retry of a turn that is no longer the newest
     │   ├── ToolCallClosed      a result for a call that nobody awaits any more
+    │   ├── NotCompacted        a context stays as it is, because there is nothing to gain, or not now
     │   └── IllegalTransition   a step the state machine does not have
     ├── NodeReaped              this node was taken for dead; it must register anew
     ├── ModelError              the model did not answer
@@ -140,6 +141,10 @@ class ToolCallClosed(Conflict):
     def __init__(self, call_id: str) -> None:
         super().__init__(f"tool call {call_id!r} is closed: the conversation went on without its result")
         self.call_id = call_id
+
+
+class NotCompacted(Conflict):
+    """A context was to be compacted by hand and stays as it is: there is nothing to gain, or not now."""
 
 
 class IllegalTransition(Conflict):

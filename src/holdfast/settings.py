@@ -179,6 +179,18 @@ class MemorySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    threshold: float = _setting(
+        0.75, "a context that takes more of the window than this is compacted", above=0, at_most=1
+    )
+    keep_first: int = _setting(2, "so many messages at the beginning of a context stay", at_least=0)
+    keep_last: int = _setting(12, "and so many at its end", at_least=1)
+    summary_timeout_seconds: float = _setting(120.0, "how long a summary may take", above=0, at_most=3600)
+    model: str = _setting("", "who summarises; empty: [model] name, else the model that answers")
+    prompt: str = _setting("", "what is asked for, instead of our own words; empty: those")
+
+
+@dataclass(frozen=True, slots=True)
 class NotifySettings:
     webhook: str = _setting(
         "",
@@ -218,6 +230,7 @@ class Settings:
     reset: ResetSettings = field(default_factory=ResetSettings)
     processes: ProcessSettings = field(default_factory=ProcessSettings)
     memory: MemorySettings = field(default_factory=MemorySettings)
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)

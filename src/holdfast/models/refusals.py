@@ -21,6 +21,18 @@ LONGEST = 600
 CONTEXT_EXCEEDED = "context_length_exceeded"
 """OpenAI's code for more than the model can take at once."""
 _CODES = {"exceed_context_size_error": CONTEXT_EXCEEDED}  # what llama.cpp only gives a type
+_TOO_LONG = re.compile(
+    r"context[ _]?(?:length|window|size|limit)|maximum context|(?:prompt|input) (?:is )?too long|"
+    r"too many (?:input |prompt )?tokens|reduce the length of the (?:messages|prompt|input)|"
+    r"input tokens? exceed|exceeds? the (?:maximum|limit)[^.]{0,40}tokens",
+    re.IGNORECASE,
+)
+_NOT_ABOUT_LENGTH = frozenset({401, 403, 404, 408, 409, 429, 502, 503, 504})
+_LIMITS = (
+    re.compile(r">\s*(\d[\d,]*)"),
+    re.compile(r"context[ _]?(?:length|window|size|limit)[^\d>]{0,60}(\d[\d,]*)", re.IGNORECASE),
+)
+SMALLEST_LIMIT = 256
 STAND_INS = {
     "ollama",
     "empty",
@@ -95,6 +107,22 @@ def refusal_in(value: Any, shown: Callable[[str], str] = str) -> Refusal:
     }
     facts["code"] = facts.get("code") or _CODES.get(facts.get("type") or "")
     return Refusal(None if said is None else shown(said), status_in(value), **facts)
+
+
+def is_too_long(error: ModelError) -> bool:
+    """Did it refuse because it was given more than it can take at once? Servers have many words for that."""
+    if error.code == CONTEXT_EXCEEDED:
+        return True
+    return error.status not in _NOT_ABOUT_LENGTH and _TOO_LONG.search(error.said or "") is not None
+
+
+def limit_said(error: ModelError) -> int | None:
+    """How many tokens it can take, if it said so when it refused."""
+    for pattern in _LIMITS:
+        found = pattern.search(error.said or "")
+        if found and int(found[1].replace(",", "")) >= SMALLEST_LIMIT:
+            return int(found[1].replace(",", ""))
+    return None
 
 
 def reason_in(value: Any) -> str | None:

@@ -1,6 +1,7 @@
 import pytest
 
-from holdfast.models.refusals import LONGEST, Refusal, redacted, refusal
+from holdfast.errors import ModelError
+from holdfast.models.refusals import LONGEST, Refusal, is_too_long, limit_said, redacted, refusal
 
 KEY = "sk-proj-4242abcdefghijklmnop"
 
@@ -101,3 +102,39 @@ def test_a_key_of_another_shape_is_not_shown_either() -> None:
 
 def test_a_key_that_is_no_secret_leaves_the_words_alone() -> None:
     assert redacted("try `ollama pull qwen3`", "ollama") == "try `ollama pull qwen3`"
+
+
+@pytest.mark.parametrize(
+    ("said", "limit"),
+    [
+        ("This model's maximum context length is 4097 tokens. However, your messages took 5,000.", 4097),
+        ("the request (5000 tokens) exceeds the available context size (4096 tokens), try again", 4096),
+        ("prompt is too long: 210000 tokens > 200000 maximum", 200000),
+        ("input length and `max_tokens` exceed context limit: 190000 + 20000 > 200,000", 200000),
+        ("Please reduce the length of the messages or completion.", None),
+        ("The input token count exceeds the maximum number of tokens allowed.", None),
+        ("Your input exceeds the context window of this model.", None),
+    ],
+)
+def test_a_context_that_is_too_long_is_recognised_in_many_words(said: str, limit: int | None) -> None:
+    error = ModelError(said, 400, said=said)
+    assert is_too_long(error)
+    assert limit_said(error) == limit
+
+
+def test_a_context_that_is_too_long_is_recognised_by_its_code() -> None:
+    assert is_too_long(ModelError("no", 400, code="context_length_exceeded"))
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("Rate limit reached: too many tokens per minute", 429),
+        ("max_tokens is too large: 50000; at most 4096 completion tokens are supported", 400),
+        ("invalid image", 400),
+        ("the context length service is down", 503),
+        (None, 400),
+    ],
+)
+def test_other_refusals_are_not_taken_for_that(said: str | None, status: int) -> None:
+    assert not is_too_long(ModelError(said or "no", status, said=said))

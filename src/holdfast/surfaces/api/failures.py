@@ -19,6 +19,7 @@ from ...errors import (
     HoldfastError,
     ModelError,
     NotAllowed,
+    NotCompacted,
     NotFound,
     RequestMismatch,
     StoreError,
@@ -94,6 +95,8 @@ def failure_of(error: BaseException) -> Failure:
             return Failure(409, said, CONFLICT, "turn_superseded", headers=NO_RETRY)
         case ToolCallClosed():
             return Failure(409, said, CONFLICT, "tool_call_closed", "messages", NO_RETRY)
+        case NotCompacted():
+            return Failure(409, said, CONFLICT, "not_compacted", headers=NO_RETRY)
         case Conflict():
             return Failure(409, said, CONFLICT, "conflict", headers=NO_RETRY)
         case TurnStopped():
