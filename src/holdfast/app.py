@@ -35,7 +35,8 @@ from .domain.sessions import EndReason
 from .errors import BadInput, StoreError, StoreUnusable
 from .handles import LiveSession, Workshop
 from .models.base import Model
-from .models.callable import Answers, CallableModel
+from .models.callable import Answers as Answers
+from .models.callable import CallableModel
 from .platforms import timezone
 from .runtime.flush_targets import FlushTarget, ModelTarget, WebhookTarget
 from .runtime.flusher import Flusher, Pace, skip_waiting
@@ -200,12 +201,17 @@ def recall_of(settings: Settings) -> Recall | None:
     return Recall(memory.recall == "owner", memory.recall_chars, by_tool)
 
 
+def check_postgres() -> None:
+    """Raises StoreUnusable unless what a PostgreSQL store needs is installed."""
+    if find_spec("psycopg") is None:
+        raise StoreUnusable("a PostgreSQL store needs one more package: pip install 'holdfast[postgres]'")
+
+
 async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: Model | None = None) -> Store:
     """The store that the settings mean, for such a program. Engines are imported when they are used."""
     flushing = flush_rules_of(settings, kind, model)
     if is_postgres(settings.store.url):
-        if find_spec("psycopg") is None:
-            raise StoreUnusable("a PostgreSQL store needs one more package: pip install 'holdfast[postgres]'")
+        check_postgres()
         from .store.postgres.engine import open_store as open_postgres
 
         return await open_postgres(settings.store.url, policies=policies_of(settings), flushing=flushing)
@@ -444,8 +450,12 @@ def open(
     `settings` overrides the file and the environment: `{"lease": {"stale_seconds": 30}}`. `model` is an
     `async (messages, purpose) -> str`: without one nothing is flushed.
     """
-    asked = CallableModel(model) if model is not None else None
-    return Holdfast(effective_settings(url, settings), owner=owner, sweep=sweep, model=asked)
+    return Holdfast(effective_settings(url, settings), owner=owner, sweep=sweep, model=as_model(model))
+
+
+def as_model(answers: Answers | None) -> Model | None:
+    """A program's own callable as a model."""
+    return None if answers is None else CallableModel(answers)
 
 
 def effective_settings(url: str | Path | None, given: Mapping[str, Any] | None) -> Settings:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from .app import Holdfast, effective_settings
+from .app import Answers, Holdfast, as_model, effective_settings
 from .domain.events import Event
 from .domain.messages import Message
 from .domain.names import DEFAULT_OWNER
@@ -30,7 +30,6 @@ from .domain.sessions import EndReason
 from .domain.why import Why
 from .errors import StoreClosed
 from .handles import Content, LiveSession, LiveTurn
-from .models.callable import Answers, CallableModel
 from .runtime.launcher import Command
 from .runtime.lease_keeper import own_turns
 from .runtime.signals import ExitSignals
@@ -237,8 +236,11 @@ def open_sync(
     sweep: bool = True,
 ) -> BlockingHoldfast:
     """A node on the store at `url`, for programs without an event loop. See `holdfast.open`."""
-    asked = CallableModel(model) if model is not None else None
     inner = Holdfast(
-        effective_settings(url, settings), owner=owner, sweep=sweep, catch_signals=False, model=asked
+        effective_settings(url, settings),
+        owner=owner,
+        sweep=sweep,
+        catch_signals=False,
+        model=as_model(model),
     )
     return BlockingHoldfast(inner)
