@@ -13,6 +13,7 @@ from . import (
     env,
     keys,
     liveness,
+    migrate,
     processes,
     run,
     serve,
@@ -37,6 +38,7 @@ FILES = (
     processes,
     liveness,
     care,
+    migrate,
     about,
 )
 
