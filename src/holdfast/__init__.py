@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from .errors import StoreError as StoreError
     from .errors import StoreFailed as StoreFailed
     from .errors import StoreFull as StoreFull
+    from .errors import StoreUncertain as StoreUncertain
+    from .errors import StoreUnreachable as StoreUnreachable
     from .errors import StoreUnusable as StoreUnusable
     from .errors import StoreUpgraded as StoreUpgraded
     from .errors import TurnSuperseded as TurnSuperseded
