@@ -29,6 +29,7 @@ from holdfast.settings import load
 from holdfast.store.base import Store
 from holdfast.surfaces.api.call import Services
 from holdfast.surfaces.api.server import application, bound, services_of
+from holdfast.surfaces.dashboard.logins import LoginBook
 
 ADMIN_OWNER = "default"
 
@@ -118,8 +119,8 @@ async def running_server(
     listening = bound("127.0.0.1", 0)
     server = _Server(
         uvicorn.Config(
-            application(services), http="httptools", lifespan="off", log_config=None, access_log=False,
-            timeout_graceful_shutdown=2,
+            application(services, LoginBook(home)), http="httptools", lifespan="off", log_config=None,
+            access_log=False, timeout_graceful_shutdown=2,
         )
     )  # fmt: skip
     serving = asyncio.create_task(server.serve(sockets=[listening]))

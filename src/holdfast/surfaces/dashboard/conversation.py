@@ -207,11 +207,15 @@ async def begin(visit: Visit) -> Answer:
 
 
 async def _said(visit: Visit, named: Mapping[str, str]) -> str:
-    """Begin a turn with what the form says; returns the session it is in. Sent twice, it is said once."""
+    """Begin a turn with what the form says; returns the session it is in."""
     text = visit.form.get("text", "").replace("\r\n", "\n").strip()
     if not text:
         raise BadInput("there is nothing to say: write a message first")
-    once = visit.form.get("once", "")
+    return await speak(visit, named, text, visit.form.get("once", ""))
+
+
+async def speak(visit: Visit, named: Mapping[str, str], text: str, once: str) -> str:
+    """Begin a turn; returns the session it is in. Sent twice under one name (`once`), it is said once."""
     answer = await visit.answer(
         *CHAT,
         body={"messages": [{"role": "user", "content": text}], "stream": True},

@@ -156,6 +156,14 @@
   // --- forms -----------------------------------------------------------------------------------
   document.addEventListener("submit", async (event) => {
     const form = event.target;
+    if (form.hasAttribute("data-fatal")) {  // nobody will be left to answer
+      event.preventDefault();
+      const last = new URLSearchParams(new FormData(form));
+      reachable(false);
+      await fetch(form.action, { method: "POST", body: last }).catch(() => {});
+      soon(400);
+      return;
+    }
     if (!form.hasAttribute("data-quiet")) return;
     event.preventDefault();
     const sent = new URLSearchParams(new FormData(form));
