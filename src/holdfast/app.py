@@ -21,7 +21,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from .domain.conversations import Address
@@ -35,8 +35,7 @@ from .domain.sessions import EndReason
 from .errors import BadInput, StoreError, StoreUnusable
 from .handles import LiveSession, Workshop
 from .models.base import Model
-from .models.callable import Answers as Answers
-from .models.callable import CallableModel
+from .models.callable import Answers, CallableModel
 from .platforms import timezone
 from .runtime.flush_targets import FlushTarget, ModelTarget, WebhookTarget
 from .runtime.flusher import Flusher, Pace, skip_waiting
@@ -59,6 +58,9 @@ log = logging.getLogger(__name__)
 SERVER_SWEEP_SECONDS = 1.0
 DRAFTS_KEPT = timedelta(hours=24)
 DATING_SECONDS = 1.0
+
+OwnModel: TypeAlias = Answers
+"""A program's own model: `async (messages, purpose) -> str`."""
 
 
 def retention_of(settings: Settings) -> Retention:
@@ -442,7 +444,7 @@ def open(
     *,
     owner: str = DEFAULT_OWNER,
     settings: Mapping[str, Any] | None = None,
-    model: Answers | None = None,
+    model: OwnModel | None = None,
     sweep: bool = True,
 ) -> Holdfast:
     """A node on the store at `url` (`sqlite:///agent.db`); without one, where the settings say.
@@ -453,7 +455,7 @@ def open(
     return Holdfast(effective_settings(url, settings), owner=owner, sweep=sweep, model=as_model(model))
 
 
-def as_model(answers: Answers | None) -> Model | None:
+def as_model(answers: OwnModel | None) -> Model | None:
     """A program's own callable as a model."""
     return None if answers is None else CallableModel(answers)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from .app import Answers, Holdfast, as_model, effective_settings
+from .app import Holdfast, OwnModel, as_model, effective_settings
 from .domain.events import Event
 from .domain.messages import Message
 from .domain.names import DEFAULT_OWNER
@@ -232,7 +232,7 @@ def open_sync(
     *,
     owner: str = DEFAULT_OWNER,
     settings: Mapping[str, Any] | None = None,
-    model: Answers | None = None,
+    model: OwnModel | None = None,
     sweep: bool = True,
 ) -> BlockingHoldfast:
     """A node on the store at `url`, for programs without an event loop. See `holdfast.open`."""
