@@ -1,0 +1,161 @@
+"""Connecting to PostgreSQL the one right way: gates first, then settings.
+
+A store lives in a schema of its own (`holdfast`, or `?schema=…` of the URL), so that it shares a database with
+whoever is there already. Commits are as durable as the server can make them, whatever its default is; a
+transaction that stands still is ended by the server; and the client waits for nothing without an end.
+
+It must be PostgreSQL itself, not a pooler that hands every transaction another connection: prepared
+statements, node locks and notifications live on a connection.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from ...errors import BadSetting, StoreUnusable
+from .faults import OLDEST_SERVER, cannot_open
+from .wire import Connection
+
+CONNECT_SECONDS = 5
+STATEMENT_SECONDS = 30
+IDLE_SECONDS = 5
+ANSWER_SECONDS = STATEMENT_SECONDS + 5.0
+DEFAULT_SCHEMA = "holdfast"
+
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_OPTIONS = {
+    "connect_timeout": CONNECT_SECONDS,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+    "application_name": "holdfast",
+    "target_session_attrs": "read-write",
+}
+_SET_UP = (
+    "SELECT set_config('search_path', %(schema)s, false), set_config('synchronous_commit', %(sync)s, false), "
+    "set_config('statement_timeout', %(statement)s, false), set_config('lock_timeout', %(statement)s, false), "
+    "set_config('idle_in_transaction_session_timeout', %(idle)s, false), set_config('TimeZone', 'UTC', false), "
+    "set_config('client_encoding', 'UTF8', false), set_config('default_transaction_isolation', 'read committed', "
+    "false), set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a store is: libpq's connection string, and the schema there."""
+
+    conninfo: str
+    schema: str = DEFAULT_SCHEMA
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Raises BadSetting, without the password, for what is no URL of PostgreSQL's."""
+        parts = urlsplit(url)
+        query = parse_qsl(parts.query, keep_blank_values=True)
+        schema = dict(query).get("schema", DEFAULT_SCHEMA)
+        if not _SCHEMA.fullmatch(schema):
+            raise BadSetting(
+                f"the schema {schema!r} in store.url cannot be used: take small letters, digits and _"
+            )
+        kept = urlencode([(name, value) for name, value in query if name != "schema"])
+        conninfo = urlunsplit(parts._replace(query=kept))
+        try:
+            conninfo_to_dict(conninfo)
+        except psycopg.ProgrammingError as error:
+            told = _without_password(str(error), parts.password)
+            raise BadSetting(
+                f"store.url cannot be understood ({told.strip()}); "
+                "it looks like postgresql://user:password@host:5432/database"
+            ) from None
+        return cls(conninfo, schema)
+
+    @property
+    def location(self) -> str:
+        """For people; without the password."""
+        known: dict[str, Any] = conninfo_to_dict(self.conninfo)
+        user = f"{known['user']}@" if known.get("user") else ""
+        host = str(known.get("host") or known.get("hostaddr") or "")
+        port = f":{known['port']}" if known.get("port") else ""
+        schema = f"?schema={self.schema}" if self.schema != DEFAULT_SCHEMA else ""
+        return f"postgresql://{user}{host}{port}/{known.get('dbname') or ''}{schema}"
+
+
+def _without_password(text: str, password: str | None) -> str:
+    return text.replace(password, "…") if password else text
+
+
+def connect(address: Address) -> Connection:
+    """A connection that passed the gates, in autocommit mode. Raises psycopg's error if there is none."""
+    given = conninfo_to_dict(address.conninfo)
+    options = {name: value for name, value in _OPTIONS.items() if name not in given}
+    connection: Connection = psycopg.connect(address.conninfo, autocommit=True, **options)  # type: ignore[arg-type]
+    try:
+        if connection.info.server_version < OLDEST_SERVER * 10_000:
+            raise StoreUnusable(
+                f"{address.location} runs PostgreSQL {connection.info.server_version // 10_000}; holdfast needs "
+                f"{OLDEST_SERVER} or newer"
+            )
+        durable = connection.execute("SELECT current_setting('synchronous_commit')").fetchone()
+        connection.execute(
+            _SET_UP,
+            {
+                "schema": address.schema,
+                # Whoever set it to wait for standbys keeps that; what would acknowledge before the disk does not.
+                "sync": durable[0]
+                if durable and durable[0] in ("remote_apply", "remote_write", "local")
+                else "on",
+                "statement": f"{STATEMENT_SECONDS}s",
+                "idle": f"{IDLE_SECONDS}s",
+            },
+        )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def check_direct(connection: Connection, address: Address) -> None:
+    """Refuse a pooler that hands every transaction another connection. One that keeps a connection for as long
+    as its client stays is as good as none."""
+    mine = _backend(connection)
+    if mine == connection.info.backend_pid:
+        return
+    with connect(address) as other, other.transaction():
+        if _backend(other) != mine and _backend(connection) == mine:
+            return
+    raise StoreUnusable(
+        f"{address.location} is behind a transaction pooler (such as pgbouncer), which hands every transaction "
+        "another connection; node locks and prepared statements would not hold. Name PostgreSQL itself in "
+        "store.url, or let the pooler work by session"
+    )
+
+
+def _backend(connection: Connection) -> int:
+    row = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def open_connection(address: Address) -> Connection:
+    """The same for the first connection of all: raises StoreUnusable, saying what to do."""
+    try:
+        connection = connect(address)
+    except psycopg.Error as error:
+        raise cannot_open(error, address.location) from error
+    try:
+        check_direct(connection, address)
+    except psycopg.Error as error:
+        connection.close()
+        raise cannot_open(error, address.location) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,286 @@
+"""The PostgreSQL engine: `Store`'s verbs, carried out by one writing thread, a few reading ones, and the line.
+
+Any number of nodes share a database. Opening it passes the gates (can it be reached, is it new enough, is it
+PostgreSQL itself, may we, is the schema ours and known) and changes nothing if one of them is closed. A server
+that goes away does not stop the store: what was asked waits for it for a while, then fails, saying so; what is
+asked later goes on when it is back.
+
+Time is the database's, one clock for all nodes: every transaction asks for it, and between two of them it is
+reckoned on from there by this machine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+import psycopg
+
+from ...domain.flushes import FlushRules
+from ...domain.resets import ResetPolicies
+from ...errors import BadInput, StoreClosed
+from ..base import Finding
+from ..transactions import checks
+from ..transactions.contexts import ContextCache
+from ..transactions.rows import to_stamp, to_time
+from ..transactions.transaction import NO_RESETS, Q, Transaction
+from ..transactions.verbs.compacting import CompactingVerbs
+from ..transactions.verbs.conversing import ConversingVerbs
+from ..transactions.verbs.finding import FindingVerbs
+from ..transactions.verbs.importing import ImportingVerbs
+from ..transactions.verbs.living import LivingVerbs
+from ..transactions.verbs.remembering import RememberingVerbs
+from ..transactions.verbs.turning import TurningVerbs
+from .connections import ANSWER_SECONDS, Address, connect, open_connection
+from .faults import cannot_open
+from .line import Line
+from .locks import NodeLocks
+from .migrations import migrate, newest
+from .own_verbs import OwnVerbs
+from .readers import Readers
+from .search import Indexer
+from .statements import statement
+from .transaction import Changes, PostgresTransaction
+from .watch import ChangeWatch
+from .wire import Connection, Wire
+from .writer import Writer
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 30.0
+SEARCH_INVARIANT = "the search index holds every message, or knows which it lacks"
+
+Clock = Callable[[], datetime]
+
+
+class DatabaseClock:
+    """The database's time, as of the last answer, reckoned on."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+        """By how much it is ahead of our monotonic clock, in microseconds."""
+
+    def told(self, stamp: int) -> int:
+        """The database has just said what time it is."""
+        self._ahead = stamp - time.monotonic_ns() // 1000
+        return stamp
+
+    def stamp(self) -> int:
+        return self._ahead + time.monotonic_ns() // 1000
+
+
+class PostgresStore(
+    OwnVerbs,
+    FindingVerbs,
+    ConversingVerbs,
+    TurningVerbs,
+    CompactingVerbs,
+    LivingVerbs,
+    RememberingVerbs,
+    ImportingVerbs,
+):
+    """One open store. Made by `open_store`; see `store.base.Store` for what each verb promises."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        patience: float = PATIENCE_SECONDS,
+        policies: ResetPolicies = NO_RESETS,
+        flushing: FlushRules | None = None,
+    ) -> None:
+        """Blocking: connect, bring the schema up to date, start the threads. A `clock` that is given wins over
+        the database's."""
+        self._address = Address.parse(url)
+        self._clock = clock
+        self._policies = policies
+        self._flushing = flushing
+        self._database_clock = DatabaseClock()
+        connection = open_connection(self._address)
+        try:
+            migrate(connection, self._address, to_stamp(clock()) if clock else None)
+            first = Wire(connection, ANSWER_SECONDS)
+            self._database_clock.told(first.ask(statement(Q.clock))[0][0])
+        except psycopg.Error as error:
+            connection.close()
+            raise cannot_open(error, self.location) from error
+        except BaseException:
+            connection.close()
+            raise
+        self._unused: list[Wire] = [first]
+        self._guard = threading.Lock()
+        self._cache = ContextCache()
+        self._line = Line(self._connect, self.location)
+        self._locks = NodeLocks(self._line)
+        self._watch = ChangeWatch(self._line)
+        self._indexer = Indexer(self._dial)
+        self._writer = Writer(
+            self._dial, self.location, newest(), patience, self._watch.tag, self._committed, self._told_time
+        )
+        self._readers = Readers(self._dial, self.location, patience, self._writer.fail)
+        self._forked = False
+        self._closed = False
+        _open_stores.add(self)
+
+    def _connect(self) -> Connection:
+        return connect(self._address)
+
+    def _dial(self) -> Wire:
+        with self._guard:
+            if self._unused:
+                return self._unused.pop()
+        return Wire(self._connect(), ANSWER_SECONDS)
+
+    def _told_time(self, stamp: int) -> int:
+        self._database_clock.told(stamp)
+        return stamp if self._clock is None else to_stamp(self._clock())
+
+    def _stamp(self) -> int:
+        return self._database_clock.stamp() if self._clock is None else to_stamp(self._clock())
+
+    @property
+    def location(self) -> str:
+        return self._address.location
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why this store has stopped for good, if it has."""
+        return self._writer.failure
+
+    def now(self) -> datetime:
+        return to_time(self._stamp())
+
+    async def close(self) -> None:
+        if self._closed or self._forked:
+            return
+        self._closed = True
+        # Blocking, but short: what was accepted is finished. Not in an executor, because there is none any
+        # more when a program's exit closes what it forgot to close.
+        self._indexer.stop()
+        self._readers.close()
+        self._writer.stop()
+        self._locks.close()
+        self._line.close()
+        for wire in self._unused:
+            wire.close()
+
+    # --- reading and writing ----------------------------------------------------------------------------
+
+    async def _write(self, work: Callable[[Transaction], T]) -> T:
+        self._check_open()
+        told: list[str] = []
+
+        def run(changes: Changes, now: int) -> T:
+            told.clear()  # it may be run again, if the group it was in failed
+            return work(PostgresTransaction(changes, now, self._policies, told, self._flushing, writes=True))
+
+        done = await self._writer.submit(run)
+        for line in told:
+            log.info("%s", line)
+        return done
+
+    async def _read(self, work: Callable[[Transaction], T]) -> T:
+        self._check_open()
+        if self._writer.failure is not None:  # what cannot be trusted is not shown either
+            raise self._writer.failure
+        return await self._readers.run(
+            lambda changes: work(PostgresTransaction(changes, self._stamp(), self._policies))
+        )
+
+    def _check_open(self) -> None:
+        if self._forked:
+            raise StoreClosed(
+                "this store was opened before the process forked; open it again in the child "
+                "(connections to PostgreSQL do not survive a fork)"
+            )
+        if self._closed:
+            raise StoreClosed("the store is closed")
+
+    def _committed(self) -> None:
+        self._watch.notice()
+        self._indexer.notice()
+
+    def start_indexing(self) -> None:
+        """Keep the search index right behind what is written, from now on."""
+        self._indexer.start()
+
+    # --- waiting and care -------------------------------------------------------------------------------
+
+    def version(self) -> int:
+        self._check_open()
+        return self._watch.version()
+
+    async def changed(self, since: int, timeout: float) -> bool:
+        self._check_open()
+        return await self._watch.changed(since, timeout)
+
+    async def backup(self, target: Path) -> None:
+        self._check_open()
+        raise BadInput(
+            f"a PostgreSQL store is backed up by PostgreSQL's own tools, while everything goes on: pg_dump "
+            f"--format=custom --schema={self._address.schema} --file={target} DATABASE, and pg_restore brings it "
+            "back; nothing was written"
+        )
+
+    def invariants(self) -> Sequence[str]:
+        return [*checks.INVARIANTS.values(), SEARCH_INVARIANT]
+
+    async def check(self) -> list[Finding]:
+        findings = await self._read(checks.check)
+        unknown = await self._read(lambda tx: tx.all(Q.messages_unknown_to_search))
+        if unknown:
+            examples = [str(row[0]) for row in unknown[:5]]
+            findings.append(Finding(SEARCH_INVARIANT, len(unknown), examples, repairable=True))
+        return findings
+
+    async def repair(self) -> list[str]:
+        """The search index is derived: it is made anew."""
+
+        def anew(tx: Transaction) -> int:
+            tx.run(Q.empty_index)
+            tx.run(Q.index_anew)
+            row = tx.one(Q.unindexed_total)
+            return int(row[0]) if row else 0
+
+        number = await self._write(anew)
+        await asyncio.to_thread(self._catch_up)
+        return [f"made the search index anew, over {number} messages"]
+
+
+_open_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+_kept_in_child: list[PostgresStore] = []
+
+
+def _after_fork_in_child() -> None:
+    """A forked child has none of the threads and must not use, close or collect the connections."""
+    for store in list(_open_stores):
+        store._forked = True
+        _kept_in_child.append(store)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+async def open_store(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    patience: float = PATIENCE_SECONDS,
+    policies: ResetPolicies = NO_RESETS,
+    flushing: FlushRules | None = None,
+) -> PostgresStore:
+    """Open (or make) the store in this database. Raises StoreUnusable, having changed nothing, if it cannot."""
+    return await asyncio.to_thread(
+        PostgresStore, url, clock=clock, patience=patience, policies=policies, flushing=flushing
+    )

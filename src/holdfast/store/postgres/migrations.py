@@ -1,0 +1,104 @@
+"""Bringing a database to the schema this version knows.
+
+Migrations are numbered files, applied in order, each once, all that are missing in one transaction; one node at
+a time applies them, the others wait and find it done. The numbers are those of SQLite's migrations, so that a
+store of either engine is at the same one when it holds the same. Released migrations are never edited.
+
+Nodes are restarted one after the other. So a migration only adds, and the version before goes on running on what
+it made; one that cannot (`-- oldest: N` in its file) names the oldest schema number whose program may still write, and
+older programs stop, saying so. What a newer program has added is left alone by an older one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import cache
+from importlib.resources import files
+
+import psycopg
+
+from ...domain.ids import new_id
+from ...errors import StoreUnusable
+from .connections import Address
+from .wire import Connection
+
+log = logging.getLogger(__name__)
+
+_OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
+_LOCK = 0x686F6C64  # "hold": what migrates this database's stores
+
+
+@cache
+def migrations() -> list[tuple[int, str]]:
+    """Numbers and texts, in order."""
+    found = [
+        (int(file.name[:4]), file.read_text("utf-8"))
+        for file in files(__package__).joinpath("migrations").iterdir()
+        if file.name.endswith(".sql")
+    ]
+    return sorted(found)
+
+
+def newest() -> int:
+    return migrations()[-1][0]
+
+
+def migrate(connection: Connection, address: Address, now: int | None) -> None:
+    """Apply what is missing. `now`: the stamp that a new store is dated by; None: the database's clock."""
+    known = _version(connection)
+    if known is not None and known[0] == newest():
+        return
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK,))
+        found, oldest = _version(connection) or (0, 1)
+        if oldest > newest():
+            raise StoreUnusable(
+                f"{address.location} has schema {found}, written by a newer holdfast; this one knows {newest()}. "
+                "Upgrade holdfast; nothing was changed"
+            )
+        missing = [(number, text) for number, text in migrations() if number > found]
+        if not missing:
+            return
+        if found:
+            log.info("upgrading %s from schema %s to %s", address.location, found, newest())
+        else:
+            connection.execute(
+                psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(
+                    psycopg.sql.Identifier(address.schema)
+                )
+            )
+            _check_ours(connection, address)
+        for _, text in missing:
+            connection.execute(text.encode())
+            for match in _OLDEST.finditer(text):
+                oldest = max(oldest, int(match[1]))
+        if found:
+            connection.execute("UPDATE store SET schema = %s, oldest = %s", (newest(), oldest))
+        else:
+            connection.execute(
+                "INSERT INTO store (id, created_at, schema, oldest) VALUES (%s, coalesce(%s, "
+                "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint), %s, %s)",
+                (new_id("store"), now, newest(), oldest),
+            )
+
+
+def _version(connection: Connection) -> tuple[int, int] | None:
+    """The schema's number and the oldest program's, or None if there is no store yet."""
+    there = connection.execute("SELECT to_regclass(current_schema() || '.store')").fetchone()
+    if there is None or there[0] is None:
+        return None
+    row = connection.execute("SELECT schema, oldest FROM store").fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def _check_ours(connection: Connection, address: Address) -> None:
+    """A schema that holds anything else is another program's."""
+    row = connection.execute(
+        "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(%s)", (address.schema,)
+    ).fetchone()
+    if row is not None and row[0]:
+        raise StoreUnusable(
+            f"the schema {address.schema!r} of {address.location} holds tables of another program; nothing was "
+            "changed. Name another one: postgresql://…/database?schema=…"
+        )

@@ -1,0 +1,55 @@
+-- name: at_most_one_open_session
+SELECT conversation FROM sessions WHERE ended_at IS NULL GROUP BY conversation HAVING count(*) > 1;
+
+-- name: gap_free_numbers
+-- One pass over the (conversation, seq) index.
+SELECT c.id FROM conversations c
+LEFT JOIN (SELECT conversation, count(*) AS number, min(seq) AS lowest, max(seq) AS highest
+           FROM messages GROUP BY conversation) m ON m.conversation = c.id
+WHERE c.last_seq <> coalesce(m.number, 0) OR coalesce(m.lowest, 1) <> 1 OR c.last_seq <> coalesce(m.highest, 0);
+
+-- name: tips_are_newest
+SELECT c.id FROM conversations c
+WHERE c.tip IS DISTINCT FROM (SELECT s.id FROM sessions s WHERE s.conversation = c.id ORDER BY s.ordinal DESC LIMIT 1);
+
+-- name: turns_hold_leases
+SELECT t.id FROM turns t JOIN conversations c ON c.id = t.conversation
+WHERE t.status = 'running' AND (c.turn IS DISTINCT FROM t.id OR c.holder IS DISTINCT FROM t.node)
+UNION ALL
+SELECT c.id FROM conversations c LEFT JOIN turns t ON t.id = c.turn
+WHERE c.holder IS NOT NULL AND (t.status IS NULL OR t.status <> 'running');
+
+-- name: owners_agree
+SELECT s.id FROM sessions s JOIN conversations c ON c.id = s.conversation WHERE s.owner <> c.owner
+UNION ALL
+SELECT t.id FROM turns t JOIN conversations c ON c.id = t.conversation WHERE t.owner <> c.owner;
+
+-- name: ended_sessions_say_why
+SELECT id FROM sessions WHERE (ended_at IS NULL) <> (end_reason IS NULL) OR (ended_at IS NULL) <> (last_seq IS NULL);
+
+-- name: turns_in_known_states
+SELECT id FROM turns WHERE status NOT IN ('running', 'completed', 'interrupted', 'failed', 'cancelled')
+   OR (status = 'running') <> (ended_at IS NULL);
+
+-- name: requests_have_turns
+SELECT key FROM requests WHERE turn NOT IN (SELECT no FROM turns);
+
+-- name: processes_in_known_states
+SELECT id FROM processes WHERE state NOT IN ('starting', 'running', 'exited', 'stopped', 'lost')
+   OR (state IN ('starting', 'running')) <> (ended_at IS NULL);
+
+-- name: running_processes_are_identified
+SELECT id FROM processes WHERE state = 'running' AND (pid <= 0 OR pid_start = '' OR boot_id = '' OR pid_ns = '');
+
+-- name: one_memory_per_flush
+-- Nor any of a session whose flush is not done.
+SELECT session FROM memories WHERE origin = 'flush' GROUP BY session HAVING count(*) > 1
+UNION ALL
+SELECT m.session FROM memories m LEFT JOIN flushes f ON f.session = m.session
+WHERE m.origin = 'flush' AND (f.state IS NULL OR f.state <> 'done');
+
+-- name: flushes_are_settled
+SELECT session FROM flushes
+WHERE state NOT IN ('pending', 'running', 'done', 'dead', 'skipped', 'taken')
+   OR (state = 'pending') <> (next_attempt_at IS NOT NULL) OR (state = 'running') <> (node IS NOT NULL)
+   OR (state = 'taken') <> (taken_by IS NOT NULL);

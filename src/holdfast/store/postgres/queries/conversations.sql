@@ -1,0 +1,125 @@
+-- fragment: conversation_columns
+id, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, forked_from,
+revision, nullif(history_hash, ''::bytea)
+
+-- name: conversation_by_id
+-- A conversation by its own id, for its owner (or for an operator, owner NULL).
+SELECT {conversation_columns} FROM conversations WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
+
+-- name: conversation_by_alias
+-- A conversation by a name given from outside.
+SELECT {conversation_columns} FROM conversations
+WHERE id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :id);
+
+-- name: insert_conversation
+-- A conversation and its first session are inserted together.
+INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, forked_from, anonymous, created_at)
+VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :forked_from, :anonymous, :now);
+
+-- name: conversations_with_history
+-- Conversations begun without a name whose whole visible history is this one. Two are as good as many.
+SELECT {conversation_columns} FROM conversations
+WHERE owner = :owner AND history_hash = :history AND anonymous AND holder IS NULL LIMIT 2;
+
+-- name: forks_with_history
+-- Forks of a conversation whose whole visible history is this one. Two are as good as many.
+SELECT {conversation_columns} FROM conversations
+WHERE forked_from IN (SELECT id FROM sessions WHERE conversation = :conversation)
+  AND owner = :owner AND history_hash = :history AND holder IS NULL LIMIT 2;
+
+-- name: conversation_with_metadata
+SELECT {conversation_columns}, metadata FROM conversations WHERE id = :id;
+
+-- name: conversations_of_owner
+-- A page of an owner's conversations, the newest first, below the one whose first session has this number.
+SELECT {conversation_columns}, metadata
+FROM (SELECT conversation, no FROM sessions WHERE owner = :owner AND ordinal = 1 AND no < :below
+      ORDER BY no DESC LIMIT :limit) f JOIN conversations ON id = f.conversation ORDER BY f.no DESC LIMIT :limit;
+
+-- name: conversations_of_all
+-- The same for an operator.
+SELECT {conversation_columns}, metadata
+FROM (SELECT conversation, no FROM sessions WHERE ordinal = 1 AND no < :below
+      ORDER BY no DESC LIMIT :limit) f JOIN conversations ON id = f.conversation ORDER BY f.no DESC LIMIT :limit;
+
+-- name: first_session
+-- The number of a conversation's first session: sessions are numbered as they are opened.
+SELECT no FROM sessions WHERE conversation = :conversation AND ordinal = 1 AND (:owner::text IS NULL OR owner = :owner);
+
+-- name: set_metadata
+UPDATE conversations SET metadata = :metadata
+WHERE id = :id AND (:owner::text IS NULL OR owner = :owner) RETURNING id;
+
+-- name: add_messages
+-- Numbers for messages that no turn says, only while no turn runs. What is shown has changed.
+UPDATE conversations SET last_seq = last_seq + :count, history_hash = NULL
+WHERE id = :id AND holder IS NULL RETURNING last_seq;
+
+-- name: meant_by_alias
+-- The very session that this name meant, if it meant one.
+SELECT session FROM aliases WHERE conversation = :conversation AND alias = :alias AND session IS NOT NULL;
+
+-- name: insert_alias
+INSERT INTO aliases (owner, alias, conversation, created_at) VALUES (:owner, :alias, :conversation, :now);
+
+-- name: set_tip
+-- The newest session of the line is the one every id leads to.
+UPDATE conversations SET tip = :tip, revision = revision + 1 WHERE id = :id;
+
+-- name: set_title
+UPDATE conversations SET title = :title WHERE id = :id AND (:owner::text IS NULL OR owner = :owner) RETURNING id;
+
+-- name: touch_revision
+-- A context changed otherwise than by an appended message: nothing cached of it is valid any more. Nor is what a
+-- running turn takes for its history: the empty chain says so to release_lease.
+UPDATE conversations SET revision = revision + 1, history_hash = CASE WHEN holder IS NOT NULL THEN ''::bytea END
+WHERE id = :id;
+
+-- name: take_lease
+-- Only a free conversation, still at the token that was seen, only by a node that is present. The token rises
+-- with each holder. Messages get their numbers in the same statement. What is shown is about to change.
+UPDATE conversations SET holder = :node, turn = :turn, token = :token + 1, last_seq = last_seq + :count,
+                         history_hash = NULL
+WHERE id = :id AND holder IS NULL AND token = :token
+  AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL);
+
+-- name: number_messages
+-- Numbers for a turn's messages. Zero rows: the lease was lost, and nothing is written.
+UPDATE conversations SET last_seq = last_seq + :count
+WHERE id = :id AND token = :token AND holder = :node
+RETURNING last_seq, owner;
+
+-- name: release_lease
+-- Number the last messages and let go, in one statement. The token stays, so it is never handed out twice. The
+-- history is what the turn says it is, unless something was taken out of it meanwhile.
+UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL,
+                         history_hash = CASE WHEN history_hash IS NULL THEN :history END
+WHERE id = :id AND token = :token AND holder = :node
+RETURNING last_seq, owner;
+
+-- name: fence_lease
+-- Take the lease away from whoever holds it: a late writer's token no longer matches.
+UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL, token = token + 1,
+                         history_hash = NULL
+WHERE id = :id AND turn = :turn
+RETURNING last_seq;
+
+-- name: held_by
+-- What a node holds according to the store.
+SELECT id, turn FROM conversations WHERE holder = :node;
+
+-- name: holder_is_gone
+-- Is this conversation held by a node that has left or was reaped? With its turn.
+SELECT c.turn FROM conversations c JOIN nodes n ON n.id = c.holder
+WHERE c.id = :id AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
+
+-- name: free_stray_lease
+-- A lease without a running turn protects nothing.
+UPDATE conversations SET holder = NULL, turn = NULL, token = token + 1, history_hash = NULL
+WHERE id = :id AND holder IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.id = conversations.turn AND t.status = 'running');
+
+-- name: delete_conversation
+-- Sessions, turns, drafts, requests, aliases and exclusions go with it, by foreign key.
+WITH said AS (DELETE FROM messages WHERE conversation = :id)
+DELETE FROM conversations WHERE id = :id;

@@ -1,0 +1,176 @@
+-- fragment: message_columns
+conversation, seq, session, turn, role, status, created_at, origin, body, gaps, "inner", own_calls, extra
+
+-- name: insert_messages
+-- Many at once. What is written is not in the search index yet, and the same statement says so.
+WITH written AS (
+    INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, "inner",
+                          own_calls)
+    SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.calls, m.answers, :now, m.body, m.shown, m.own_calls
+    FROM unnest(:conversations::text[], :seqs::bigint[], :sessions::text[], :turns::text[], :roles::text[],
+                :statuses::text[], :calls::text[], :answers::text[], :bodies::bytea[], :inners::boolean[],
+                :own_calls::text[])
+        AS m (conversation, seq, session, turn, role, status, calls, answers, body, shown, own_calls)
+    RETURNING no, conversation, seq)
+INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM written;
+
+-- name: messages_forward
+SELECT {message_columns} FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq LIMIT nullif(:limit, -1);
+
+-- name: messages_backward
+SELECT {message_columns} FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq DESC LIMIT nullif(:limit, -1);
+
+-- name: visible_messages
+-- The newest messages that a client has been shown and that still count.
+SELECT {message_columns} FROM messages m
+WHERE m.conversation = :conversation AND m.deleted_at IS NULL AND NOT m.inner
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq DESC LIMIT nullif(:limit, -1);
+
+-- name: shown_forward
+-- Like messages_forward, without what was excluded or is no client's to see.
+SELECT {message_columns} FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq LIMIT nullif(:limit, -1);
+
+-- name: shown_backward
+SELECT {message_columns} FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq DESC LIMIT nullif(:limit, -1);
+
+-- name: messages_of_turn
+SELECT {message_columns} FROM messages
+WHERE conversation = (SELECT conversation FROM turns WHERE id = :turn)
+  AND seq >= (SELECT first_seq FROM turns WHERE id = :turn) AND turn = :turn AND deleted_at IS NULL ORDER BY seq;
+
+-- name: interrupted_replies_of_turn
+-- Partial replies that a retry replaces.
+SELECT seq FROM messages
+WHERE conversation = :conversation AND seq >= :first_seq AND turn = :turn AND status = 'interrupted';
+
+-- name: context_head
+-- All that decides whether a cached context is still the right one, and what it shows.
+SELECT c.id, c.revision, coalesce(s.last_seq, c.last_seq), s.view
+FROM sessions s JOIN conversations c ON c.id = s.conversation
+WHERE s.id = :session AND (:owner::text IS NULL OR s.owner = :owner);
+
+-- name: marks
+-- Messages of a span that are not simply passed on, by their partial index.
+SELECT seq, calls, answers, status, deleted_at IS NOT NULL FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last
+  AND (calls IS NOT NULL OR answers IS NOT NULL OR status <> 'completed' OR deleted_at IS NOT NULL)
+ORDER BY seq;
+
+-- name: excluded
+SELECT seq FROM exclusions WHERE conversation = :conversation;
+
+-- name: bodies
+-- A span of bodies, joined by the database in one value; nothing is decoded.
+SELECT string_agg(body, ','::bytea ORDER BY seq) FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last;
+
+-- name: body
+SELECT body FROM messages WHERE conversation = :conversation AND seq = :seq;
+
+-- name: newest_mark
+-- The newest message's number, the calls it makes and the call it answers.
+SELECT seq, calls, answers FROM messages WHERE conversation = :conversation ORDER BY seq DESC LIMIT 1;
+
+-- name: marks_of_turn
+-- Tool calls and results of a turn, to find the calls that are still open.
+SELECT seq, calls, answers, own_calls FROM messages
+WHERE conversation = :conversation AND seq >= :first_seq AND turn = :turn
+  AND (calls IS NOT NULL OR answers IS NOT NULL OR status <> 'completed' OR deleted_at IS NOT NULL)
+ORDER BY seq;
+
+-- name: insert_exclusion
+INSERT INTO exclusions (conversation, seq, reason, created_at)
+SELECT conversation, seq, :reason, :now FROM messages WHERE conversation = :conversation AND seq = :seq
+ON CONFLICT DO NOTHING;
+
+-- name: exclude_steps
+-- What led up to a reply that leaves the context leaves it too: the calls of the server's own tools and their results.
+INSERT INTO exclusions (conversation, seq, reason, created_at)
+SELECT conversation, seq, :reason, :now FROM messages
+WHERE conversation = :conversation AND seq < :seq AND ("inner" OR own_calls IS NOT NULL)
+  AND seq > (SELECT coalesce(max(seq), 0) FROM messages
+             WHERE conversation = :conversation AND seq < :seq AND NOT "inner" AND own_calls IS NULL)
+ON CONFLICT DO NOTHING;
+
+-- name: first_step
+-- The number of the first of them, or of the reply itself.
+SELECT coalesce(max(seq), 0) + 1 FROM messages
+WHERE conversation = :conversation AND seq < :seq AND NOT "inner" AND own_calls IS NULL;
+
+-- name: last_own_result
+-- Up to where the results of the server's own tools stand directly behind a message, with their calls in it.
+SELECT coalesce(min(seq) - 1, :last) FROM messages
+WHERE conversation = :conversation AND seq > :seq AND seq <= :last AND NOT ("inner" AND role = 'tool');
+
+-- name: count_copied
+-- How many messages of a span a fork would copy.
+SELECT count(*) FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq);
+
+-- name: copy_messages
+-- A fork copies a span of its source's view, numbered on from :offset, and keeps where each came from.
+WITH written AS (
+INSERT INTO messages (conversation, seq, session, role, status, calls, answers, created_at, origin, body, "inner",
+                      own_calls, extra)
+SELECT :target, :offset + row_number() OVER (ORDER BY m.seq), :session, m.role, m.status, m.calls, m.answers,
+       m.created_at, coalesce(m.origin, 'msg_' || substr(m.conversation, 6) || '_' || m.seq), m.body, m.inner, m.own_calls,
+       m.extra
+FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq
+RETURNING no, conversation, seq)
+INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM written;
+
+-- name: empty_message
+-- The row and its number stay; the text is gone.
+UPDATE messages SET body = ''::bytea, calls = NULL, answers = NULL, extra = NULL, deleted_at = :now
+WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
+
+-- name: reduce_message
+-- Something of what it said is gone, the rest stays. What came with it might tell of it.
+UPDATE messages SET body = :body, calls = :calls, gaps = :gaps, extra = NULL
+WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
+
+-- name: empty_answer
+-- The probabilities of the words of a deleted reply name its words.
+UPDATE turns SET answer = without_logprobs(answer)
+WHERE answer IS NOT NULL AND id = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
+
+-- name: empty_drafts
+-- The checkpoints that led up to a deleted message say what it said.
+DELETE FROM drafts WHERE after_seq < :seq
+  AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
+
+-- name: unindex_message
+-- What the index holds of it is gone; what is left of it, if anything, is read anew.
+WITH held AS (DELETE FROM search WHERE no = :no RETURNING no, conversation, seq)
+INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM held ON CONFLICT DO NOTHING;
+
+-- name: unindex_conversation
+WITH waiting AS (DELETE FROM unindexed WHERE no IN (SELECT no FROM messages WHERE conversation = :conversation))
+DELETE FROM search WHERE no IN (SELECT no FROM messages WHERE conversation = :conversation);
+
+-- name: message_total
+SELECT count(*) FROM messages m WHERE :owner::text IS NULL OR EXISTS (
+    SELECT 1 FROM conversations c WHERE c.id = m.conversation AND c.owner = :owner);
+
+-- name: conversation_total
+SELECT count(*) FROM conversations WHERE :owner::text IS NULL OR owner = :owner;
+
+-- name: found_message
+-- A search hit, read from the truth: only if it is still there and the owner's.
+SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at, m.origin, m.body, m.gaps, m.inner,
+       m.own_calls, m.extra, c.key, c.title
+FROM messages m JOIN conversations c ON c.id = m.conversation
+WHERE m.conversation = :conversation AND m.seq = :seq AND m.deleted_at IS NULL AND (:owner::text IS NULL OR c.owner = :owner);

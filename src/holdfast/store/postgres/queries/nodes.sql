@@ -1,0 +1,40 @@
+-- fragment: node_columns
+id, kind, host, boot_id, pid_ns, pid, pid_start, beat, started_at, heartbeat_at, left_at, reaped_at
+
+-- name: insert_node
+INSERT INTO nodes (id, kind, host, boot_id, pid_ns, pid, pid_start, started_at, heartbeat_at)
+VALUES (:id, :kind, :host, :boot_id, :pid_ns, :pid, :pid_start, :now, :now);
+
+-- name: beat
+-- One write for all a node holds. Zero rows: it was reaped.
+UPDATE nodes SET beat = beat + 1, heartbeat_at = :now
+WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL RETURNING beat;
+
+-- name: node_is_present
+SELECT 1 FROM nodes WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL;
+
+-- name: leave_node
+UPDATE nodes SET left_at = :now WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL RETURNING id;
+
+-- name: reap_node
+-- Only if its beat is still the one that was seen: a node that came back is left alone.
+UPDATE nodes SET reaped_at = :now
+WHERE id = :id AND beat = :beat AND left_at IS NULL AND reaped_at IS NULL RETURNING id;
+
+-- name: present_nodes
+SELECT {node_columns} FROM nodes WHERE settled_at IS NULL AND left_at IS NULL AND reaped_at IS NULL
+ORDER BY started_at, id;
+
+-- name: unsettled_nodes
+-- Nodes that are gone but may still have left something behind.
+SELECT id FROM nodes WHERE settled_at IS NULL AND (left_at IS NOT NULL OR reaped_at IS NOT NULL);
+
+-- name: settle_node
+-- Only when no lease and no attached session names it any more.
+UPDATE nodes SET settled_at = :now
+WHERE id = :id AND settled_at IS NULL AND (left_at IS NOT NULL OR reaped_at IS NOT NULL)
+  AND NOT EXISTS (SELECT 1 FROM conversations WHERE holder = :id)
+  AND NOT EXISTS (SELECT 1 FROM sessions WHERE node = :id AND ended_at IS NULL AND attached);
+
+-- name: all_nodes
+SELECT {node_columns} FROM nodes ORDER BY started_at DESC, id LIMIT 1000;

@@ -1,0 +1,77 @@
+-- fragment: notice_columns
+t.id, t.owner, t.conversation, c.key, t.kind, t.text, t.created_at, t.delivered_at, t.process
+
+-- fragment: notice_tables
+notices t JOIN conversations c ON c.id = t.conversation
+
+-- name: insert_notice
+INSERT INTO notices (id, owner, conversation, kind, text, created_at, process, send_at)
+VALUES (:id, :owner, :conversation, :kind, :text, :now, :process, :now);
+
+-- name: deliver_notice
+-- Once: a notice that was delivered keeps its time.
+UPDATE notices SET delivered_at = :now
+WHERE id = :id AND delivered_at IS NULL AND (:owner::text IS NULL OR owner = :owner);
+
+-- name: notice_by_id
+SELECT {notice_columns} FROM {notice_tables} WHERE t.id = :id AND (:owner::text IS NULL OR t.owner = :owner);
+
+-- name: notice_number
+SELECT no FROM notices WHERE id = :id;
+
+-- name: notices_of_owner
+-- A page, oldest first, behind the cursor.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.owner = :owner AND t.no > :behind ORDER BY t.no LIMIT :limit;
+
+-- name: undelivered_of_owner
+-- The same of those nobody has been told of.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.owner = :owner AND t.delivered_at IS NULL AND t.no > :behind ORDER BY t.no LIMIT :limit;
+
+-- name: notices_of_all
+-- The same for an operator.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.no > :behind AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t.no LIMIT :limit;
+
+-- name: undelivered_of_conversation
+-- A conversation has few notices, and fewer that nobody was told of.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.conversation = :conversation AND t.delivered_at IS NULL ORDER BY t.no;
+
+-- name: untold_of_conversation
+-- What no reply has carried yet and nobody has delivered.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.conversation = :conversation AND t.told_at IS NULL AND t.delivered_at IS NULL ORDER BY t.no;
+
+-- name: tell_notices
+-- The reply of this turn has carried those that there were when it began.
+UPDATE notices SET told_at = :now
+WHERE conversation = :conversation AND told_at IS NULL
+  AND created_at <= (SELECT started_at FROM turns WHERE id = :turn);
+
+-- name: notices_to_send
+SELECT 1 FROM notices WHERE send_at <= :now LIMIT 1;
+
+-- name: give_up_notices
+-- Too old to be sent. Of each, whether anybody has tried.
+UPDATE notices SET send_at = NULL
+WHERE no IN (SELECT no FROM notices WHERE send_at <= :now AND created_at < :before ORDER BY send_at LIMIT :limit
+             FOR UPDATE SKIP LOCKED)
+RETURNING send_attempts > 0;
+
+-- name: claim_notices
+-- The longest waiting first. Nobody else sends them until then.
+UPDATE notices SET send_at = :until, send_attempts = send_attempts + 1
+WHERE no IN (SELECT no FROM notices WHERE send_at <= :now ORDER BY send_at LIMIT :limit FOR UPDATE SKIP LOCKED)
+RETURNING no, send_attempts;
+
+-- name: notice_by_number
+SELECT {notice_columns} FROM {notice_tables} WHERE t.no = :no;
+
+-- name: notice_sent
+UPDATE notices SET sent_at = :now, send_at = NULL WHERE id = :id AND sent_at IS NULL;
+
+-- name: notice_unsent
+-- Again then; what was not tried does not count as an attempt.
+UPDATE notices SET send_at = :again_at, send_attempts = send_attempts - :untried::boolean::integer WHERE id = :id AND sent_at IS NULL;

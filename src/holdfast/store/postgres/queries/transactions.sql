@@ -1,0 +1,30 @@
+-- name: begun
+-- At the start of every writing transaction: the time by which everything in it is dated, its number (to ask what
+-- became of it, should the connection be lost in its COMMIT), and the oldest program that may write here.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, pg_current_xact_id()::text, (SELECT oldest FROM store),
+       set_config('lock_timeout', :patience, true);
+
+-- name: outcome
+-- What became of a transaction: committed, aborted, in progress; NULL: too long ago.
+SELECT pg_xact_status(:number::text::xid8);
+
+-- name: end_backend
+-- Ends what a lost connection of ours may have left behind, so that its outcome is final.
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = :pid AND usename = current_user
+  AND application_name = current_setting('application_name') AND pid <> pg_backend_pid();
+
+-- name: clock
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+
+-- name: event_lock
+-- One transaction at a time numbers its events, from here to its end: so they are numbered in the order in which they
+-- become visible, and nobody who has read up to one misses an earlier one. Taken last of all, so nobody who has it
+-- waits for anything but the disk.
+SELECT pg_advisory_xact_lock(1751478372, 'events'::regclass::oid::integer);
+
+-- name: number_all
+-- Numbers for the messages of many turns at once; those whose lease was lost are not among the rows.
+UPDATE conversations c SET last_seq = c.last_seq + a.count
+FROM unnest(:ids::text[], :tokens::bigint[], :nodes::text[], :counts::bigint[]) AS a (id, token, node, count)
+WHERE c.id = a.id AND c.token = a.token AND c.holder = a.node
+RETURNING c.id, c.token, c.last_seq;

@@ -1,0 +1,86 @@
+-- fragment: turn_columns
+id, conversation, session, owner, status, node, attempt, first_seq, started_at, ended_at, error, model, usage, response_id
+
+-- name: turn_by_id
+SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
+
+-- name: turn_by_request
+-- The turn a request key stands for, and the hash of the body it came with.
+SELECT t.id, t.conversation, t.session, t.owner, t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at,
+       t.error, t.model, t.usage, t.response_id, r.body_hash
+FROM requests r JOIN turns t ON t.no = r.turn
+WHERE r.owner = :owner AND r.route = :route AND r.key = :key AND r.created_at >= :since;
+
+-- name: turn_answer
+SELECT answer FROM turns WHERE id = :id;
+
+-- name: turns_of_conversation
+SELECT {turn_columns} FROM turns
+WHERE conversation = :conversation AND no < :below AND (:owner::text IS NULL OR owner = :owner)
+  AND (:session::text IS NULL OR session = :session)
+ORDER BY no DESC LIMIT :limit;
+
+-- name: turn_number
+SELECT no FROM turns WHERE id = :id AND conversation = :conversation;
+
+-- name: newest_turn
+SELECT id FROM turns WHERE conversation = :conversation ORDER BY no DESC LIMIT 1;
+
+-- name: insert_turn
+INSERT INTO turns (id, conversation, session, owner, status, node, first_seq, started_at, model, response_id)
+VALUES (:id, :conversation, :session, :owner, 'running', :node, :first_seq, :now, :model, :response_id);
+
+-- name: take_up_turn
+-- A retry goes on with an unfinished turn: it runs again, on this node, in this session.
+UPDATE turns SET status = 'running', ended_at = NULL, error = NULL, node = :node, session = :session,
+                 attempt = attempt + 1
+WHERE id = :id;
+
+-- name: settle_turn
+UPDATE turns SET status = :status, ended_at = :now, error = :error, usage = coalesce(:usage, usage),
+                 answer = :answer
+WHERE id = :id;
+
+-- name: insert_request
+INSERT INTO requests (turn, owner, route, key, body_hash, created_at)
+SELECT no, :owner, :route, :key, :body_hash, :now FROM turns WHERE id = :turn;
+
+-- name: forget_request
+-- A body that stands for itself stands for the newest request it came with.
+DELETE FROM requests WHERE owner = :owner AND route = :route AND key = :key;
+
+-- name: insert_response
+INSERT INTO responses (id, owner, turn, previous, background, brought, request, created_at)
+VALUES (:id, :owner, :turn, :previous, :background, :brought, :request, :now);
+
+-- name: response_by_id
+SELECT r.previous, r.background, r.brought, r.request, r.created_at, t.id, t.conversation, t.session, t.owner,
+       t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at, t.error, t.model, t.usage, t.response_id
+FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id AND (:owner::text IS NULL OR r.owner = :owner);
+
+-- name: delete_response
+DELETE FROM responses WHERE id = :id AND owner = :owner;
+
+-- name: insert_draft
+-- A checkpoint, only under the lease. Zero rows: it was lost, and nothing is written.
+INSERT INTO drafts (turn, first_event, last_event, reserved_to, after_seq, created_at, restarts, adds, events)
+SELECT :turn, :first_event, :last_event, :reserved_to, last_seq, :now, :restarts, :adds, :events
+FROM conversations WHERE id = :conversation AND token = :token AND holder = :node
+  AND NOT EXISTS (SELECT 1 FROM drafts WHERE turn = :turn AND last_event >= :first_event);
+
+-- name: holds_lease
+SELECT 1 FROM conversations WHERE id = :conversation AND token = :token AND holder = :node;
+
+-- name: next_event
+-- Above every number that earlier checkpoints of this turn used or reserved.
+SELECT coalesce(max(reserved_to) + 1, 0) FROM drafts WHERE turn = :turn;
+
+-- name: drafts_of_turn
+SELECT first_event, last_event, events, adds, restarts, after_seq FROM drafts
+WHERE turn = :turn AND last_event > :after_event ORDER BY first_event;
+
+-- name: drafts_of_reply
+-- Checkpoints of the reply the turn was in the middle of: those behind the conversation's last message.
+SELECT first_event, last_event, ''::bytea, adds, restarts, after_seq FROM drafts
+WHERE turn = :turn AND after_seq = (SELECT last_seq FROM conversations WHERE id = :conversation)
+ORDER BY first_event;

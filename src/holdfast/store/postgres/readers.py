@@ -1,0 +1,104 @@
+"""Reading connections: a few threads, each with its own, so that reads never wait for the writer.
+
+Every read is short: one snapshot (REPEATABLE READ, READ ONLY), everything fetched. A read changes nothing, so
+one whose connection is lost is simply done again on a new one, for as long as a caller may be kept waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import psycopg
+
+from ...errors import StoreClosed, StoreFailed
+from .faults import translate
+from .statements import BEGIN_READING, COMMIT
+from .transaction import Changes
+from .wire import Lost, Wire
+
+T = TypeVar("T")
+
+PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 0.5
+
+
+class Readers:
+    def __init__(
+        self,
+        connect: Callable[[], Wire],
+        location: str,
+        patience: float,
+        on_failure: Callable[[StoreFailed], None],
+        threads: int = 4,
+    ) -> None:
+        self._connect = connect
+        self._location = location
+        self._patience = patience
+        self._on_failure = on_failure
+        self._local = threading.local()
+        self._opened: list[Wire] = []
+        self._guard = threading.Lock()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-reader")
+        self._closed = False
+
+    async def run(self, work: Callable[[Changes], T]) -> T:
+        """Run `work` on one of the connections, inside one snapshot."""
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._work, work)
+
+    def _work(self, work: Callable[[Changes], T]) -> T:
+        until = time.monotonic() + self._patience
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                return self._once(work)
+            except psycopg.Error as error:
+                if (
+                    isinstance(error, psycopg.OperationalError)
+                    and not self._closed
+                    and time.monotonic() < until
+                ):
+                    if isinstance(error, Lost) or error.sqlstate is None:
+                        time.sleep(pause)
+                        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                        continue
+                trouble = translate(error, self._location)
+                if isinstance(trouble, StoreFailed):
+                    self._on_failure(trouble)
+                raise trouble from error
+
+    def _once(self, work: Callable[[Changes], T]) -> T:
+        wire = self._wire()
+        changes = Changes(wire)
+        changes.waiting.append((BEGIN_READING, []))  # travels with the first question
+        try:
+            done = work(changes)
+            if not changes.waiting:
+                wire.exchange([(COMMIT, [])])
+            return done
+        except BaseException:
+            if not wire.lost:
+                wire.roll_back()
+            raise
+
+    def _wire(self) -> Wire:
+        wire: Wire | None = getattr(self._local, "wire", None)
+        if wire is None or wire.lost:
+            wire = self._local.wire = self._connect()
+            with self._guard:
+                self._opened = [known for known in self._opened if not known.lost]
+                self._opened.append(wire)
+        return wire
+
+    def close(self) -> None:
+        self._closed = True
+        self._pool.shutdown(wait=True)
+        for wire in self._opened:
+            wire.close()
+        self._opened.clear()

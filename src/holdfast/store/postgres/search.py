@@ -1,0 +1,182 @@
+"""Full-text search over messages, by an index that follows right behind what is written.
+
+Indexing inside the commit would cost as much as the rest of an append. So a message is written with a row in
+`unindexed`, and a thread of any node exchanges such rows for rows of the index, a batch in a transaction. A search
+looks through both, in one snapshot: no committed message is ever missing, and none is found twice. What is deleted
+leaves the index in the transaction that deletes it; whoever is indexing it at that moment is waited for.
+
+Limits: words match without case and accents, from their beginning (`data` finds `database`); the content of messages
+is searched, tool calls' arguments are not. The newest come first.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from ..base import Found
+from ..transactions.places import conversation_of
+from ..transactions.reads import check_limit, snippet
+from ..transactions.rows import to_message
+from ..transactions.transaction import Q, Transaction
+from .statements import BEGIN, COMMIT, statement
+from .wire import Wire, asked
+from .words import (
+    Term,
+    holds,
+    lexeme_of_conversation,
+    lexeme_of_owner,
+    lexemes_of,
+    query_of,
+    terms_of,
+    text_of,
+)
+
+log = logging.getLogger(__name__)
+
+BATCH = 200
+PAUSE_SECONDS = 0.2
+LOOK_SECONDS = 5.0
+LONGEST_TAIL = 1_000
+LONGEST_WAIT_SECONDS = 5.0
+END_OF_TIME = 2**62
+
+
+class Indexer:
+    """Follows from a thread. Several nodes may do so at once: each takes what the others leave."""
+
+    def __init__(self, connect: Callable[[], Wire]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._wire: Wire | None = None
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._started = False
+        self._thread = threading.Thread(target=self._run, name="holdfast-search", daemon=True)
+
+    def start(self) -> None:
+        with self._lock:
+            if not self._started:
+                self._started = True
+                self._thread.start()
+        self._wake.set()
+
+    def notice(self) -> None:
+        """Something was committed."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wake.set()
+        if self._started:
+            self._thread.join()
+        with self._lock:
+            if self._wire is not None:
+                self._wire.close()
+
+    def _run(self) -> None:
+        quiet = False
+        while not self._stopping.is_set():
+            self._wake.wait(LOOK_SECONDS)  # also for what a node that is gone has left
+            self._wake.clear()
+            # Whoever searches meanwhile looks at what is not indexed too; batches spare the server.
+            if self._stopping.wait(PAUSE_SECONDS):
+                return
+            try:
+                while self.index_once() == BATCH and not self._stopping.is_set():
+                    pass
+                quiet = False
+            except psycopg.Error as error:
+                if not quiet:
+                    log.warning("the search index cannot follow now (%s); it will go on", error)
+                quiet = True
+
+    def index_once(self) -> int:
+        """Index one batch of what is not indexed yet; returns how many that were."""
+        with self._lock:
+            if self._wire is None or self._wire.lost:
+                self._wire = self._connect()
+            wire = self._wire
+            try:
+                return _index(wire)
+            except BaseException:
+                if not wire.lost:
+                    wire.roll_back()
+                raise
+
+
+def _index(wire: Wire) -> int:
+    waiting = wire.exchange(
+        [
+            (BEGIN, []),
+            asked(statement(Q.lazily), {}),
+            asked(statement(Q.take_unindexed), {"limit": BATCH}),
+        ]
+    )[-1].rows()
+    if not waiting:
+        wire.commit()
+        return 0
+    # In a statement of its own: what was deleted before we had its row must not be read any more.
+    keys = {"conversations": [row[1] for row in waiting], "seqs": [row[2] for row in waiting]}
+    rows = wire.ask(statement(Q.texts_to_index), **keys)
+    columns: dict[str, list[Any]] = {"nos": [], "conversations": [], "seqs": [], "wholes": [], "texts": []}
+    for no, conversation, seq, owner, body in rows:
+        words = lexemes_of(text_of(body))
+        scopes = {lexeme_of_owner(owner), lexeme_of_conversation(conversation)}
+        values = (no, conversation, seq, words is not None, " ".join(sorted(scopes | (words or set()))))
+        for column, value in zip(columns.values(), values, strict=True):
+            column.append(value)
+    wire.exchange([asked(statement(Q.insert_indexed), columns), (COMMIT, [])])
+    return len(waiting)
+
+
+def tail(tx: Transaction) -> int:
+    """How much is not indexed yet, as far as it matters."""
+    row = tx.one(Q.unindexed_tail, limit=LONGEST_TAIL + 1)
+    return int(row[0]) if row else 0
+
+
+def search(
+    tx: Transaction, owner: str | None, words: str, conversation_id: str | None, limit: int
+) -> list[Found]:
+    """The index gives candidates; whether and to whom they are shown is decided from the rows."""
+    check_limit(limit)
+    terms = terms_of(words)
+    if conversation_id is not None:
+        conversation_of(tx, owner, conversation_id)
+    scope = {"owner": owner, "conversation": conversation_id}
+    found: list[Found] = []
+    for row in tx.all(Q.unindexed_messages, **scope):
+        _judge(row, terms, words, found)
+    found = found[:limit]
+    scopes = [lexeme_of_conversation(conversation_id)] if conversation_id else []
+    if owner is not None and not scopes:
+        scopes = [lexeme_of_owner(owner)]
+    query = query_of(terms, scopes)
+    below, asked_for = END_OF_TIME, limit
+    while len(found) < limit:
+        rows = tx.all(
+            Q.indexed_messages,
+            query=query,
+            scope=" & ".join(f"'{each}'" for each in scopes) or None,
+            below=below,
+            owner=owner,
+            limit=asked_for,
+        )
+        for row in rows:
+            _judge(row, terms, words, found)
+        if len(rows) < asked_for:
+            break
+        below, asked_for = rows[-1][0], asked_for * 4
+    return found[:limit]
+
+
+def _judge(row: Any, terms: list[Term], words: str, found: list[Found]) -> None:
+    _, *columns, key, title = row
+    message = to_message(columns)
+    if holds(text_of(message.body), terms):
+        found.append(Found(message, snippet(message, words), key, title))

@@ -1,0 +1,254 @@
+"""A transaction on one of PostgreSQL's connections.
+
+SQLite lets one writer in at a time; here many write at once, on several nodes. What the shared functions read
+and then decide upon must therefore stand still until they have written: in a writing transaction the statements
+of `LOCKS` first lock what they are about to read (a conversation's row, for nearly everything), in a statement
+of their own, so that the reading one sees what the last holder of the lock has committed. Locks go with the
+transaction. Reading transactions take none: they look at one snapshot.
+
+A node's row is locked the other way round: whoever takes a lease or attaches a session to a node holds its row
+shared, beats pass, and whoever reaps it waits. So no lease can appear behind a node that has been settled.
+
+Statements whose outcome nobody asks for wait for the next one that has an answer, and travel with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...domain.events import EventType
+from ...domain.flushes import FlushRules
+from ...domain.messages import NewMessage
+from ...domain.resets import ResetPolicies
+from ..transactions.rows import Row, to_json
+from ..transactions.transaction import NO_RESETS, Q, Transaction
+from .statements import statement
+from .wire import Answer, Asked, Wire, asked
+
+# By statement: what is locked before it, and which of its values says what. A lock is taken once a transaction.
+LOCKS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
+    **{
+        name: ((Q.lock_conversation, {"id": "id"}),)
+        for name in (
+            Q.place_by_conversation,
+            Q.conversation_by_id,
+            Q.holder_is_gone,
+            Q.free_stray_lease,
+            Q.add_messages,
+        )
+    },
+    **{
+        name: ((Q.lock_conversation, {"id": "conversation"}),)
+        for name in (Q.insert_draft, Q.holds_lease, Q.undelivered_of_conversation)
+    },
+    **{
+        name: ((Q.lock_by_session, {"id": "id"}),)
+        for name in (Q.place_by_session, Q.session_by_id, Q.is_attached_to_the_gone)
+    },
+    Q.place_by_turn: ((Q.lock_by_turn, {"id": "id"}),),
+    Q.turn_by_id: ((Q.lock_by_turn, {"id": "id"}),),
+    Q.place_by_response: ((Q.lock_by_response, {"id": "id"}),),
+    Q.place_by_key: ((Q.lock_by_key, {"owner": "owner", "key": "key"}),),
+    Q.places_by_key_anywhere: ((Q.lock_by_key_anywhere, {"key": "key"}),),
+    Q.place_by_alias: ((Q.lock_by_alias, {"owner": "owner", "id": "id"}),),
+    Q.conversation_by_alias: ((Q.lock_by_alias, {"owner": "owner", "id": "id"}),),
+    Q.places_by_alias_anywhere: ((Q.lock_by_alias_anywhere, {"id": "id"}),),
+    Q.turn_by_request: ((Q.lock_by_request, {"owner": "owner", "route": "route", "key": "key"}),),
+    Q.process_by_id: ((Q.lock_by_process, {"id": "id"}), (Q.lock_process, {"id": "id"})),
+    Q.node_is_present: ((Q.share_node, {"id": "id"}),),
+    Q.take_lease: ((Q.share_node, {"id": "node"}),),
+    Q.claim_process: ((Q.share_node, {"id": "node"}),),
+    **{name: ((Q.lock_node, {"id": "id"}),) for name in (Q.reap_node, Q.leave_node, Q.settle_node)},
+    Q.claim_compaction: ((Q.share_node, {"id": "node"}),),
+    Q.flush_by_session: ((Q.lock_flush, {"session": "session"}),),
+    Q.is_claimed: ((Q.lock_flush, {"session": "session"}),),
+    Q.import_mark: ((Q.lock_import, {"owner": "owner", "origin": "origin", "name": "name"}),),
+    Q.unindex_message: ((Q.lock_unindexed, {"no": "no"}),),
+    Q.unindex_conversation: ((Q.lock_unindexed_of, {"conversation": "conversation"}),),
+}
+
+# Nobody asks how many rows these change: they wait for the next statement that has an answer.
+UNASKED = frozenset(
+    {
+        Q.insert_conversation,
+        Q.insert_alias,
+        Q.insert_session,
+        Q.insert_turn,
+        Q.insert_request,
+        Q.forget_request,
+        Q.insert_response,
+        Q.insert_notice,
+        Q.touch_session,
+        Q.touch_revision,
+        Q.date_session,
+        Q.defer_session,
+        Q.detach_session,
+        Q.set_tip,
+        Q.settle_turn,
+        Q.take_up_turn,
+        Q.tell_notices,
+        Q.exclude_steps,
+        Q.sample_process,
+    }
+)
+
+LARGEST_BATCH = 200
+
+_INSERT_MESSAGES = statement(Q.insert_messages)
+_INSERT_EVENTS = statement(Q.insert_events)
+_EVENT_LOCK = statement(Q.event_lock)
+
+
+class Changes:
+    """What one SQL transaction has gathered, over all the work that shares it."""
+
+    __slots__ = ("events", "locked", "rows", "waiting", "wire")
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.waiting: list[Asked] = []
+        self.events: list[tuple[Any, ...]] = []
+        self.locked: set[tuple[Any, ...]] = set()
+        self.rows = 0
+        """How many times something was changed, so far."""
+
+    def carry_out(self, *more: Asked) -> list[Answer]:
+        """Send what waits, and these behind it; returns the answers to these."""
+        batch, self.waiting = [*self.waiting, *more], []
+        return self.wire.exchange(batch)[len(batch) - len(more) :]
+
+    def ending(self) -> list[Asked]:
+        """What is left to be sent before the COMMIT: last of all, the events, under their lock."""
+        left, self.waiting = self.waiting, []
+        if self.events:
+            columns = list(zip(*self.events, strict=True))
+            names = ("ats", "types", "owners", "conversations", "sessions", "turns", "texts")
+            left.append(asked(_EVENT_LOCK, {}))
+            left.append(asked(_INSERT_EVENTS, dict(zip(names, columns, strict=True))))
+            self.events = []
+        return left
+
+    def forget_events(self, conversation: str) -> None:
+        """What was told of a conversation and not sent yet goes with what was sent."""
+        self.events = [event for event in self.events if event[3] != conversation]
+
+    def store_messages(self, rows: Sequence[tuple[Any, ...]], now: int) -> None:
+        names = (
+            "conversations", "seqs", "sessions", "turns", "roles", "statuses", "calls", "answers", "bodies", "inners",
+            "own_calls",
+        )  # fmt: skip
+        columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+        self.waiting.append(asked(_INSERT_MESSAGES, {**columns, "now": now}))
+        self.rows += 1
+
+
+def message_row(
+    message: NewMessage, conversation: str, seq: int, session: str, turn: str | None
+) -> tuple[Any, ...]:
+    """A message as `insert_messages` wants it."""
+    return (
+        conversation,
+        seq,
+        session,
+        turn,
+        message.role,
+        message.status.value,
+        to_json(message.calls) if message.calls else None,
+        message.answers,
+        message.body,
+        message.inner,
+        to_json(message.own_calls) if message.own_calls else None,
+    )
+
+
+class PostgresTransaction(Transaction):
+    __slots__ = ("_changes", "_writes")
+
+    def __init__(
+        self,
+        changes: Changes,
+        now: int,
+        policies: ResetPolicies = NO_RESETS,
+        told: list[str] | None = None,
+        flushing: FlushRules | None = None,
+        *,
+        writes: bool = False,
+    ) -> None:
+        super().__init__(now, policies, told, flushing)
+        self._changes = changes
+        self._writes = writes
+
+    def one(self, statement: str, **values: Any) -> Row | None:
+        rows = self._ask(statement, values).rows()
+        return rows[0] if rows else None
+
+    def all(self, statement: str, **values: Any) -> list[Row]:
+        rows: list[Any] = self._ask(statement, values).rows()
+        return rows
+
+    def run(self, statement_name: str, /, **values: Any) -> int:
+        if statement_name in UNASKED:
+            self._changes.waiting.append(asked(statement(statement_name), values))
+            self._changes.rows += 1
+            return 1
+        if statement_name == Q.forget_events:
+            self._changes.forget_events(values["conversation"])
+        return self._ask(statement_name, values).count
+
+    def _ask(self, name: str, values: Mapping[str, Any]) -> Answer:
+        wanted = asked(statement(name), values)
+        changes = self._changes
+        locks = self._locks(name, values) if self._writes else []
+        *taken, answer = changes.carry_out(*(lock for _, lock in locks), wanted)
+        # Of what is not there yet nothing was locked.
+        changes.locked.update(key for (key, _), lock in zip(locks, taken, strict=True) if lock.count)
+        if wanted[0].changes and answer.count:
+            changes.rows += 1
+        return answer
+
+    def _locks(self, name: str, values: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Asked]]:
+        """What must be locked first and is not yet."""
+        needed = []
+        for lock, sources in LOCKS.get(name, ()):
+            said = {parameter: values[source] for parameter, source in sources.items()}
+            key = (lock, *said.values())
+            if key not in self._changes.locked:
+                needed.append((key, asked(statement(lock), said)))
+        return needed
+
+    def run_many(self, statement_name: str, /, rows: Iterable[Mapping[str, Any]]) -> None:
+        wanted = statement(statement_name)
+        for values in rows:
+            if len(self._changes.waiting) >= LARGEST_BATCH:
+                self._changes.carry_out()
+            self._changes.waiting.append(asked(wanted, values))
+            self._changes.rows += 1
+
+    def event(
+        self,
+        type_: EventType,
+        owner: str | None = None,
+        conversation: str | None = None,
+        session: str | None = None,
+        turn: str | None = None,
+        **data: Any,
+    ) -> None:
+        self._changes.events.append(
+            (self.now, type_.value, owner, conversation, session, turn, to_json(data))
+        )
+        self._changes.rows += 1
+
+    def insert_messages(
+        self, messages: Sequence[NewMessage], conversation: str, last_seq: int, session: str, turn: str | None
+    ) -> None:
+        if not messages:
+            return
+        first = last_seq - len(messages) + 1
+        self._changes.store_messages(
+            [
+                message_row(message, conversation, first + place, session, turn)
+                for place, message in enumerate(messages)
+            ],
+            self.now,
+        )

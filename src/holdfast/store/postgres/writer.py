@@ -1,0 +1,369 @@
+"""The thread that writes: group commit over one connection.
+
+Work that waits together shares one transaction and one COMMIT. Nobody is told anything before the server has
+said that it is committed. Work that refuses (raises one of our errors before changing a row) leaves the group
+alone. On any other error the whole group is rolled back and its members are run again one by one. Work is a pure
+function of the transaction, so what met another node in between (a clash, a deadlock, a lock held too long) is
+simply run again, for a while.
+
+A connection that is lost before the COMMIT was sent has written nothing: the work is run again on a new one. If
+it is lost *in* the COMMIT, the next connection asks the server what became of that transaction, by its number,
+after ending whatever may still be at it. Only if that cannot be found out in time, callers are told so
+(`StoreUncertain`), and neither acknowledged nor run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+
+from ...domain.leases import Lease
+from ...domain.messages import NewMessage
+from ...errors import (
+    HoldfastError,
+    LeaseLost,
+    StoreClosed,
+    StoreFailed,
+    StoreUncertain,
+    StoreUpgraded,
+)
+from ..transactions.transaction import Q
+from .faults import RUN_AGAIN, state_of, translate
+from .statements import BEGIN, COMMIT, statement
+from .transaction import Changes, message_row
+from .wire import Lost, Wire, asked
+
+log = logging.getLogger(__name__)
+
+LARGEST_GROUP = 256
+GROUP_LOCK_SECONDS = 0.3
+"""How long a group waits for a lock before its members are run alone: then only one of them waits."""
+MOST_TRIES = 5
+PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 1.0
+
+T = TypeVar("T")
+Work = Callable[[Changes, int], T]
+Appending = tuple[Lease, Sequence[NewMessage]]
+
+_BEGUN = statement(Q.begun)
+_NUMBER_ALL = statement(Q.number_all)
+_TELL = statement(Q.tell)
+
+
+class Job:
+    """One caller's write, and where to tell how it went. Appends are no function: they are carried out together."""
+
+    __slots__ = ("append", "error", "future", "loop", "result", "since", "work")
+
+    def __init__(
+        self,
+        work: Work[Any] | None,
+        append: Appending | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        future: asyncio.Future[Any] | None = None,
+    ) -> None:
+        self.work = work
+        self.append = append
+        self.loop = loop
+        self.future = future
+        self.since = time.monotonic()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class Writer:
+    """Owns the writing connection. `submit` from any event loop, in any thread."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Wire],
+        location: str,
+        schema: int,
+        patience: float,
+        tag: str,
+        on_commit: Callable[[], None],
+        on_time: Callable[[int], int],
+    ) -> None:
+        self._connect = connect
+        self._location = location
+        self._schema = schema
+        self._patience = patience
+        self._tag = tag
+        self._on_commit = on_commit
+        self._on_time = on_time
+        self._wire: Wire | None = None
+        self._queue: deque[Job] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._failure: HoldfastError | None = None
+        self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
+        self._thread.start()
+
+    # --- the callers' side -------------------------------------------------------------------------
+
+    async def submit(self, work: Work[T]) -> T:
+        """Run `work` inside the next group; returns when it is committed."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._accept(Job(work, None, loop, future))
+        # A caller that goes away (is cancelled) does not undo its write: it may be committed already.
+        return await future
+
+    async def append(self, lease: Lease, messages: Sequence[NewMessage]) -> int:
+        """Number and store messages under a lease; returns the last number. LeaseLost if it was lost."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[int] = loop.create_future()
+        self._accept(Job(None, (lease, messages), loop, future))
+        return await future
+
+    def _accept(self, job: Job) -> None:
+        with self._wake:
+            if self._failure is not None:
+                raise self._failure
+            if self._stopping:
+                raise StoreClosed("the store is closed")
+            self._queue.append(job)
+            if len(self._queue) == 1:
+                self._wake.notify()
+
+    def stop(self) -> None:
+        """Finish what was accepted, then close the connection."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    @property
+    def failure(self) -> HoldfastError | None:
+        return self._failure
+
+    # --- the thread's side -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._queue and not self._stopping:
+                    self._wake.wait()
+                group = [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
+            if not group:
+                break
+            try:
+                self._commit(group)
+            except BaseException as error:  # a defect of ours must not leave callers waiting for ever
+                self.fail(
+                    StoreFailed(f"{self._location}: the writer broke ({type(error).__name__}: {error})")
+                )
+                for job in group:
+                    job.error = self._failure
+            self._tell(group)
+        if self._wire is not None:
+            self._wire.close()
+
+    def _commit(self, group: list[Job]) -> None:
+        """Run a group in one transaction; afterwards every job has its result or its error."""
+        error: BaseException | None = None
+        if len(group) > 1 and self._failure is None:
+            error = self._try(group, GROUP_LOCK_SECONDS)
+            if error is None:
+                return
+        for job in group:
+            error = self._alone(job, error if isinstance(error, Lost) else None)
+
+    def _alone(self, job: Job, error: BaseException | None) -> BaseException | None:
+        """Run one job, again and again while only others were in its way, or nobody can be reached, and there is
+        time. `error`: how it went so far, for whoever has no time left."""
+        until = job.since + self._patience
+        tries, pause = 0, PAUSE_SECONDS
+        while True:
+            if self._failure is not None:
+                job.error = self._failure
+                return None
+            if error is None or time.monotonic() < until:
+                error = self._try([job], self._patience)
+            if error is None:
+                return None
+            tries += 1
+            again = (state_of(error) in RUN_AGAIN and tries < MOST_TRIES) or isinstance(error, Lost)
+            if not again or time.monotonic() >= until:
+                job.result, job.error = None, self._answer(error)
+                return error
+            if isinstance(error, Lost):
+                time.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    def _answer(self, error: BaseException) -> BaseException:
+        """What a caller is told; troubles that do not pass end the store."""
+        if isinstance(error, psycopg.Error):
+            error = translate(error, self._location)
+        if isinstance(error, StoreFailed | StoreUpgraded):
+            self.fail(error)
+        return error
+
+    def _try(self, group: list[Job], patience: float) -> BaseException | None:
+        """One transaction over `group`. None: every job has its answer; an error: nothing of it was kept."""
+        for job in group:
+            job.result, job.error = None, None
+        number: str | None = None
+        wire: Wire | None = None
+        committing = False
+        try:
+            wire = self._wire = self._connected()
+            milliseconds = str(max(1, int(patience * 1000)))
+            begun = wire.exchange([(BEGIN, []), asked(_BEGUN, {"patience": milliseconds})])[-1].rows()
+            stamp, number, oldest, _ = begun[0]
+            if oldest > self._schema:
+                raise StoreUpgraded(oldest, self._schema)
+            changes = Changes(wire)
+            self._work(group, changes, self._on_time(stamp))
+            if changes.rows:
+                ending = [*changes.ending(), asked(_TELL, {"tag": self._tag}), (COMMIT, [])]
+            else:
+                ending = [(COMMIT, [])]
+            # The COMMIT travels with what comes before it; an error of those ends the batch before it is reached.
+            committing = True
+            wire.exchange(ending)
+            return None
+        except Lost as error:
+            if committing and wire is not None and number is not None:
+                return self._find_out(group, number, wire.backend, error)
+            return error
+        except BaseException as error:
+            if wire is not None:
+                try:
+                    wire.roll_back()
+                except psycopg.Error:
+                    wire.close()
+            return error
+
+    def _connected(self) -> Wire:
+        if self._wire is not None and not self._wire.lost:
+            return self._wire
+        try:
+            return self._connect()
+        except psycopg.OperationalError as error:
+            raise Lost(str(error)) from error
+
+    def _work(self, group: list[Job], changes: Changes, now: int) -> None:
+        appends = [job for job in group if job.append is not None]
+        if appends:
+            self._append(appends, changes, now)
+        for job in group:
+            if job.work is None:
+                continue
+            before = changes.rows
+            try:
+                job.result = job.work(changes, now)
+            except HoldfastError as refusal:
+                if changes.rows != before:
+                    raise
+                job.error = refusal
+
+    def _append(self, jobs: list[Job], changes: Changes, now: int) -> None:
+        """All appends of a group: one statement numbers, guarded by each lease, and one stores."""
+        counts: dict[tuple[str, int, str], int] = {}
+        for job in jobs:
+            assert job.append is not None
+            lease, messages = job.append
+            key = (lease.conversation_id, lease.token, lease.node_id)
+            counts[key] = counts.get(key, 0) + len(messages)
+        # In one order on every node, so that no two wait for each other.
+        keys = sorted(counts)
+        answer = changes.carry_out(
+            asked(
+                _NUMBER_ALL,
+                {
+                    "ids": [id_ for id_, _, _ in keys],
+                    "tokens": [token for _, token, _ in keys],
+                    "nodes": [node for _, _, node in keys],
+                    "counts": [counts[key] for key in keys],
+                },
+            )
+        )[-1]
+        last: dict[tuple[str, int], int] = {}
+        for id_, token, last_seq in answer.rows():
+            last[id_, token] = last_seq - next(counts[key] for key in keys if key[:2] == (id_, token))
+        rows: list[tuple[Any, ...]] = []
+        for job in jobs:
+            assert job.append is not None
+            lease, messages = job.append
+            before = last.get((lease.conversation_id, lease.token))
+            if before is None:
+                job.error = LeaseLost(lease.conversation_id, lease.token)
+                continue
+            for place, message in enumerate(messages, 1):
+                rows.append(
+                    message_row(
+                        message, lease.conversation_id, before + place, lease.session_id, lease.turn_id
+                    )
+                )
+            job.result = last[lease.conversation_id, lease.token] = before + len(messages)
+        if rows:
+            changes.store_messages(rows, now)
+
+    # --- what became of it -------------------------------------------------------------------------
+
+    def _find_out(self, group: list[Job], number: str, backend: int, lost: Lost) -> BaseException | None:
+        """The connection was lost in a COMMIT. None: it was committed; an error: it was not."""
+        until = time.monotonic() + self._patience
+        pause = PAUSE_SECONDS
+        while time.monotonic() < until:
+            try:
+                wire = self._wire = self._connected()
+                wire.ask(statement(Q.end_backend), pid=backend)
+                ((status,),) = wire.ask(statement(Q.outcome), number=number)
+            except psycopg.Error as error:
+                log.debug("cannot find out yet what became of transaction %s: %s", number, error)
+                status = "in progress"
+            if status == "committed":
+                return None
+            if status == "aborted":
+                return lost
+            if status is None:
+                break
+            time.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        uncertain = StoreUncertain(
+            f"{self._location} was lost while it committed, and could not be asked since: what was to be written "
+            "is there whole or not at all. Look before doing it again"
+        )
+        for job in group:
+            job.result, job.error = None, uncertain
+        return None
+
+    def fail(self, failure: HoldfastError) -> None:
+        """Stop for good: whatever is asked from now on gets this answer."""
+        if self._failure is None:
+            log.critical("the store has stopped: %s", failure)
+            self._failure = failure
+
+    def _tell(self, group: list[Job]) -> None:
+        """One wake-up per event loop, not per job."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+        for job in group:
+            if job.loop is not None:
+                by_loop.setdefault(job.loop, []).append(job)
+        for loop, jobs in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_settle, jobs)
+            except RuntimeError:
+                log.debug("%d callers' event loop has closed before they could be told", len(jobs))
+        self._on_commit()
+
+
+def _settle(jobs: list[Job]) -> None:
+    for job in jobs:
+        if job.future is None or job.future.done():
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.result)
