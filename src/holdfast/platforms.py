@@ -6,10 +6,12 @@ on a Mac here; `docs/guarantees.md` says so. Windows: by WSL, which is Linux.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Collection
@@ -78,6 +80,19 @@ def identity() -> Identity:
         pid=pid,
         pid_start=start_of(pid) or "",
     )
+
+
+def is_locked(path: Path, offset: int) -> bool:
+    """Does another process hold a POSIX lock on this byte of a file? The file itself is not touched."""
+    layout = struct.Struct("qqihh") if IS_MACOS else struct.Struct("hhqqi0q")
+    whole, kind = (offset, 1, 0), (fcntl.F_WRLCK, os.SEEK_SET)
+    asked = (*whole, *kind) if IS_MACOS else (*kind, *whole)
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        answer = layout.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, layout.pack(*asked)))
+    finally:
+        os.close(handle)
+    return bool(answer[3 if IS_MACOS else 0] != fcntl.F_UNLCK)
 
 
 def filesystem_of(path: Path) -> str:

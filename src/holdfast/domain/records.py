@@ -160,6 +160,8 @@ class Mark:
     name: str
     session_id: str
     last_row: int
+    whole: bool = True
+    """Is that all there is? Otherwise the rest belongs to the same session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ class Imported:
     conversation_id: str
     session_id: str
     last_row: int
+    whole: bool
     last_seq: int
     """The conversation's last number right after it had come."""
     stand: Stand | None

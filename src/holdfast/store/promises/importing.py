@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from ...domain.records import ConversationRecord, Hanging, Imported, MessageRecord, Part
@@ -43,6 +43,13 @@ class Carries(Protocol):
         """
         ...
 
-    async def message_from(self, conversation_id: str, origin: str) -> int | None:
-        """The number of the message that was taken over from there; None if none was."""
+    async def messages_from(self, conversation_id: str, origins: Collection[str]) -> Mapping[str, int]:
+        """Of these places elsewhere, the numbers of the messages that came from there and still count."""
+        ...
+
+    async def set_key(
+        self, owner: str, conversation_id: str, key: str, *, instead_of: str | None = None
+    ) -> None:
+        """Let this key lead to a conversation that has none. Conflict, having changed nothing, if it has
+        another, or if the key leads elsewhere; unless that is `instead_of`, which loses it."""
         ...

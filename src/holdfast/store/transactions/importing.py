@@ -8,7 +8,7 @@ a gap and a part that never comes is only missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -39,6 +39,7 @@ from ...domain.sessions import Edge
 from ...domain.turns import TurnStatus
 from ...domain.views import View
 from ...errors import BadInput, Conflict, NotFound
+from .places import conversation_of
 from .rows import Row, to_json, to_stamp, to_time, to_time_or_none
 from .session_writes import next_due
 from .transaction import Q, Transaction
@@ -56,20 +57,24 @@ def record(
     row = tx.one(Q.conversation_record, id=conversation_id, owner=owner)
     if row is None:
         raise NotFound("conversation", conversation_id)
-    *columns, created_at, last_seq, forked_from, anonymous, history, metadata = row
+    id_, of, key, title, source, created_at, last_seq, forked_from, anonymous, history, metadata = row
     aliases = [
         AliasRecord(name, to_time(at), session)
         for name, at, session in tx.all(Q.alias_records, conversation=conversation_id)
     ]
     conversation = ConversationRecord(
-        *columns,
-        created_at=to_time(created_at),
-        last_seq=last_seq,
-        forked_from=forked_from,
-        anonymous=bool(anonymous),
-        history=history,
-        metadata=msgspec.json.decode(metadata) if metadata else None,
-        aliases=tuple(aliases),
+        id_,
+        of,
+        key,
+        title,
+        source,
+        to_time(created_at),
+        last_seq,
+        forked_from,
+        bool(anonymous),
+        history,
+        msgspec.json.decode(metadata) if metadata else None,
+        tuple(aliases),
     )
     return conversation, list(_hanging_on(tx, conversation_id))
 
@@ -81,8 +86,10 @@ def _hanging_on(tx: Transaction, conversation_id: str) -> Iterator[Hanging]:
         yield _turn_record(row, to_time(tx.now))
     for seq, reason, at in tx.all(Q.exclusion_records, conversation=conversation_id):
         yield ExclusionRecord(seq, reason, to_time(at))
-    for *columns, made_at, edited_at in tx.all(Q.memory_records, conversation=conversation_id):
-        yield MemoryRecord(*columns, to_time(made_at), to_time_or_none(edited_at))
+    for id_, session, origin, text, made_at, edited_at in tx.all(
+        Q.memory_records, conversation=conversation_id
+    ):
+        yield MemoryRecord(id_, session, origin, text, to_time(made_at), to_time_or_none(edited_at))
 
 
 def _session_record(row: Row) -> SessionRecord:
@@ -168,15 +175,30 @@ def imported(tx: Transaction, owner: str, origin: str, names: Sequence[str]) -> 
     for name in names:
         row = tx.one(Q.import_mark, owner=owner, origin=origin, name=name)
         if row is not None:
-            *columns, last_seq, tip, holder = row
-            stand = None if tip is None else Stand(last_seq, tip)
-            found[name] = Imported(name, *columns, stand, holder is not None)
+            conversation, session, last_row, whole, last_seq, stands_at, tip, holder = row
+            stand = None if tip is None else Stand(stands_at, tip)
+            found[name] = Imported(
+                name, conversation, session, last_row, bool(whole), last_seq, stand, holder is not None
+            )
     return found
 
 
-def message_from(tx: Transaction, conversation_id: str, origin: str) -> int | None:
-    row = tx.one(Q.message_by_origin, conversation=conversation_id, origin=origin)
-    return row[0] if row else None
+def messages_from(tx: Transaction, conversation_id: str, origins: Collection[str]) -> Mapping[str, int]:
+    rows = tx.all(Q.messages_by_origin, conversation=conversation_id)
+    return {origin: seq for origin, seq in rows if origin in origins}
+
+
+def set_key(tx: Transaction, owner: str, conversation_id: str, key: str, instead_of: str | None) -> None:
+    check_name("a key", key)
+    known = conversation_of(tx, owner, conversation_id)
+    holding = tx.one(Q.place_by_key, owner=owner, key=key)
+    if holding is not None and holding[1] not in (conversation_id, instead_of):
+        raise Conflict(f"the key {key!r} already leads to {holding[1]}")
+    if known.key not in (None, key):
+        raise Conflict(f"{conversation_id} has the key {known.key!r} already")
+    if holding is not None and holding[1] != conversation_id:
+        tx.run(Q.release_key, id=holding[1], owner=owner, key=key)
+    tx.run(Q.give_key, id=conversation_id, owner=owner, key=key)
 
 
 def import_part(tx: Transaction, part: Part) -> None:
@@ -260,6 +282,7 @@ def _mark(tx: Transaction, part: Part, last_seq: int) -> None:
             conversation=part.conversation.id,
             session=mark.session_id,
             last_row=mark.last_row,
+            whole=mark.whole,
             last_seq=last_seq,
             now=tx.now,
         )

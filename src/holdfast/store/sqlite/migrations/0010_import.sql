@@ -16,6 +16,7 @@ CREATE TABLE imports (
     conversation  TEXT    NOT NULL,
     session       TEXT    NOT NULL,
     last_row      INTEGER NOT NULL,  -- the number, there, of the last message that has come
+    whole         INTEGER NOT NULL,  -- has all of it come that was there then?
     last_seq      INTEGER NOT NULL,  -- the conversation's last number right after that
     imported_at   INTEGER NOT NULL,
     PRIMARY KEY (owner, origin, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ....domain.records import ConversationRecord, Hanging, Imported, MessageRecord, Part
 from .. import importing
@@ -34,5 +34,10 @@ class ImportingVerbs(Verbs):
         await self._write(lambda tx: importing.import_part(tx, part))
         self.start_indexing()
 
-    async def message_from(self, conversation_id: str, origin: str) -> int | None:
-        return await self._read(lambda tx: importing.message_from(tx, conversation_id, origin))
+    async def messages_from(self, conversation_id: str, origins: Collection[str]) -> Mapping[str, int]:
+        return await self._read(lambda tx: importing.messages_from(tx, conversation_id, origins))
+
+    async def set_key(
+        self, owner: str, conversation_id: str, key: str, *, instead_of: str | None = None
+    ) -> None:
+        await self._write(lambda tx: importing.set_key(tx, owner, conversation_id, key, instead_of))

@@ -1,0 +1,468 @@
+"""Takes a Hermes home over into a store: conversations with their sessions, messages, names and memories.
+
+Every part is one transaction that also notes how far it has come, so an import that was killed goes on where
+it stopped, one that is repeated changes nothing, and one of a newer copy adds what is new. What has gone on
+in both places since is left as it is here, and reported. Memory is bounded: a part holds a few megabytes.
+
+An imported session has ended, if need be at its last message as `hermes:unclosed`. Nothing acts on it before
+somebody speaks to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import apsw
+from msgspec import Raw
+
+from ..domain.conversations import Address
+from ..domain.ids import is_ours, new_id
+from ..domain.memories import MemoryOrigin
+from ..domain.names import MAX_NAME
+from ..domain.records import (
+    AliasRecord,
+    ConversationRecord,
+    ExclusionRecord,
+    Hanging,
+    Imported,
+    Mark,
+    MemoryRecord,
+    MessageRecord,
+    Part,
+    SessionRecord,
+    Stand,
+)
+from ..domain.sessions import IMPORTED_PREFIX, Edge
+from ..domain.views import View
+from ..errors import BadInput, Conflict, NotFound
+from ..store.base import Store
+from .copies import Progress, unheard
+from .home import Home, Routes, memories_of
+from .lineage import Line, Lineage
+from .reading import HermesMessage, HermesSession, messages_of
+from .surveys import Survey, survey, undone_before
+
+ORIGIN = "hermes"
+UNCLOSED = f"{IMPORTED_PREFIX}unclosed"
+UNDONE = f"{IMPORTED_PREFIX}undone"
+PART_MESSAGES = 1000
+PART_BYTES = 4 << 20
+PARTS_TOGETHER = 64
+MEMORY_CHARACTERS = 15_000
+
+
+@dataclass
+class Taken:
+    """What an import has done, and what it has left."""
+
+    conversations: int = 0
+    grown: int = 0
+    unchanged: int = 0
+    sessions: int = 0
+    messages: int = 0
+    unclosed: int = 0
+    undone: int = 0
+    mended: int = 0
+    names: int = 0
+    keys: int = 0
+    memories: int = 0
+    edges: Counter[str] = field(default_factory=Counter)
+    gone_on: list[str] = field(default_factory=list)
+    """Sessions with something new whose conversations have gone on here."""
+    deleted: list[str] = field(default_factory=list)
+    """Sessions whose conversations were deleted here; they stay so."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.conversations or self.grown or self.keys or self.memories)
+
+
+class Importer:
+    def __init__(
+        self,
+        store: Store,
+        owner: str,
+        home: Home,
+        copy: apsw.Connection,
+        lineage: Lineage,
+        routes: Routes,
+        progress: Progress = unheard,
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._home = home
+        self._copy = copy
+        self._lineage = lineage
+        self._routes = routes
+        self._progress = progress
+        self._ours: dict[str, str] = {}
+        """Sessions here, by their ids there."""
+        self._conversations: dict[str, str] = {}
+        self._waiting: list[Part] = []
+        self._size = 0
+        self._done = 0
+        self._whole = sum(session.said for line in lineage.lines for session in line.sessions)
+        self.taken = Taken(problems=list(routes.skipped))
+
+    async def run(self) -> Taken:
+        memories = memories_of(self._home)
+        for line in self._lineage.lines:
+            await self._take(line)
+        await self._flush()
+        await self._give_keys()
+        await self._remember(memories)
+        return self.taken
+
+    # --- conversations -----------------------------------------------------------------------------
+
+    async def _take(self, line: Line) -> None:
+        names = [session.id for session in line.sessions]
+        known = await self._store.imported(self._owner, ORIGIN, names)
+        for name, before in known.items():
+            self._ours[name] = before.session_id
+            self._conversations[name] = before.conversation_id
+        self._progress("importing", self._done, self._whole)
+        self._done += sum(session.said for session in line.sessions)
+        if not known:
+            writing = _Writing(self._new(line), None, 1)
+            await self._write_all(writing, line, line.sessions, {})
+            return
+        latest = max(known.values(), key=lambda each: (each.last_seq, each.last_row))
+        if latest.stand is None:
+            self.taken.deleted += names
+            return
+        taken_back = await self._taken_back(line.sessions, known, latest.conversation_id)
+        fresh = [each for each in line.sessions if self._is_new(each, known.get(each.id))]
+        if not fresh and not taken_back:
+            self.taken.unchanged += 1
+            return
+        if latest.held or latest.gone_on or latest.stand.tip_id != latest.session_id:
+            self.taken.gone_on += [each.id for each in fresh] or names[-1:]
+            return
+        record, _ = await self._store.record(self._owner, latest.conversation_id)
+        tip = await self._store.session(self._owner, latest.session_id)
+        writing = _Writing(record, latest.stand, tip.ordinal + 1)
+        writing.records += taken_back
+        writing.before, writing.view, writing.began_at = tip.id, tip.view, tip.first_seq
+        await self._write_all(writing, line, fresh, known)
+
+    def _is_new(self, session: HermesSession, known: Imported | None) -> bool:
+        return known is None or not known.whole or session.last_row > known.last_row
+
+    def _new(self, line: Line) -> ConversationRecord:
+        first = line.sessions[0]
+        titles = [session.title for session in reversed(line.sessions) if session.title]
+        parent = self._ours.get(line.parent) if line.parent else None
+        return ConversationRecord(
+            id=new_id("conv"),
+            owner=self._owner,
+            key=None,
+            title=titles[0] if titles else None,
+            source=first.source,
+            created_at=first.started_at,
+            last_seq=-1,  # not known yet, and nobody asks: there is no history to recognise
+            forked_from=parent,
+        )
+
+    async def _write_all(
+        self,
+        writing: _Writing,
+        line: Line,
+        sessions: Sequence[HermesSession],
+        known: Mapping[str, Imported],
+    ) -> None:
+        """Write sessions of a line behind what is there, in as many parts as it takes."""
+        begins = writing.stand is None
+        try:
+            for session in sessions:
+                before = known.get(session.id)
+                if before is not None and not before.whole:
+                    here, seen = before.session_id, before.last_row
+                else:
+                    here, seen = await self._open(writing, session, before, line)
+                await self._write_messages(writing, session, here, seen)
+            await self._enqueue(writing)
+        except Conflict as error:
+            self.taken.problems.append(f"{line.tip.id}: {error}")
+            return
+        if begins:
+            self.taken.conversations += 1
+        else:
+            self.taken.grown += 1
+
+    async def _open(
+        self, writing: _Writing, session: HermesSession, before: Imported | None, line: Line
+    ) -> tuple[str, int]:
+        """A session behind the others of its conversation; returns its id, and the row it begins behind."""
+        seen = before.last_row if before else 0
+        found = survey(self._copy, session.id, seen, writing.next_seq, writing.covers)
+        edge, parent = self._edge(writing, before, found, line)
+        view = View(found.parts)
+        if before is not None and found.shown_before and writing.view is not None:
+            view = writing.view  # what was in its context is in it still
+        opened_at = (found.first_said_at or session.active_at) if before else session.started_at
+        ended_at = session.ended_at or max(session.active_at, opened_at)
+        reason = UNCLOSED if session.never_ended else f"{IMPORTED_PREFIX}{session.end_reason or 'ended'}"
+        here = new_id("sess")
+        record = SessionRecord(
+            id=here,
+            ordinal=writing.ordinal,
+            edge=edge,
+            parent_id=parent,
+            source=session.source,
+            opened_at=opened_at,
+            last_activity_at=session.active_at,
+            ended_at=ended_at,
+            end_reason=reason[:MAX_NAME],
+            model=session.model,
+            input_tokens=0 if before else session.input_tokens,
+            output_tokens=0 if before else session.output_tokens,
+            first_seq=writing.next_seq,
+            view=Raw(view.encode().encode()),
+            fresh_since=writing.conversation.created_at,
+        )
+        writing.records.append(record)
+        writing.ordinal += 1
+        writing.before, writing.view, writing.began_at = here, view, writing.next_seq
+        self._ours[session.id] = here
+        self._conversations[session.id] = writing.conversation.id
+        if before is None:
+            await self._name(writing, session, here)
+        self.taken.sessions += 1
+        self.taken.unclosed += session.never_ended
+        self.taken.undone += found.undone
+        if edge:
+            self.taken.edges[edge] += 1
+        return here, seen
+
+    def _edge(
+        self, writing: _Writing, before: Imported | None, found: Survey, line: Line
+    ) -> tuple[str | None, str | None]:
+        if before is not None:
+            compacted = found.kept_before and not found.shown_before
+            return (Edge.COMPACTION if compacted else Edge.RESUME).value, writing.before
+        if writing.before is not None:
+            return Edge.COMPACTION.value, writing.before
+        parent = self._ours.get(line.parent) if line.parent else None
+        return (line.edge.value, parent) if line.edge and parent else (None, None)
+
+    async def _name(self, writing: _Writing, session: HermesSession, here: str) -> None:
+        """Let the session's old id lead to it, unless it leads elsewhere."""
+        if is_ours(session.id) or not 0 < len(session.id) <= MAX_NAME or not session.id.strip():
+            self.taken.problems.append(f"{session.id!r:.80} cannot be a name here; it leads nowhere")
+            return
+        try:
+            place = await self._store.resolve(self._owner, Address(id=session.id, create=False))
+        except NotFound:
+            writing.aliases.append(AliasRecord(session.id, session.started_at, here))
+            self.taken.names += 1
+            return
+        self.taken.problems.append(
+            f"the id {session.id} already leads to {place.conversation.id}, which somebody began under it; "
+            f"what was imported is {writing.conversation.id}"
+        )
+
+    async def _write_messages(self, writing: _Writing, session: HermesSession, here: str, seen: int) -> None:
+        said_at, row = session.started_at, seen
+        for message in messages_of(self._copy, session.id, seen):
+            said_at, row = message.said_at or said_at, message.row
+            writing.add(message, session.id, here, said_at)
+            self.taken.messages += 1
+            self.taken.mended += message.mended
+            if writing.count >= PART_MESSAGES or writing.size >= PART_BYTES:
+                writing.marks.append(Mark(session.id, here, row, whole=False))
+                await self._flush()
+                await self._enqueue(writing)
+                await self._flush(strict=True)
+        writing.marks.append(Mark(session.id, here, max(row, session.last_row)))
+
+    async def _taken_back(
+        self, sessions: Sequence[HermesSession], known: Mapping[str, Imported], conversation_id: str
+    ) -> list[Hanging]:
+        """Messages that were taken over and have been undone there since: they leave the context."""
+        rows = {
+            origin_of(session.id, row): session.active_at
+            for session in sessions
+            if session.undone and (before := known.get(session.id)) is not None
+            for row in undone_before(self._copy, session.id, before.last_row)
+        }
+        if not rows:
+            return []
+        found = await self._store.messages_from(conversation_id, rows.keys())
+        return [ExclusionRecord(seq, UNDONE, rows[origin]) for origin, seq in sorted(found.items())]
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    async def _enqueue(self, writing: _Writing) -> None:
+        """Hand over what has been gathered; small parts are written together."""
+        part = writing.part()
+        self._waiting.append(part)
+        self._size += writing.size
+        writing.written(part)
+        if len(self._waiting) >= PARTS_TOGETHER or self._size >= PART_BYTES:
+            await self._flush()
+
+    async def _flush(self, *, strict: bool = False) -> None:
+        waiting, self._waiting, self._size = self._waiting, [], 0
+        for done in await asyncio.gather(
+            *(self._store.import_part(part) for part in waiting), return_exceptions=True
+        ):
+            if isinstance(done, Conflict | BadInput) and not strict:
+                self.taken.problems.append(str(done))
+            elif isinstance(done, BaseException):
+                raise done
+
+    # --- keys and memories -------------------------------------------------------------------------
+
+    async def _give_keys(self) -> None:
+        """Each chat's key leads to the conversation of its session."""
+        for key, route in self._routes.by_key.items():
+            conversation_id = self._conversations.get(route.session_id)
+            if conversation_id is None:
+                self.taken.problems.append(
+                    f"the key {key} goes to the session {route.session_id}, which is not in the database"
+                )
+                continue
+            try:
+                await self._give_key(key, conversation_id)
+            except (Conflict, BadInput, NotFound) as error:
+                self.taken.problems.append(f"the key {key} was not taken over: {error}")
+
+    async def _give_key(self, key: str, conversation_id: str) -> None:
+        try:
+            holding = await self._store.resolve(self._owner, Address(key=key, create=False))
+        except NotFound:
+            holding = None
+        if holding is not None and holding.conversation.id == conversation_id:
+            return
+        instead_of = None
+        if holding is not None and not await self._spoken_here(holding.conversation.id):
+            instead_of = holding.conversation.id  # Hermes has moved on from it
+        await self._store.set_key(self._owner, conversation_id, key, instead_of=instead_of)
+        self.taken.keys += 1
+
+    async def _spoken_here(self, conversation_id: str) -> bool:
+        line = await self._store.line(self._owner, conversation_id)
+        return not (line[-1].end_reason or "").startswith(IMPORTED_PREFIX)
+
+    async def _remember(self, memories: Mapping[str, Sequence[str]]) -> None:
+        """What every session of the home was told goes to each conversation with a key, for a memory belongs
+        to a conversation here; without any such, to the one spoken in last."""
+        texts = {name: _pieces(entries) for name, entries in memories.items()}
+        if not texts:
+            return
+        keyed = {self._conversations.get(route.session_id) for route in self._routes.by_key.values()}
+        wanted = {conversation_id for conversation_id in keyed if conversation_id}
+        if not wanted and self._lineage.lines:
+            newest = max(self._lineage.lines, key=lambda line: line.tip.active_at)
+            wanted = {self._conversations[newest.tip.id]} if newest.tip.id in self._conversations else set()
+        for conversation_id in sorted(wanted):
+            for name, pieces in texts.items():
+                await self._remember_in(conversation_id, name, pieces)
+
+    async def _remember_in(self, conversation_id: str, name: str, pieces: Sequence[str]) -> None:
+        mark = f"memories/{name} for {conversation_id}"
+        print_ = zlib.crc32("\n".join(pieces).encode())
+        known = await self._store.imported(self._owner, ORIGIN, [mark])
+        if mark in known and known[mark].last_row == print_:
+            return
+        try:
+            record, _ = await self._store.record(self._owner, conversation_id)
+            place = await self._store.resolve(self._owner, Address(id=conversation_id))
+        except NotFound:
+            return
+        now = self._store.now()
+        records = [
+            MemoryRecord(new_id("mem"), None, MemoryOrigin.PERSON.value, piece, now) for piece in pieces
+        ]
+        stand = Stand(place.conversation.last_seq, place.tip.id)
+        part = Part(ORIGIN, record, tuple(records), (Mark(mark, place.tip.id, print_),), stand)
+        try:
+            await self._store.import_part(part)
+        except Conflict as error:
+            self.taken.problems.append(f"{name} was not remembered: {error}")
+            return
+        self.taken.memories += len(records)
+
+
+class _Writing:
+    """What has been gathered of a conversation and is not written yet."""
+
+    def __init__(self, conversation: ConversationRecord, stand: Stand | None, ordinal: int) -> None:
+        self.conversation = conversation
+        self.stand = stand
+        self.ordinal = ordinal
+        self.next_seq = stand.last_seq + 1 if stand else 1
+        self.before: str | None = None
+        """The session that the next one comes from."""
+        self.view: View | None = None
+        self.began_at = self.next_seq
+        """The number of that session's first message."""
+        self.records: list[Hanging] = []
+        self.aliases: list[AliasRecord] = []
+        self.marks: list[Mark] = []
+        self.count = self.size = 0
+
+    @property
+    def covers(self) -> tuple[int, int] | None:
+        """The messages of that session, if it has any."""
+        return (self.began_at, self.next_seq - 1) if self.began_at < self.next_seq else None
+
+    def add(self, said: HermesMessage, session_id: str, here: str, said_at: datetime) -> None:
+        message = said.message
+        self.records.append(
+            MessageRecord(
+                seq=self.next_seq,
+                session_id=here,
+                turn_id=None,
+                role=message.role,
+                status=message.status.value,
+                created_at=said_at,
+                body=Raw(message.body),
+                calls=message.calls,
+                answers=message.answers,
+                origin=origin_of(session_id, said.row),
+                extra=said.extra,
+            )
+        )
+        if said.aside is not None:
+            self.records.append(ExclusionRecord(self.next_seq, said.aside, said_at))
+        self.next_seq += 1
+        self.count += 1
+        self.size += len(message.body) + len(bytes(said.extra))
+
+    def part(self) -> Part:
+        return Part(
+            ORIGIN, self.conversation, tuple(self.records), tuple(self.marks), self.stand, tuple(self.aliases)
+        )
+
+    def written(self, part: Part) -> None:
+        """The next part goes behind this one."""
+        sessions = [each.id for each in part.records if isinstance(each, SessionRecord)]
+        tip = sessions[-1] if sessions else self.stand.tip_id if self.stand else ""
+        self.stand = Stand(self.next_seq - 1, tip)
+        self.records, self.aliases, self.marks = [], [], []
+        self.count = self.size = 0
+
+
+def origin_of(session_id: str, row: int) -> str:
+    """Where a message came from."""
+    return f"{ORIGIN}:{session_id}:{row}"
+
+
+def _pieces(entries: Sequence[str]) -> list[str]:
+    """Entries put together, as few texts as there may be."""
+    pieces: list[str] = []
+    for entry in entries:
+        whole = entry[:MEMORY_CHARACTERS]
+        if pieces and len(pieces[-1]) + len(whole) < MEMORY_CHARACTERS:
+            pieces[-1] = f"{pieces[-1]}\n{whole}"
+        else:
+            pieces.append(whole)
+    return pieces
