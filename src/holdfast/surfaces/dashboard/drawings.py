@@ -29,10 +29,11 @@ class Chart:
     bars: tuple[Bar, ...]
     highest: int
     total: int
-    latest: int
-    """Of the last whole step."""
+    rate: float
+    """A step, over the last few whole ones."""
 
 
+LATELY = 5
 GOOD = "good"
 BAD = "bad"
 
@@ -52,8 +53,9 @@ def chart_of(pulse: Pulse, width: int = 360, height: int = 64) -> Chart:
                 bars.append(
                     Bar(round(x, 2), round(height - above, 2), round(wide * 0.8, 2), round(tall, 2), kind)
                 )
-    latest = counts[-2][1] if len(counts) > 1 else 0
-    return Chart(width, height, tuple(bars), highest, sum(total for _, total in counts), latest)
+    lately = [total for _, total in counts[-LATELY - 1 : -1]]
+    rate = sum(lately) / max(1, len(lately))
+    return Chart(width, height, tuple(bars), highest, sum(total for _, total in counts), rate)
 
 
 # --- a line of sessions --------------------------------------------------------------------------------
@@ -120,7 +122,7 @@ def picture_of(
             y += ROW
     first = line[0] if line else None
     came_from = first.parent_id if first is not None and first.edge in (Edge.FORK, Edge.SUBAGENT) else None
-    return Picture(tuple(knots), tuple(strands), y, len(line) - len(shown), came_from)
+    return Picture(tuple(knots), tuple(strands), y - ROW // 2 + 4, len(line) - len(shown), came_from)
 
 
 def _strand(above: int, below: int) -> str:

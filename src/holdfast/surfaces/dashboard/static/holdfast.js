@@ -45,7 +45,7 @@
   }
 
   function show(page) {
-    const atEnd = nearEnd();
+    const atEnd = inTalk();
     for (const fresh of all("[data-part]", page)) {
       const old = document.querySelector(`[data-part="${CSS.escape(fresh.dataset.part)}"]`);
       if (old && old.outerHTML !== fresh.outerHTML) replace(old, fresh);
@@ -95,14 +95,12 @@
   if (document.querySelector("[data-part]")) { listen(); setInterval(() => { if (!document.hidden) soon(); }, 15000); }
 
   // --- a reply that grows, a log that grows ----------------------------------------------------
-  const nearEnd = () => innerHeight + scrollY >= document.documentElement.scrollHeight - 160 || inTalk();
-  function inTalk() {
+    function inTalk() {
     const end = document.getElementById("end");
     return end ? end.getBoundingClientRect().top <= innerHeight + 40 && end.getBoundingClientRect().bottom >= 0 : false;
   }
   function toEnd() {
-    const box = document.querySelector(".box") || document.getElementById("end");
-    if (box && document.querySelector(".conversation, .demo")) document.getElementById("end")?.scrollIntoView({ block: "end" });
+    document.getElementById("end")?.scrollIntoView({ block: "end" });
   }
 
   let stream = null, streamed = null;
@@ -128,6 +126,7 @@
 
   function watch(pre) {
     pre.watched = true;
+    pre.scrollTop = pre.scrollHeight;
     const look = async () => {
       if (!pre.isConnected) { pre.watched = false; return; }
       const shown = !pre.closest("details") || pre.closest("details").open;
@@ -238,5 +237,6 @@
   countdown();
   setInterval(countdown, 1000);
 
-  if (location.hash === "#end") toEnd();
+  // A conversation opens where people left it: at its end.
+  if (location.hash === "#end" || (!location.hash && body.classList.contains("conversation") && !location.search.includes("before="))) toEnd();
 })();
