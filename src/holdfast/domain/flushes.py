@@ -129,7 +129,8 @@ def pause_after(attempts: int, max_attempts: int, retry: timedelta) -> timedelta
     """How long to wait after so many failed attempts, doubled each time; None: give it up, visibly."""
     if attempts >= max_attempts:
         return None
-    return min(retry * 2 ** min(attempts - 1, 30), LONGEST_PAUSE)
+    doubled: int = 2 ** min(attempts - 1, 30)
+    return min(retry * doubled, LONGEST_PAUSE)
 
 
 def memory_in(answer: str) -> str | None:

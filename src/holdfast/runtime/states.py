@@ -1,4 +1,4 @@
-"""What a reader is told about sessions: true even before a sweep has run.
+"""What a reader is told about sessions: their states, true even before a sweep has run, and their flushes.
 
 The store says which node each session hangs on; the engine's own proof of death says whether it lives.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ..domain.flushes import Flush
 from ..domain.nodes import Liveness
 from ..domain.sessions import Session, SessionState, state_of
 from ..store.base import Store
@@ -25,3 +26,9 @@ async def states_of(store: Store, sessions: Iterable[Session]) -> Mapping[str, S
         liveness = proofs[node_id][0] if node_id and node_id in proofs else Liveness.DEAD
         states[session.id] = state_of(session, liveness)
     return states
+
+
+async def flushes_of(store: Store, sessions: Iterable[Session]) -> Mapping[str, Flush]:
+    """The flush of each session that has one, by its id."""
+    ended = [session.id for session in sessions if session.ended]
+    return await store.flushes_of(ended) if ended else {}

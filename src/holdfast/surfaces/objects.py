@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..domain.events import Event
+from ..domain.flushes import Flush
 from ..domain.keys import ApiKey
+from ..domain.memories import Memory
 from ..domain.messages import Message
 from ..domain.nodes import Liveness, Node
 from ..domain.notices import Notice
@@ -47,7 +49,9 @@ def listed(data: Sequence[Object], *, has_more: bool = False) -> Object:
     }
 
 
-def session(value: Session, state: SessionState, *, with_owner: bool = False) -> Object:
+def session(
+    value: Session, state: SessionState, flush: Flush | None = None, *, with_owner: bool = False
+) -> Object:
     """`with_owner`: also whose it is, for an operator who looks at all owners."""
     fields: Object = {
         "id": value.id,
@@ -71,19 +75,28 @@ def session(value: Session, state: SessionState, *, with_owner: bool = False) ->
         "message_count": value.message_count,
         "usage": {"input_tokens": value.input_tokens, "output_tokens": value.output_tokens},
         "model": value.model,
-        "flush": dict(NO_FLUSH),
+        "flush": _flush_in_short(flush),
     }
     return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def _flush_in_short(value: Flush | None) -> Object:
+    if value is None:
+        return dict(NO_FLUSH)
+    return {"state": value.shown, "attempts": value.attempts, "error": value.error}
 
 
 def sessions(
     values: Iterable[Session],
     states: Mapping[str, SessionState],
+    flushes: Mapping[str, Flush],
     *,
     has_more: bool = False,
     with_owner: bool = False,
 ) -> Object:
-    data = [session(value, states[value.id], with_owner=with_owner) for value in values]
+    data = [
+        session(value, states[value.id], flushes.get(value.id), with_owner=with_owner) for value in values
+    ]
     return listed(data, has_more=has_more)
 
 
@@ -215,6 +228,38 @@ def notice(value: Notice, *, with_owner: bool = False) -> Object:
     return {**fields, "owner": value.owner} if with_owner else fields
 
 
+def memory(value: Memory, *, with_owner: bool = False) -> Object:
+    fields: Object = {
+        "id": value.id,
+        "session_id": value.session_id,
+        "conversation_id": value.conversation_id,
+        "key": value.key,
+        "text": value.text,
+        "origin": value.origin.value,
+        "created_at": time(value.created_at),
+        "edited_at": time(value.edited_at),
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def flush(value: Flush, *, with_owner: bool = False) -> Object:
+    """A flush, under the id of its session. Here, other than there, `skipped` and `taken` are told."""
+    fields: Object = {
+        "id": value.session_id,
+        "session_id": value.session_id,
+        "conversation_id": value.conversation_id,
+        "key": value.key,
+        "reason": value.reason,
+        "state": value.state.value,
+        "attempts": value.attempts,
+        "error": value.error,
+        "next_attempt_at": time(value.next_attempt_at),
+        "created_at": time(value.created_at),
+        "settled_at": time(value.settled_at),
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
 def why(value: Why) -> Object:
     return {
         "session_id": value.session_id,
@@ -295,7 +340,7 @@ def api_key(value: ApiKey) -> Object:
     }
 
 
-def lineage(value: Lineage, states: Mapping[str, SessionState]) -> Object:
+def lineage(value: Lineage, states: Mapping[str, SessionState], flushes: Mapping[str, Flush]) -> Object:
     """A conversation's sessions, oldest first, and the conversations forked from it, as a tree."""
     first = value.sessions[0]
     return {
@@ -305,10 +350,14 @@ def lineage(value: Lineage, states: Mapping[str, SessionState]) -> Object:
         "title": first.title,
         "forked_from": first.parent_id,
         "data": [
-            {**session(each, states[each.id]), "first_seq": each.first_seq, "last_seq": each.last_seq}
+            {
+                **session(each, states[each.id], flushes.get(each.id)),
+                "first_seq": each.first_seq,
+                "last_seq": each.last_seq,
+            }
             for each in value.sessions
         ],
-        "forks": [lineage(fork, states) for fork in value.forks],
+        "forks": [lineage(fork, states, flushes) for fork in value.forks],
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from ...domain.compaction import Entry
 from ...domain.contexts import summary_body
@@ -307,5 +308,5 @@ def figures(tx: Transaction) -> FlushFigures:
     return FlushFigures(pending, running, dead, int(coming[0]) if coming else 0)
 
 
-def _tell(tx: Transaction, type_: EventType, flush: Flush, **data: object) -> None:
+def _tell(tx: Transaction, type_: EventType, flush: Flush, **data: Any) -> None:
     tx.event(type_, flush.owner, flush.conversation_id, flush.session_id, **data)

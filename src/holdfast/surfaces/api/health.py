@@ -32,7 +32,13 @@ async def readyz(call: Call) -> Reply:
 async def metrics(call: Call) -> Reply:
     check_admin(call.caller, "/metrics")
     services = call.services
-    text = services.meters.text(len(services.runner.running), await call.store.figures())
+    flusher = services.holdfast.flusher
+    text = services.meters.text(
+        len(services.runner.running),
+        await call.store.figures(),
+        await call.store.flush_figures(),
+        flusher.counts if flusher is not None else {},
+    )
     return Reply(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -7,12 +7,14 @@ that moment. Labels are routes and statuses, never ids or owners.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from ...domain.turns import TurnStatus
-from ...store.base import Figures
+from ...store.base import Figures, FlushFigures
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -43,6 +45,16 @@ class Meters:
             name: Gauge(f"holdfast_store_{name}", meaning, registry=registry)
             for name, meaning in STORE_FIGURES.items()
         }
+        self._flushes = Gauge(
+            "holdfast_flushes",
+            "Sessions to be flushed, by where they stand; coming: due to be reset first",
+            ("state",),
+            registry=registry,
+        )
+        self._flush_attempts = Counter(
+            "holdfast_flush_attempts", "Attempts to flush a session here", ("outcome",), registry=registry
+        )
+        self._attempts_told: defaultdict[str, int] = defaultdict(int)
         self._idle_since = time.monotonic()
         # Finding a labelled child costs more than counting with it.
         self._counter = cache(lambda route, status: self._requests.labels(route, str(status)))
@@ -70,8 +82,17 @@ class Meters:
     def idle_seconds(self) -> float:
         return time.monotonic() - self._idle_since
 
-    def text(self, running: int, figures: Figures) -> bytes:
-        """Everything, as Prometheus reads it."""
+    def text(
+        self, running: int, figures: Figures, flushes: FlushFigures, attempts: Mapping[str, int]
+    ) -> bytes:
+        """Everything, as Prometheus reads it. `attempts`: what attempts to flush came to here, since the
+        start."""
+        for name in FLUSH_FIGURES:
+            self._flushes.labels(name).set(getattr(flushes, name))
+        for outcome in FLUSH_OUTCOMES:
+            counter = self._flush_attempts.labels(outcome)
+            counter.inc(max(0, attempts.get(outcome, 0) - self._attempts_told[outcome]))
+            self._attempts_told[outcome] = attempts.get(outcome, 0)
         self._at_once.set(self._under_way)
         self._running.set(running)
         self._idle.set(0 if running else self.idle_seconds)
@@ -80,6 +101,9 @@ class Meters:
             gauge.set(float("nan") if value is None else value)
         return generate_latest(self.registry)
 
+
+FLUSH_FIGURES = ("pending", "running", "dead", "coming")
+FLUSH_OUTCOMES = ("done", "failed", "dead")
 
 STORE_FIGURES = {
     "open_sessions": "Open sessions",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...domain.flushes import FlushState
+from ...domain.memories import MemoryOrigin
 from ...domain.messages import MessageStatus
 from ...domain.nodes import Liveness, NodeKind
 from ...domain.processes import ProcessState
@@ -163,6 +165,30 @@ SCHEMAS: dict[str, Schema] = {
         text=TEXT,
         created_at=TIME,
         delivered_at=MAYBE_TIME,
+    ),
+    "Memory": _object(
+        id=TEXT,
+        session_id=MAYBE_TEXT,
+        conversation_id=TEXT,
+        key=MAYBE_TEXT,
+        text=TEXT,
+        origin=one_of(*MemoryOrigin),
+        created_at=TIME,
+        edited_at=MAYBE_TIME,
+    ),
+    "DeletedMemory": _object(id=TEXT, object={"const": "memory.deleted"}, deleted={"const": True}),
+    "Flush": _object(
+        id=TEXT,
+        session_id=TEXT,
+        conversation_id=TEXT,
+        key=MAYBE_TEXT,
+        reason=TEXT,
+        state=one_of(*FlushState),
+        attempts=NUMBER,
+        error=MAYBE_TEXT,
+        next_attempt_at=MAYBE_TIME,
+        created_at=TIME,
+        settled_at=MAYBE_TIME,
     ),
     "Process": _object(
         id=TEXT,

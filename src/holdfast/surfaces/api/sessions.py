@@ -10,7 +10,7 @@ from ...domain.ids import parse_message_id
 from ...domain.sessions import Session, SessionState
 from ...errors import NotFound
 from ...runtime.reasons import why_of
-from ...runtime.states import states_of
+from ...runtime.states import flushes_of, states_of
 from ...store.base import SessionFilter
 from .. import objects
 from ..openai.parameters import BadParameter
@@ -47,7 +47,11 @@ async def sessions(call: Call) -> Reply:
         after=call.query("after") or None,
         limit=call.query_number("limit", 20, 1, LARGEST_PAGE),
     )
-    return Reply(objects.sessions(page.items, states, has_more=page.has_more, with_owner=shows_owner(call)))
+    flushes = await flushes_of(call.store, page.items)
+    with_owner = shows_owner(call)
+    return Reply(
+        objects.sessions(page.items, states, flushes, has_more=page.has_more, with_owner=with_owner)
+    )
 
 
 def _state(call: Call) -> SessionState | None:
@@ -66,7 +70,9 @@ async def session(call: Call) -> Reply:
 async def shown(call: Call, found: Session) -> Reply:
     """One session as its object."""
     states = await states_of(call.store, [found])
-    return Reply(objects.session(found, states[found.id], with_owner=shows_owner(call)))
+    flushes = await flushes_of(call.store, [found])
+    with_owner = shows_owner(call)
+    return Reply(objects.session(found, states[found.id], flushes.get(found.id), with_owner=with_owner))
 
 
 async def messages(call: Call) -> Reply:
@@ -129,7 +135,9 @@ async def lineage(call: Call) -> Reply:
     owner = owner_of(call)
     place = await place_of(call.store, owner, call.path("id"))
     line = await lineage_of(call.store, owner, place.conversation.id)
-    return Reply(objects.lineage(line, await states_of(call.store, line)))
+    return Reply(
+        objects.lineage(line, await states_of(call.store, line), await flushes_of(call.store, line))
+    )
 
 
 ROUTES = (

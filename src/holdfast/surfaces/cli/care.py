@@ -12,6 +12,8 @@ from .tree import app
 
 if TYPE_CHECKING:
     from ...runtime.doctor import Diagnosis
+    from ...settings import Settings
+    from ...store.base import FlushFigures
 
 
 @command(app, "doctor")
@@ -58,6 +60,7 @@ async def doctor(
                     "ok": well,
                     "store": opened.store.location,
                     "repaired": repaired,
+                    "flushes": _flushes(await opened.store.flush_figures()),
                     "data": [_diagnosis(each) for each in found],
                 }
             )
@@ -68,10 +71,34 @@ async def doctor(
         for each in found:
             say(Styled("  ✓ ", "green") if each.ok else Styled("  ✗ ", "bold red"), each.invariant)
             _explain(each)
+        if waiting := _what_waits(await opened.store.flush_figures(), invocation.settings):
+            say(Styled("  · ", "dim"), waiting)
         broken = sum(not each.ok for each in found)
         verdict = f"{broken} of {len(found)} broken."
         say(Styled("All is well.", "green") if well else Styled(verdict, "bold red"))
         return 0 if well else 1
+
+
+def _flushes(figures: FlushFigures) -> dict[str, int]:
+    return {
+        "pending": figures.pending,
+        "running": figures.running,
+        "dead": figures.dead,
+        "coming": figures.coming,
+    }
+
+
+def _what_waits(figures: FlushFigures, settings: Settings) -> str:
+    """How far the flushes of ended sessions are; empty: nothing waits and nothing failed."""
+    from .words import count
+
+    told = []
+    if waiting := figures.pending + figures.running:
+        minutes = -(-waiting // settings.memory.per_minute)
+        told.append(f"{count(waiting, 'session')} to be flushed, which takes about {minutes} min")
+    if figures.dead:
+        told.append(f"{count(figures.dead, 'session')} could not be: `holdfast memories --failed`")
+    return "; ".join(told)
 
 
 def _diagnosis(each: Diagnosis) -> dict[str, object]:

@@ -13,6 +13,7 @@ from . import (
     env,
     keys,
     liveness,
+    memories,
     migrate,
     processes,
     run,
@@ -24,6 +25,7 @@ from . import (
 )
 from .tree import app, sessions
 from .tree import keys as keys_group
+from .tree import memories as memories_group
 
 FILES = (
     serve,
@@ -36,6 +38,7 @@ FILES = (
     keys,
     why,
     processes,
+    memories,
     liveness,
     care,
     migrate,
@@ -46,3 +49,4 @@ __all__ = ["app"]
 
 app.add_typer(sessions, name="sessions")
 app.add_typer(keys_group, name="keys")
+app.add_typer(memories_group, name="memories")

@@ -136,6 +136,10 @@ def next_step_after(error: Exception | str) -> str:
     match error:
         case NotFound(what="API key"):
             return "`holdfast keys list` lists those there are."
+        case NotFound(what="memory"):
+            return "`holdfast memories` lists those there are; another owner's needs --owner NAME."
+        case NotFound(what="flush of session"):
+            return "It was too short, goes on, or memory is off; `holdfast sessions show` says more."
         case NotFound(what="process"):
             return "`holdfast ps` lists those there are; another owner's needs --owner NAME."
         case NotFound():

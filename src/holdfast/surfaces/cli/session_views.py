@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from ...domain.flushes import Flush
 from ...domain.sessions import Session, SessionState
 from ...domain.turns import Turn
 from ...store.base import Statistics
@@ -48,7 +49,7 @@ def _state(session: Session, seen: SessionState, narrow: bool) -> Styled:
     return state(seen.value)
 
 
-def show_one(session: Session, seen: SessionState, now: datetime) -> None:
+def show_one(session: Session, seen: SessionState, now: datetime, flush: Flush | None = None) -> None:
     say(Styled(session.id, "bold"), "  ", state(seen.value))
     tokens = f"{session.input_tokens:,} in, {session.output_tokens:,} out"
     pairs: list[tuple[str, Cell]] = [
@@ -67,6 +68,9 @@ def show_one(session: Session, seen: SessionState, now: datetime) -> None:
         pairs.append(("came from", f"{session.parent_id} ({session.edge.value})"))
     if session.ended:
         pairs.append(("ended", f"{moment(session.ended_at, now)}: {session.end_reason}"))
+        if flush is not None:
+            why = f" ({flush.error})" if flush.error else ""
+            pairs.append(("flush", f"{flush.state.value}, {count(flush.attempts, 'attempt')}{why}"))
     elif session.attached:
         pairs.append(("attached", f"lives as long as {session.node_id} on {session.host}"))
     if session.running_turn:

@@ -186,9 +186,9 @@ async def delete(
 
 
 async def _print_session(store: Store, session: Session) -> None:
-    from ...runtime.states import states_of
+    from ...runtime.states import flushes_of, states_of
     from .. import objects
     from .output import print_json
 
-    states = await states_of(store, [session])
-    print_json(objects.session(session, states[session.id]))
+    states, flushes = await states_of(store, [session]), await flushes_of(store, [session])
+    print_json(objects.session(session, states[session.id], flushes.get(session.id)))

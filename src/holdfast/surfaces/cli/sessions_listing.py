@@ -40,6 +40,7 @@ async def list_(
       holdfast sessions --key cli:ada --json
     """
     from ...domain.sessions import SessionState
+    from ...runtime.states import flushes_of
     from ...store.base import SessionFilter
     from .. import objects
     from ..readings import page_of_sessions
@@ -55,7 +56,10 @@ async def list_(
         )
         everybody = invocation.of_everybody
         if as_json:
-            print_json(objects.sessions(page.items, states, has_more=page.has_more, with_owner=everybody))
+            flushes = await flushes_of(opened.store, page.items)
+            print_json(
+                objects.sessions(page.items, states, flushes, has_more=page.has_more, with_owner=everybody)
+            )
         elif not page.items:
             filtered = any((state, source, key, words, after))
             note("no session matches" if filtered else "there is no session yet")

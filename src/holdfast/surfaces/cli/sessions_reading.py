@@ -33,7 +33,7 @@ async def show(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = Fal
       holdfast sessions show cli:ada
       holdfast sessions show sess_3f2a… --json
     """
-    from ...runtime.states import states_of
+    from ...runtime.states import flushes_of, states_of
     from .. import objects
     from ..readings import session_named
     from . import session_views
@@ -42,11 +42,12 @@ async def show(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = Fal
     async with invocation.existing(quiet=as_json) as opened:
         session = await session_named(opened.store, opened.owner, id_or_key)
         states = await states_of(opened.store, [session])
+        flush = (await flushes_of(opened.store, [session])).get(session.id)
         if as_json:
             everybody = invocation.of_everybody
-            print_json(objects.session(session, states[session.id], with_owner=everybody))
+            print_json(objects.session(session, states[session.id], flush, with_owner=everybody))
         else:
-            session_views.show_one(session, states[session.id], opened.store.now())
+            session_views.show_one(session, states[session.id], opened.store.now(), flush)
             say(Styled(f"\n{_next_step(invocation, session)}", "dim"))
 
 
@@ -137,7 +138,7 @@ async def lineage(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = 
     Example:
       holdfast sessions lineage cli:ada
     """
-    from ...runtime.states import states_of
+    from ...runtime.states import flushes_of, states_of
     from .. import objects
     from ..readings import lineage_of, place_of
     from .lineage_view import draw
@@ -148,7 +149,7 @@ async def lineage(invocation: Invocation, id_or_key: IdOrKey, as_json: AsJson = 
         line = await lineage_of(opened.store, opened.owner, place.conversation.id)
         states = await states_of(opened.store, line)
         if as_json:
-            print_json(objects.lineage(line, states))
+            print_json(objects.lineage(line, states, await flushes_of(opened.store, line)))
         else:
             for parts in draw(line, states, opened.store.now()):
                 say(*parts)

@@ -1,4 +1,4 @@
-"""The tree that commands are hung on: `holdfast`, and below it `holdfast sessions` and `holdfast keys`."""
+"""The tree that commands are hung on: `holdfast`, and below it `holdfast sessions`, `keys` and `memories`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ HELP_OPTIONS = ["--help", "-h"]
 
 
 ORDER = (
-    *("serve", "chat", "run", "env", "keys", "sessions", "why", "ps", "logs", "stop", "pin"),
+    *("serve", "chat", "run", "env", "keys", "sessions", "why", "ps", "logs", "stop", "pin", "memories"),
     *("sweep", "nodes", "doctor", "backup", "config", "version"),
     *("list", "show", "messages", "turns", "lineage", "stats", "search"),
     *("end", "cancel", "resume", "fork", "delete"),
     *("create", "revoke"),
+    *("edit", "forget", "retry", "skip"),
 )
 
 
@@ -73,6 +74,13 @@ keys = typer.Typer(
     cls=ListsByDefault,
     help="API keys: who may ask the server, and as whom.",
     epilog="Without a subcommand it lists: holdfast keys --owner ada",
+    rich_markup_mode=None,
+)
+
+memories = typer.Typer(
+    cls=ListsByDefault,
+    help="What was remembered of ended sessions, and flushes that failed.",
+    epilog="Without a subcommand it lists: holdfast memories --key cli:ada",
     rich_markup_mode=None,
 )
 
