@@ -9,6 +9,7 @@ from typing import Any
 from ..api.call import Answer
 from ..readings import leaked_sessions
 from .drawings import chart_of
+from .memories import counted
 from .pages import html
 from .visits import Visit
 
@@ -20,12 +21,13 @@ MOST_EXPLAINED = 6
 
 async def overview(visit: Visit) -> Answer:
     store, owner = visit.store, visit.owner
-    activity, pulse, waiting, leaked, beyond = await asyncio.gather(
+    activity, pulse, waiting, leaked, beyond, flushes = await asyncio.gather(
         visit.ask("GET", "/api/activity"),
         store.pulse(owner, MINUTE, MINUTES),
         store.resets_waiting(owner),
         leaked_sessions(store, owner),
         _for_admins(visit),
+        _flushes(visit),
     )
     explained = await asyncio.gather(
         *(
@@ -52,7 +54,16 @@ async def overview(visit: Visit) -> Answer:
         deferred=sum(each["decision"] == "deferred" for each in explained),
         leaked=leaked,
         **beyond,
+        **flushes,
     )
+
+
+async def _flushes(visit: Visit) -> dict[str, Any]:
+    """The backlog of flushes, and what was given up; None: nobody here flushes."""
+    if not visit.has("GET", "/api/flushes"):
+        return {"pending": None, "dead": None}
+    pending, dead = await asyncio.gather(counted(visit, "pending"), counted(visit, "dead"))
+    return {"pending": pending, "dead": dead}
 
 
 async def _for_admins(visit: Visit) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ...settings import home
 from ..api.call import Answer, Services
 from ..api.doors import LOOPBACK
 from ..api.routes import Route
-from . import acts, conversation, demo, login, overview, processes, sessions, static_files
+from . import acts, conversation, demo, login, memories, overview, processes, sessions, static_files
 from .ends import Page, mounted
 from .logins import LoginBook
 from .visits import Desk, Visit
@@ -49,6 +49,13 @@ PAGES: tuple[Page, ...] = (
     Page("GET", "/processes/{id}/log", processes.process_log, "What it says, for the script."),
     Page("GET", "/processes/{id}/{act}", acts.confirm_process, "What stopping or pinning it would do."),
     Page("POST", "/processes/{id}/{act}", acts.act_on_process, "Do it."),
+    Page("GET", "/memories", memories.memories, "What is remembered, and flushes that were given up."),
+    Page("POST", "/memories/{id}", memories.edit, "Let a memory say something else."),
+    Page("GET", "/memories/{id}/forget", memories.confirm_forgetting, "What forgetting it would do."),
+    Page("POST", "/memories/{id}/forget", memories.forget, "Forget it."),
+    Page("POST", "/flushes/retry", memories.retry_all, "Try every flush again that was given up."),
+    Page("POST", "/flushes/{id}/retry", memories.retry, "Try this one again."),
+    Page("POST", "/flushes/{id}/skip", memories.skip, "Do not flush this session."),
     Page("GET", "/notices", sessions.notices, "What people should be told."),
     Page("POST", "/notices/{id}/delivered", sessions.delivered, "They have been told."),
     Page("GET", "/nodes", sessions.nodes, "Who is alive; for admins."),
