@@ -208,7 +208,7 @@ def import_part(tx: Transaction, part: Part) -> None:
     turns = [each for each in part.records if isinstance(each, TurnRecord)]
     aliases = (*conversation.aliases, *part.aliases) if part.behind is None else part.aliases
     _check(part, sessions, messages)
-    _require_names(tx, conversation, aliases)
+    _require_names(tx, conversation, aliases, begins=part.behind is None)
     for turn in turns:
         response = turn.response.id if turn.response else None
         if tx.one(Q.taken_turn, id=turn.id, response=response) is not None:
@@ -324,7 +324,9 @@ def _grow(tx: Transaction, part: Part, behind: Stand, tip: str, last_seq: int) -
         raise Conflict(f"{given.id} has gone on meanwhile; nothing was added to it")
 
 
-def _require_names(tx: Transaction, given: ConversationRecord, aliases: Sequence[AliasRecord]) -> None:
+def _require_names(
+    tx: Transaction, given: ConversationRecord, aliases: Sequence[AliasRecord], *, begins: bool
+) -> None:
     """Its id, key and other names must be free, or its own already."""
     known = tx.one(Q.conversation_by_id, id=given.id, owner=None)
     if given.key is not None:
@@ -337,7 +339,7 @@ def _require_names(tx: Transaction, given: ConversationRecord, aliases: Sequence
         row = tx.one(Q.conversation_by_alias, owner=given.owner, id=alias.name)
         if row is not None and row[0] != given.id:
             raise Conflict(f"the name {alias.name!r} already leads to {row[0]}")
-    if known is not None and known[1] != given.owner:
+    if known is not None and (begins or known[1] != given.owner):
         raise Conflict(f"{given.id} is there already")
 
 

@@ -11,6 +11,8 @@ from . import (
     care,
     chat,
     env,
+    exporting,
+    importing,
     keys,
     liveness,
     memories,
@@ -23,7 +25,7 @@ from . import (
     sessions_reading,
     why,
 )
-from .tree import app, sessions
+from .tree import app, imports, sessions
 from .tree import keys as keys_group
 from .tree import memories as memories_group
 
@@ -34,6 +36,7 @@ FILES = (
     sessions_listing,
     sessions_reading,
     sessions_acting,
+    exporting,
     env,
     keys,
     why,
@@ -41,6 +44,7 @@ FILES = (
     memories,
     liveness,
     care,
+    importing,
     migrate,
     about,
 )
@@ -48,5 +52,6 @@ FILES = (
 __all__ = ["app"]
 
 app.add_typer(sessions, name="sessions")
+app.add_typer(imports, name="import")
 app.add_typer(keys_group, name="keys")
 app.add_typer(memories_group, name="memories")

@@ -14,9 +14,10 @@ HELP_OPTIONS = ["--help", "-h"]
 
 ORDER = (
     *("serve", "chat", "run", "env", "keys", "sessions", "why", "ps", "logs", "stop", "pin", "memories"),
-    *("sweep", "nodes", "doctor", "backup", "config", "version"),
+    *("sweep", "nodes", "doctor", "backup", "import", "config", "version"),
     *("list", "show", "messages", "turns", "lineage", "stats", "search"),
-    *("end", "cancel", "resume", "fork", "delete"),
+    *("end", "cancel", "resume", "fork", "delete", "export"),
+    *("hermes", "file"),
     *("create", "revoke"),
     *("edit", "forget", "retry", "skip"),
 )
@@ -41,6 +42,15 @@ class ListsByDefault(InOrder):
         if args[0].startswith(("sess_", "conv_", "turn_")):
             ctx.fail(f"{args[0]!r} is not a command. Did you mean `holdfast sessions show {args[0]}`?")
         return super().resolve_command(ctx, args)
+
+
+class ReadsFiles(InOrder):
+    """`holdfast import conversations.jsonl` is `holdfast import file conversations.jsonl`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["file", *args]
+        return super().parse_args(ctx, args)
 
 
 def say_version(wanted: bool) -> None:
@@ -81,6 +91,15 @@ memories = typer.Typer(
     cls=ListsByDefault,
     help="What was remembered of ended sessions, and flushes that failed.",
     epilog="Without a subcommand it lists: holdfast memories --key cli:ada",
+    rich_markup_mode=None,
+)
+
+
+imports = typer.Typer(
+    cls=ReadsFiles,
+    help="Take conversations over: from a Hermes home, or from a file of `sessions export`.",
+    epilog="A file needs no subcommand: holdfast import conversations.jsonl",
+    no_args_is_help=True,
     rich_markup_mode=None,
 )
 
