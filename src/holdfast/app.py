@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
+from .domain.compaction import Keeping
 from .domain.conversations import Address
 from .domain.events import Event
 from .domain.flushes import FlushRules
@@ -37,6 +38,7 @@ from .handles import LiveSession, Workshop
 from .models.base import Model
 from .models.callable import Answers, CallableModel
 from .platforms import timezone
+from .runtime.compactor import CompactionRules, Compactor
 from .runtime.flush_targets import FlushTarget, ModelTarget, WebhookTarget
 from .runtime.flusher import Flusher, Pace, skip_waiting
 from .runtime.lease_keeper import LeaseKeeper
@@ -194,6 +196,17 @@ def pace_of(settings: Settings) -> Pace:
     )
 
 
+def compaction_rules_of(settings: Settings) -> CompactionRules:
+    compaction = settings.compaction
+    return CompactionRules(
+        compaction.threshold,
+        Keeping(compaction.keep_first, compaction.keep_last),
+        compaction.summary_timeout_seconds,
+        compaction.model,
+        compaction.prompt,
+    )
+
+
 def recall_of(settings: Settings) -> Recall | None:
     """What sessions are told of earlier ones; None: nothing."""
     memory = settings.memory
@@ -237,7 +250,7 @@ class Holdfast:
         catch_signals: bool = True,
         model: Model | None = None,
     ) -> None:
-        """`model`: who is asked what to remember of sessions that have ended."""
+        """`model`: who is asked what to remember of sessions that have ended, and for summaries."""
         self.settings = settings
         self._model = model
         self.owner = check_name("an owner", owner)
@@ -292,6 +305,7 @@ class Holdfast:
             recalls_all=self.settings.memory.recall == "owner",
         )
         self.news = News(store, self.supervisor, recall_of(self.settings))
+        self.compactor = self.compactor_with(self._model) if self._model is not None else None
         self._workshop = Workshop(
             store,
             self.keeper,
@@ -299,6 +313,7 @@ class Holdfast:
             self.supervisor,
             self.owner,
             self.settings.server.busy_wait_seconds,
+            self.compactor,
         )
         try:
             await self.keeper.join()
@@ -334,6 +349,8 @@ class Holdfast:
                     await self.notifier.stop()
                 if self.flusher is not None:
                     await self.flusher.stop(self.settings.server.drain_seconds / 2)
+                if self.compactor is not None:
+                    await self.compactor.close()
                 await self.supervisor.stop_loop()
                 await self.keeper.leave(reason)
         except (TimeoutError, StoreError) as error:
@@ -361,6 +378,11 @@ class Holdfast:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         await self.stop()
+
+    def compactor_with(self, model: Model) -> Compactor:
+        """Who compacts contexts, asking this model for summaries."""
+        rules = compaction_rules_of(self.settings)
+        return Compactor(self.store, self.keeper, self.leases, model, self.settings.model, rules)
 
     @property
     def store(self) -> Store:
@@ -450,7 +472,7 @@ def open(
     """A node on the store at `url` (`sqlite:///agent.db`); without one, where the settings say.
 
     `settings` overrides the file and the environment: `{"lease": {"stale_seconds": 30}}`. `model` is an
-    `async (messages, purpose) -> str`: without one nothing is flushed.
+    `async (messages, purpose) -> str`: without one nothing is compacted and nothing is flushed.
     """
     return Holdfast(effective_settings(url, settings), owner=owner, sweep=sweep, model=as_model(model))
 

@@ -154,6 +154,9 @@ class BlockingSession:
     def end(self, reason: str = EndReason.CLOSED) -> None:
         self._loop.call(self._live.end(reason))
 
+    def compact(self) -> None:
+        self._loop.call(self._live.compact())
+
     def fork(self, *, key: str | None = None, up_to: int | None = None) -> BlockingSession:
         return BlockingSession(self._loop, self._loop.call(self._live.fork(key=key, up_to=up_to)))
 

@@ -15,11 +15,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from .domain.budgets import Weight
+from .domain.claims import Compacted
+from .domain.contexts import Context
 from .domain.conversations import Address
 from .domain.drafts import Draft
 from .domain.ids import new_id
@@ -30,11 +33,13 @@ from .domain.processes import Process
 from .domain.sessions import EndReason, Session
 from .domain.turns import RequestKey, Settlement, Turn, TurnBegun, TurnOutdated, TurnRequest, TurnStatus
 from .domain.why import Why
-from .errors import BadInput, LeaseLost, StoreError
+from .errors import BadInput, LeaseLost, NestedTurn, StoreError
+from .runtime.compactor import Compactor
 from .runtime.launcher import Command
 from .runtime.lease_keeper import LeaseKeeper, own_turns
 from .runtime.node_keeper import NodeKeeper
 from .runtime.reasons import why_of
+from .runtime.room import Room
 from .runtime.supervisor import Supervisor
 from .store.base import Store
 
@@ -51,6 +56,8 @@ class Workshop:
     supervisor: Supervisor
     owner: str
     busy_wait_seconds: float
+    compactor: Compactor | None = None
+    """None: no model was given, and nothing is compacted."""
 
 
 class LiveSession:
@@ -136,6 +143,22 @@ class LiveSession:
             lambda: workshop.store.end_session(workshop.owner, self.id, reason), workshop.busy_wait_seconds
         )
 
+    async def compact(self) -> None:
+        """Go on with a summary of the older messages, now: `id` is then that of the session that goes on.
+
+        Needs a model (`holdfast.open(…, model=…)`). Nothing is removed: what was said stays readable. Raises
+        NotCompacted if there is nothing to gain, and ModelError if there is no summary; then nothing has
+        changed. Within a turn of this session it is refused: a turn makes room for itself.
+        """
+        workshop = self._workshop
+        if workshop.compactor is None:
+            raise BadInput("compacting needs a model to ask: holdfast.open(…, model=my_model)")
+        for conversation_id, turn_id in own_turns.get():
+            if conversation_id == self.conversation_id:
+                raise NestedTurn(conversation_id, turn_id)
+        place = await workshop.store.resolve(workshop.owner, Address(id=self.conversation_id))
+        self._session = await workshop.compactor.by_hand(place.tip, None, workshop.busy_wait_seconds)
+
     async def fork(self, *, key: str | None = None, up_to: int | None = None) -> LiveSession:
         """A new conversation that begins with a copy of this context; this one stays as it is."""
         workshop, attached = self._workshop, self._attached
@@ -210,6 +233,7 @@ class LiveTurn:
         self._lease: Lease | None = None
         self._drafted = ""
         self._next_event = 0
+        self._room: Room | None = None
         self.usage: dict[str, int] = {}
         """Tokens the model reported; set it before the block ends and it is stored with the turn."""
 
@@ -248,12 +272,26 @@ class LiveTurn:
         return said[-1].content() if said else None
 
     async def context(self) -> list[dict[str, Any]]:
-        """What to send to the model: OpenAI message dicts."""
-        return (await self._workshop.store.context(self._workshop.owner, self._session.id)).messages()
+        """What to send to the model: OpenAI message dicts. With a model at hand, a context that would not fit
+        is compacted first."""
+        return (await self._fitting_context()).messages()
 
     async def context_json(self) -> bytes:
         """The same as one JSON array, never decoded: the fastest way to send a history on."""
-        return (await self._workshop.store.context(self._workshop.owner, self._session.id)).json()
+        return (await self._fitting_context()).json()
+
+    async def _fitting_context(self) -> Context:
+        context = await self._context()
+        room = self._room
+        if room is None or self._lease is None:
+            return context
+        if await room.made(context, Weight(), {}):
+            context = await self._context()
+            room.given(context, Weight())
+        return context
+
+    async def _context(self) -> Context:
+        return await self._workshop.store.context(self._workshop.owner, self._session.id)
 
     async def draft(self, text: str) -> None:
         """The reply so far: what a crash would keep. Call it with the whole text as it grows."""
@@ -312,6 +350,8 @@ class LiveTurn:
             self._lease = outcome.lease
             self._next_event = outcome.next_event
             session._session = outcome.session
+            if workshop.compactor is not None:
+                self._room = Room(workshop.compactor, _Holder(self), self._model)
             own_turns.set((*own_turns.get(), (outcome.lease.conversation_id, outcome.turn.id)))
         return self
 
@@ -322,6 +362,9 @@ class LiveTurn:
         try:
             if lease is not None:
                 await self._settle(lease, error)
+                if error is None and self._room is not None:
+                    self._room.given(await self._context(), Weight())
+                    await self._room.left(0)
         finally:
             self._workshop.keeper.ran(self._begun.id)
             own_turns.set(tuple(own for own in own_turns.get() if own[1] != self._begun.id))
@@ -332,7 +375,7 @@ class LiveTurn:
     async def _settle(self, lease: Lease, error: BaseException | None) -> None:
         store = self._workshop.store
         if error is None:
-            await store.commit_reply(lease, usage=self.usage or None)
+            await store.commit_reply(lease, usage=self._counted() or None)
             return
         stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit | GeneratorExit)
         settlement = Settlement(
@@ -349,6 +392,15 @@ class LiveTurn:
             if isinstance(error, Exception):
                 error.add_note(f"holdfast: turn {lease.turn_id} could not be marked: {trouble}")
 
+    def _counted(self) -> dict[str, int]:
+        """What the program says was used, and how large the context was, if it has asked for that."""
+        room = self._room
+        if room is None:
+            return self.usage
+        reported = self.usage.get("input_tokens", self.usage.get("prompt_tokens"))
+        room.heard({"prompt_tokens": reported})
+        return {**self.usage, **room.measured.fields()} if room.measured else self.usage
+
     def _request_key(self) -> RequestKey | None:
         if self._request_id is None:
             return None
@@ -356,3 +408,26 @@ class LiveTurn:
         for message in self._messages:
             digest.update(len(message.body).to_bytes(8) + message.body)
         return RequestKey(f"library/{self._session.conversation_id}", self._request_id, digest.digest())
+
+
+class _Holder:
+    """A turn of this program, as whoever makes room for its context sees it."""
+
+    def __init__(self, turn: LiveTurn) -> None:
+        self._turn = turn
+
+    @property
+    def lease(self) -> Lease:
+        return self._turn._held()
+
+    @property
+    def session(self) -> Session:
+        return self._turn._session._session
+
+    def compacts(self) -> None:
+        return None
+
+    def moved(self, done: Compacted) -> None:
+        turn = self._turn
+        turn._lease, turn._session._session = done.lease, done.session
+        turn._turn = replace(turn._begun, session_id=done.session.id)

@@ -50,11 +50,12 @@ class Failure(StrEnum):
     COOLING_DOWN = "cooling_down"
     BUSY = "busy"
     OUTDATED = "outdated"
+    STOPPED = "stopped"
 
     @property
     def is_nobodys_fault(self) -> bool:
         """Did only something come between, so that the next try may well succeed?"""
-        return self in (Failure.BUSY, Failure.OUTDATED)
+        return self in (Failure.BUSY, Failure.OUTDATED, Failure.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)

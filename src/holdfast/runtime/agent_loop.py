@@ -5,6 +5,9 @@ on disk before the first of them runs, and each result as soon as there is one: 
 again, and what was finished stays. Calls of the client's own tools are the client's to run. In a batch that
 mixes both, the server runs its own, and the turn ends with the client's.
 
+A context that would not fit is compacted before the model is asked, also between two steps; the turn then
+goes on in another session.
+
 A turn that is taken up again goes on behind what was kept of it: what it had said is told again, and a mixed
 batch whose calls no client was ever shown is shown.
 """
@@ -17,11 +20,14 @@ from typing import Any
 
 import msgspec
 
+from ..domain.claims import Compacted
 from ..domain.contexts import Context
 from ..domain.histories import EMPTY, extended, print_of, print_of_body
 from ..domain.ids import message_id
+from ..domain.leases import Lease
 from ..domain.messages import Message, NewMessage, said_by_model, tool_result, without_calls
 from ..domain.replies import as_shown, joined, text_of
+from ..domain.sessions import Session
 from ..errors import ModelError
 from ..models.base import Chunk, Model, ModelRequest, is_text_field
 from ..models.chunks import ChunkMaker, chunk_of
@@ -30,8 +36,10 @@ from ..models.steps import calling, continuing, parted, summed, with_usage
 from ..store.base import Store
 from .cancellation import finished, through
 from .checkpoints import Checkpoints
+from .compactor import Compactor
 from .news import News
 from .orders import Order
+from .room import Room, extra_of
 from .running_turn import Answered, RunningTurn, Said
 from .tools.base import ToolCall
 from .tools.toolbox import Toolbox, clients_tools
@@ -79,6 +87,7 @@ class AgentLoop:
         checkpoint_seconds: float,
         toolbox: Toolbox,
         news: News | None,
+        compactor: Compactor | None = None,
     ) -> None:
         self._store = store
         self._model = model
@@ -88,6 +97,7 @@ class AgentLoop:
         self._news = news
         self._clients_tools = clients_tools(order.options) if toolbox else frozenset()
         self._instructions = order.instructions
+        self._room = Room(compactor, self, order.model) if compactor else None
         self.checkpoints = Checkpoints(
             store,
             running.lease,
@@ -118,6 +128,26 @@ class AgentLoop:
     def usage(self) -> dict[str, int]:
         """What was used so far, under the names we store."""
         return tokens(summed([*self._usages, self._folder.reply().usage]))
+
+    @property
+    def lease(self) -> Lease:
+        return self._running.lease
+
+    @property
+    def session(self) -> Session:
+        return self._running.session
+
+    def compacts(self) -> None:
+        self._running.doing = "compacting"
+
+    def moved(self, done: Compacted) -> None:
+        self._running.moved(done)
+        self._order.telling.moved(self._running.begun)
+
+    async def made_room(self, answered: Answered) -> None:
+        """Behind the answer: is there enough room for the next turn?"""
+        if self._room is not None:
+            await self._room.left(len(msgspec.json.encode(answered.said[-1].message)))
 
     async def run(self) -> Answered:
         begun, telling = self._running.begun, self._order.telling
@@ -150,14 +180,36 @@ class AgentLoop:
     # --- the model ---------------------------------------------------------------------------------
 
     async def _ask(self, context: Context | None, *, first: bool) -> Reply:
+        """One reply. A model that finds the context too long is asked once more, with less."""
+        options = self._options(first) if self._toolbox else self._order.options
+        if context is None:
+            context = await self._context()
+        if self._room is not None:
+            extra = extra_of(self._instructions, options)
+            if await self._room.made(context, extra, options):
+                context = await self._context()
+                self._room.given(context, extra)
+        try:
+            reply = await self._heard(context, options)
+        except ModelError as refusal:
+            if self._room is None or self._folder.begun or not await self._room.made_after(refusal):
+                raise
+            context = await self._context()
+            self._room.given(context, extra)
+            reply = await self._heard(context, options)
+        if self._room is not None:
+            self._room.heard(reply.usage)
+        return reply
+
+    async def _context(self) -> Context:
+        return await self._store.context(self._running.turn.owner, self._running.session.id)
+
+    async def _heard(self, context: Context, options: Mapping[str, Any]) -> Reply:
         """One reply, told and drafted as it comes."""
-        begun, running, telling = self._running.begun, self._running, self._order.telling
+        running, telling = self._running, self._order.telling
         checkpoints, folder, plain = self.checkpoints, self._folder, not self._toolbox
         running.doing = "model"
-        if context is None:
-            context = await self._store.context(begun.turn.owner, begun.session.id)
         messages = b"[%b]" % b",".join((*self._instructions, *context.chunks))
-        options = self._order.options if plain else self._options(first)
         async for chunk in self._model.stream(ModelRequest(messages, self._order.model, options=options)):
             if checkpoints.behind:
                 await checkpoints.room()
@@ -319,13 +371,18 @@ class AgentLoop:
             self._store.commit_reply(
                 self._running.lease,
                 () if stored else (said_by_model(step.message),),
-                usage=tokens(usage),
+                usage=self._counted(usage),
                 answer=msgspec.json.encode(answer),
                 history=history,
                 draft=self.checkpoints.last(self._running.last_words),
             )
         )
         return answered
+
+    def _counted(self, usage: Mapping[str, Any] | None) -> dict[str, int]:
+        """What was used, and how large the context was."""
+        measured = self._room.measured if self._room is not None else None
+        return tokens(usage) if measured is None else {**tokens(usage), **measured.fields()}
 
     async def _history(self, whole: Mapping[str, Any]) -> bytes:
         """The chain of all that clients have now been shown. Where a reply was interrupted or taken up again,

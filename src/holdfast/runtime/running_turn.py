@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from ..domain.claims import Compacted
 from ..domain.leases import Lease
 from ..domain.sessions import Session
 from ..domain.turns import Turn, TurnBegun, TurnStatus
@@ -69,6 +70,10 @@ class Telling(Protocol):
         anything?"""
         ...
 
+    def moved(self, begun: TurnBegun) -> None:
+        """Its context was compacted: it goes on in another session."""
+        ...
+
     def end(self, outcome: Outcome) -> Sequence[bytes]: ...
 
 
@@ -95,7 +100,7 @@ class RunningTurn:
     last_words: Sequence[bytes] = ()
     """How the end of an answer will be told, once it is on disk."""
     doing: str = "model"
-    """What is waited for: the model, or `tool:<name>`."""
+    """What is waited for: the model, `tool:<name>`, or a summary: `compacting`."""
     said: Callable[[], str] = str
     """What the reply under way says so far, for those who look in from the side."""
     task: asyncio.Task[None] | None = None
@@ -114,6 +119,20 @@ class RunningTurn:
     @property
     def lease(self) -> Lease:
         return self.begun.lease
+
+    def moved(self, done: Compacted) -> None:
+        """Its context was compacted: it goes on in another session, under the same token."""
+        assert done.lease is not None
+        begun = self.begun
+        self.begun = replace(
+            begun,
+            turn=replace(begun.turn, session_id=done.session.id),
+            lease=done.lease,
+            session=done.session,
+            addressed=begun.addressed or begun.session.id,
+            context=None,
+            revision=None,
+        )
 
     def tell(self, events: Sequence[bytes]) -> None:
         if events:

@@ -18,6 +18,7 @@ from ..models.base import Model
 from ..store.base import Store
 from .agent_loop import AgentLoop
 from .cancellation import through
+from .compactor import Compactor
 from .lease_keeper import LeaseKeeper
 from .news import News
 from .node_keeper import NodeKeeper
@@ -46,6 +47,7 @@ class TurnRunner:
         on_end: Callable[[TurnStatus], None] = lambda status: None,
         toolbox: Toolbox | None = None,
         news: News | None = None,
+        compactor: Compactor | None = None,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -56,6 +58,8 @@ class TurnRunner:
         self._on_end = on_end
         self._toolbox = toolbox or Toolbox()
         self._news = news
+        self.compactor = compactor
+        """Who compacts contexts; None: nobody."""
         self._running: dict[str, RunningTurn] = {}
         self._beginning: dict[str, asyncio.Future[RunningTurn | None]] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -134,6 +138,8 @@ class TurnRunner:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         await self.drain(0)
+        if self.compactor is not None:
+            await self.compactor.close()
 
     async def _all_ended(self, seconds: float | None) -> None:
         tasks = {turn.task for turn in self._running.values() if turn.task is not None}
@@ -170,7 +176,14 @@ class TurnRunner:
         """Run the turn to its end, whatever that is."""
         begun = running.begun
         loop = AgentLoop(
-            self._store, self._model, running, order, self._checkpoint_seconds, self._toolbox, self._news
+            self._store,
+            self._model,
+            running,
+            order,
+            self._checkpoint_seconds,
+            self._toolbox,
+            self._news,
+            self.compactor,
         )
         outcome: Outcome | None = None
         try:
@@ -191,6 +204,11 @@ class TurnRunner:
             self._on_speech()
             self._on_end(TurnStatus.COMPLETED if isinstance(outcome, Answered) else outcome.status)
             running.finish(outcome, self._last_words(running, order.telling, outcome))
+        if isinstance(outcome, Answered):
+            try:
+                await loop.made_room(outcome)
+            except HoldfastError as trouble:
+                log.warning("no room was made behind turn %s: %s", begun.turn.id, trouble)
 
     def _last_words(self, running: RunningTurn, telling: Telling, outcome: Outcome) -> Sequence[bytes]:
         if isinstance(outcome, Answered):

@@ -17,7 +17,7 @@ from holdfast.domain.compaction import (
     plan,
     shrinks,
 )
-from holdfast.domain.summaries import left_out, summary_request, transcript
+from holdfast.domain.summaries import left_out, summary_in, summary_request, transcript, transcript_within
 from holdfast.domain.views import Range, Summary, View
 
 MUCH = 10**9
@@ -216,14 +216,35 @@ def test_of_a_transcript_that_is_too_long_the_longest_are_shortened() -> None:
     assert text.count("characters left out") == 2
 
 
+def test_a_transcript_is_shortened_to_the_tokens_there_is_room_for() -> None:
+    entries = talk(1, 10, size=4000)
+    assert transcript_within(entries, tokens, 20_000) == transcript(entries, 10**9)
+    short = transcript_within(entries, tokens, 1000)
+    assert tokens(Weight(len(short))) < 1200
+
+
 def test_the_request_asks_in_the_given_words_or_our_own() -> None:
-    gap = Gap((said(1, text="hello"),), 100)
-    ours = msgspec.json.decode(summary_request(gap, "", 500, 10_000))
+    ours = msgspec.json.decode(summary_request("", 500, "User: hello"))
     assert [each["role"] for each in ours] == ["system", "user"]
     assert "at most 350 words" in ours[0]["content"]
     assert ours[1]["content"] == "User: hello"
-    theirs = msgspec.json.decode(summary_request(gap, "Be brief {words}.", 500, 10_000))
+    theirs = msgspec.json.decode(summary_request("Be brief {words}.", 500, "User: hello"))
     assert theirs[0]["content"] == "Be brief {words}."
+
+
+@pytest.mark.parametrize(
+    ("answer", "summary"),
+    [
+        (" Ada likes kelp. \n", "Ada likes kelp."),
+        ("<think>hm</think>\nAda likes kelp.", "Ada likes kelp."),
+        ("<think>hm</think>", ""),
+        ("  ", ""),
+        (None, ""),
+        ([{"type": "text", "text": "x"}], ""),
+    ],
+)
+def test_a_summary_is_what_the_model_says_without_what_it_thinks(answer: object, summary: str) -> None:
+    assert summary_in(answer) == summary
 
 
 def test_what_no_summary_was_made_of_is_said_to_be_left_out_and_earlier_words_stay() -> None:

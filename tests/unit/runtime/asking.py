@@ -63,6 +63,9 @@ class Told:
     def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
         return ()
 
+    def moved(self, begun: TurnBegun) -> None:
+        return None
+
     def end(self, outcome: Outcome) -> Sequence[bytes]:
         return (b"answered" if isinstance(outcome, Answered) else outcome.status.value.encode(),)
 

@@ -27,7 +27,7 @@ from ..openai.parameters import BadParameter
 from .asking import ask
 from .call import Answer, Call, Reply, parsed
 from .failures import failure_of
-from .naming import about, about_begun, headers_begun, headers_of, naming_of, request_key
+from .naming import about, about_begun, headers_of, naming_of, request_key
 from .pass_through import PassedOn
 from .routes import Route
 from .streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
@@ -112,12 +112,10 @@ async def complete(call: Call) -> Answer:
     )
     if isinstance(running, TurnRepeated):
         return await _again(call, running, asked, naming.address)
-    headers = headers_begun(running.begun)
     if asked.stream:
-        return TurnStream(running, headers, interrupts=naming.interrupted_by_leaving)
+        return TurnStream(running, interrupts=naming.interrupted_by_leaving)
     return WholeAnswer(
         running,
-        headers,
         naming.interrupted_by_leaving,
         lambda outcome, ours: whole(outcome.answer, outcome.reply.message, ours),
     )
@@ -159,6 +157,9 @@ class ChatTelling:
     def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
         self._parts = self._parts or spoke
         return ()
+
+    def moved(self, begun: TurnBegun) -> None:
+        self._begun = begun
 
     def end(self, outcome: Outcome) -> Sequence[bytes]:
         if self._silent:

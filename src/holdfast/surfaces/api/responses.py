@@ -123,8 +123,8 @@ async def _answered(
     # What runs in the background is nobody's request: nobody is missed, and no refusal is an HTTP status.
     interrupts = naming.interrupted_by_leaving and not asked.background
     if asked.stream:
-        return TurnStream(turn, headers, interrupts=interrupts, waits=not asked.background)
-    return WholeAnswer(turn, headers, interrupts, lambda outcome, ours: _whole(turn, asked, outcome, ours))
+        return TurnStream(turn, interrupts=interrupts, waits=not asked.background)
+    return WholeAnswer(turn, interrupts, lambda outcome, ours: _whole(turn, asked, outcome, ours))
 
 
 def _named(naming: Naming, asked: ResponsesRequest) -> Naming:
@@ -244,6 +244,9 @@ class ResponseTelling:
         assert self._events is not None
         return _framed(self._events.next_message(seq))
 
+    def moved(self, begun: TurnBegun) -> None:
+        self._begun = begun
+
     def end(self, outcome: Outcome) -> Sequence[bytes]:
         if self._events is None or self._begun is None:
             return ()
@@ -275,7 +278,7 @@ async def retrieve(call: Call) -> Answer:
     if running is not None:
         first = max(0, after + 1 - running.begun.next_event)
         if first <= len(running.events):
-            return TurnStream(running, headers_begun(running.begun), first, waits=False)
+            return TurnStream(running, first, waits=False)
     return StoredStream(record.id, record.turn.owner, after)
 
 

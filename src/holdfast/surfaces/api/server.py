@@ -38,6 +38,7 @@ from . import (
     conversations,
     events,
     health,
+    memories,
     nodes,
     notices,
     openapi,
@@ -68,6 +69,7 @@ ROUTES: tuple[Route, ...] = (
     *activity.ROUTES,
     *events.ROUTES,
     *notices.ROUTES,
+    *memories.ROUTES,
     *search.ROUTES,
     *nodes.ROUTES,
     *health.ROUTES,
@@ -86,6 +88,8 @@ class Listening:
     host: str
     port: int
     location: str
+    backlog: str | None = None
+    """What there is to flush, in a sentence, if that is much."""
 
     @property
     def url(self) -> str:
@@ -134,7 +138,8 @@ async def serve(
         await holdfast.stop()
         raise
     services = services_of(holdfast, model)
-    where = Listening(settings.server.host, listening.getsockname()[1], holdfast.store.location)
+    port = listening.getsockname()[1]
+    where = Listening(settings.server.host, port, holdfast.store.location, holdfast.backlog)
     server = _Server(
         uvicorn.Config(
             application(services),
@@ -201,6 +206,7 @@ def services_of(holdfast: Holdfast, model: Model) -> Services:
         meters.ended,
         holdfast.toolbox,
         holdfast.news,
+        holdfast.compactor or holdfast.compactor_with(model),
     )
     return Services(
         holdfast=holdfast,

@@ -1,15 +1,16 @@
 """A running turn over HTTP: what it says, as it says it or in one piece, to whoever listens.
 
-The status line waits for the model's first word or its refusal, at most HEADERS_SECONDS; after that errors
-come inside the stream. While nothing is said, comments keep the connection alive. The turn does not depend on
-its listeners: one that leaves is only missed if it asked for that.
+The status line waits for a compaction and for the model's first word or its refusal, at most HEADERS_SECONDS,
+so that its headers name the session that answers; after that errors come inside the stream. While nothing is
+said, comments keep the connection alive. The turn does not depend on its listeners: one that leaves is only
+missed if it asked for that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from ...errors import BadKey, HoldfastError, StoreFailed
 from ...runtime.running_turn import Answered, RunningTurn, Unanswered
 from .call import Call, Reply
 from .failures import failure_of
-from .naming import about_begun
+from .naming import about_begun, headers_begun
 
 HEADERS_SECONDS = 10.0
 KEEPALIVE_SECONDS = 5.0
@@ -44,7 +45,6 @@ class TurnStream:
     """The events of a turn from number `first` (of those told here) on, framed already."""
 
     running: RunningTurn
-    headers: Mapping[str, str] = field(default_factory=dict)
     first: int = 0
     interrupts: bool = False
     """Is the turn cut short when this listener leaves?"""
@@ -56,9 +56,9 @@ class TurnStream:
         async with Listener(call, running if self.interrupts else None) as listener:
             refusal = await self._first_word(listener) if self.waits else None
             if refusal is not None:
-                await refuse(call, running, refusal, self.headers)
+                await refuse(call, running, refusal)
                 return
-            await call.start(200, {**HEADERS, **self.headers})
+            await call.start(200, {**HEADERS, **headers_begun(running.begun)})
             heard = self.first
             while not listener.gone:
                 if not await running.heard(heard, LOOK_SECONDS):
@@ -95,7 +95,6 @@ class WholeAnswer:
     """The answer of a turn in one piece, when it has ended."""
 
     running: RunningTurn
-    headers: Mapping[str, str]
     interrupts: bool
     render: Callable[[Answered, dict[str, Any]], Any]
     """The answer as its route gives it, with the `holdfast` field."""
@@ -110,19 +109,19 @@ class WholeAnswer:
         ours = about_begun(running.begun)
         if isinstance(outcome, Answered):
             answer = self.render(outcome, ours)
-            await Reply(answer, headers=self.headers).send(call)
+            await Reply(answer, headers=headers_begun(running.begun)).send(call)
         else:
             assert outcome is not None
-            await refuse(call, running, outcome.error, self.headers)
+            await refuse(call, running, outcome.error)
 
 
-async def refuse(call: Call, running: RunningTurn, error: HoldfastError, headers: Mapping[str, str]) -> None:
+async def refuse(call: Call, running: RunningTurn, error: HoldfastError) -> None:
     """Answer that a turn has no answer, and where it stands: what was asked is kept."""
     if isinstance(error, StoreFailed):
         raise error  # that is the server's end, not the turn's
     failure = failure_of(error)
     body = {"error": failure.object(), "holdfast": about_begun(running.begun)}
-    await Reply(body, failure.status, {**failure.headers, **headers}).send(call)
+    await Reply(body, failure.status, {**failure.headers, **headers_begun(running.begun)}).send(call)
 
 
 class Listener:

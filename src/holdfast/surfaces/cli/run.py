@@ -175,6 +175,7 @@ class _Run:
             settings.server.checkpoint_seconds,
             toolbox=node.toolbox,
             news=node.news,
+            compactor=node.compactor_with(model),
         )
         busy = f"the conversation is busy with another turn; waiting up to {wait:g} s"
         waiting = asyncio.get_running_loop().call_later(SAY_WAITING_SECONDS, note, busy)
@@ -234,6 +235,9 @@ class Voice:
         if spoke:
             self._write("\n\n")
         return ()
+
+    def moved(self, begun: TurnBegun) -> None:
+        return None
 
     def end(self, outcome: Outcome) -> Sequence[bytes]:
         self.finish()

@@ -1,0 +1,334 @@
+"""Compacts contexts: asks for the summary, then lets the conversation go on in a new session.
+
+Past the threshold it works behind a reply, under a claim of its own: nobody waits, and whatever is said
+meanwhile stands behind the summary. A turn whose context does not fit is compacted under its own lease.
+Whatever goes wrong, nothing is lost: the context stays as it was and an event says why. Only a context that
+would not fit at all loses its oldest messages without a summary, and says so; they stay readable.
+
+What fails again and again is tried less and less often: that is a row, and outlives the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ..domain.budgets import Budget, Scale, Weight
+from ..domain.claims import (
+    Claim,
+    Compacted,
+    CompactionOutdated,
+    CompactionWaits,
+    Facts,
+    Outline,
+    Report,
+    Unclaimed,
+)
+from ..domain.compaction import Failure, Keeping, NothingToGain, Plan, Trigger, allowed, plan, shrinks
+from ..domain.leases import Lease
+from ..domain.sessions import Session
+from ..domain.summaries import left_out
+from ..errors import ConversationBusy, HoldfastError, ModelError, NotCompacted, StoreClosed
+from ..models.base import Model
+from ..models.effective_window import WindowSettings
+from ..store.base import Store
+from .cancellation import finished, through
+from .lease_keeper import LeaseKeeper
+from .node_keeper import NodeKeeper
+from .summariser import NoSummary, Summariser, Wanted
+from .windows import Windows
+
+log = logging.getLogger(__name__)
+
+BUSY_SECONDS = 600.0
+"""How long a compaction in the background waits for a gap between turns."""
+MUCH = 2**62
+MOST_REPORTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRules:
+    threshold: float
+    keep: Keeping
+    summary_seconds: float
+    model: str = ""
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One compaction that is to be."""
+
+    session_id: str
+    why: Trigger
+    budget: Budget
+    lease: Lease | None = None
+    must: bool = False
+    """Does the context not fit, so that something has to leave it?"""
+    busy_seconds: float = BUSY_SECONDS
+
+
+class _Unmade(HoldfastError):
+    """It did not come about: in one word, and for people."""
+
+    def __init__(self, failure: Failure, said: str) -> None:
+        super().__init__(said)
+        self.failure = failure
+
+
+class Compactor:
+    """Every compaction of this node."""
+
+    def __init__(
+        self,
+        store: Store,
+        keeper: NodeKeeper,
+        leases: LeaseKeeper,
+        model: Model,
+        settings: WindowSettings,
+        rules: CompactionRules,
+    ) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._leases = leases
+        self._name = settings.name
+        self._rules = rules
+        self._summariser = Summariser(model, rules.prompt, rules.summary_seconds)
+        self._behind: dict[str, asyncio.Task[None]] = {}
+        self._compacting: set[str] = set()
+        self._closed = False
+        self._reports: OrderedDict[str, Report] = OrderedDict()
+        self.windows = Windows(model, settings)
+
+    @property
+    def threshold(self) -> float:
+        return self._rules.threshold
+
+    def is_compacting(self, conversation_id: str) -> bool:
+        """Is a context of this conversation being summarised here right now?"""
+        return conversation_id in self._compacting
+
+    # --- what is known -----------------------------------------------------------------------------
+
+    def note(self, conversation_id: str, report: Report) -> None:
+        """What a model has just reported; on disk it stands with its turn."""
+        self._reports[conversation_id] = report
+        self._reports.move_to_end(conversation_id)
+        while len(self._reports) > MOST_REPORTS:
+            self._reports.popitem(last=False)
+
+    def noted(self, conversation_id: str) -> Report | None:
+        """What this node has last heard of it."""
+        return self._reports.get(conversation_id)
+
+    async def report(self, conversation_id: str) -> Report | None:
+        return self.noted(conversation_id) or await self._store.report(conversation_id)
+
+    # --- when --------------------------------------------------------------------------------------
+
+    def behind(self, session: Session, why: Trigger, budget: Budget) -> None:
+        """Compact this session while everything goes on. One at a time for each conversation."""
+        if self._closed or session.conversation_id in self._behind:
+            return
+        task = asyncio.get_running_loop().create_task(
+            self._behind_everything(_Job(session.id, why, budget)), name=f"compacting {session.id}"
+        )
+        self._behind[session.conversation_id] = task
+        task.add_done_callback(lambda _: self._behind.pop(session.conversation_id, None))
+
+    async def under(
+        self, lease: Lease, session: Session, why: Trigger, budget: Budget, *, must: bool
+    ) -> Compacted | None:
+        """Compact the context of a turn, which waits for it. None: it stays as it is."""
+        job = _Job(session.id, why, budget, lease, must)
+        try:
+            return await self._compact(job)
+        except (_Unmade, NotCompacted) as unmade:
+            log.warning("the context of %s stays as it is: %s", session.id, unmade)
+            return None
+
+    async def by_hand(self, session: Session, model: str | None, busy_seconds: float) -> Session:
+        """Compact this session now, however small it is; returns the one that goes on.
+
+        NotCompacted: it is not open, somebody else is at it, or there is nothing to gain. ModelError: there
+        is no summary. ConversationBusy: a turn held it for too long. Nothing has changed then.
+        """
+        window = await self.windows.of(model or session.model)
+        outline = await self._store.outline(None, session.id)
+        scale = _scale(outline)
+        tokens = scale.total(_weight(outline))
+        budget = Budget(tokens, window.tokens, self._rules.threshold)
+        job = _Job(session.id, Trigger.BY_HAND, budget, busy_seconds=busy_seconds)
+        try:
+            return (await self._compact(job)).session
+        except _Unmade as unmade:
+            match unmade.failure:
+                case Failure.BUSY:
+                    raise ConversationBusy(session.conversation_id) from unmade
+                case Failure.NOTHING_TO_GAIN | Failure.OUTDATED:
+                    raise NotCompacted(f"session {session.id} was not compacted: {unmade}") from unmade
+                case Failure.SUMMARY_TIMED_OUT:
+                    raise ModelError(f"session {session.id} was not compacted: {unmade}", 504) from unmade
+                case _:
+                    raise ModelError(f"session {session.id} was not compacted: {unmade}") from unmade
+
+    async def close(self) -> None:
+        """Stop what is under way: nothing has been changed by it."""
+        self._closed = True
+        tasks = list(self._behind.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.windows.close()
+
+    async def settled(self) -> None:
+        """Wait for what is under way in the background."""
+        await asyncio.gather(*self._behind.values(), return_exceptions=True)
+
+    async def _behind_everything(self, job: _Job) -> None:
+        try:
+            await self._compact(job)
+        except _Unmade as unmade:
+            level = logging.INFO if unmade.failure.is_nobodys_fault else logging.WARNING
+            log.log(level, "the context of %s stays as it is: %s", job.session_id, unmade)
+        except NotCompacted as refused:
+            log.debug("%s is not compacted: %s", job.session_id, refused)
+        except StoreClosed:
+            return
+        except HoldfastError as error:
+            log.warning("%s could not be compacted: %s", job.session_id, error)
+        except Exception:  # nobody would see it fail
+            log.exception("compacting %s failed by a mistake of our own", job.session_id)
+
+    # --- how ---------------------------------------------------------------------------------------
+
+    async def _compact(self, job: _Job) -> Compacted:
+        claim = await self._claimed(job)
+        self._compacting.add(claim.conversation_id)
+        try:
+            return await self._carried_out(job, claim)
+        except asyncio.CancelledError:
+            await through(self._give_up(job, claim, Failure.STOPPED))
+            raise
+        except _Unmade as unmade:
+            await self._give_up(job, claim, unmade.failure)
+            raise
+        finally:
+            self._compacting.discard(claim.conversation_id)
+
+    async def _give_up(self, job: _Job, claim: Claim, failure: Failure) -> None:
+        turn_id = job.lease.turn_id if job.lease else None
+        await self._store.give_up_compaction(claim, failure, job.why, turn_id=turn_id)
+
+    async def _claimed(self, job: _Job) -> Claim:
+        span = timedelta(seconds=2 * self._rules.summary_seconds + job.busy_seconds + 60)
+        found = await self._keeper.as_living(
+            lambda: self._store.claim_compaction(
+                job.session_id,
+                job.lease.node_id if job.lease else self._keeper.node_id,
+                span,
+                why=job.why,
+                tokens=job.budget.tokens,
+                window=job.budget.window,
+                lease=job.lease,
+            )
+        )
+        if isinstance(found, Unclaimed):
+            until = f", not before {found.until:%H:%M:%S} UTC" if found.until else ""
+            raise NotCompacted(f"{found.reason}{until}")
+        return found
+
+    async def _carried_out(self, job: _Job, claim: Claim) -> Compacted:
+        outline = await self._store.outline(None, job.session_id)
+        scale = _scale(outline)
+        others = max(0, job.budget.tokens - scale.tokens(_weight(outline)))  # instructions and tools
+        target = MUCH if job.why is Trigger.BY_HAND else max(1, job.budget.target - others)
+        found = plan(
+            outline.entries,
+            self._rules.keep,
+            scale.tokens,
+            target,
+            last_seq=outline.session.last_seq,
+            open_part=outline.open_part,
+            by_hand=job.why is Trigger.BY_HAND,
+        )
+        if isinstance(found, NothingToGain):
+            raise _Unmade(Failure.NOTHING_TO_GAIN, found.reason)
+        texts, failure = await self._texts(job, claim, found, outline, scale)
+        shorter, after = shrinks(found, texts, scale.tokens)
+        if not shorter and failure is None and job.must:
+            texts, failure = [left_out(gap) for gap in found.gaps], Failure.SUMMARY_TOO_LONG
+            shorter, after = shrinks(found, texts, scale.tokens)
+        if not shorter:
+            said = f"{found.before} tokens would have become {after}"
+            raise _Unmade(failure or Failure.SUMMARY_TOO_LONG, f"the summary is too long: {said}")
+        facts = Facts(job.why, job.budget.tokens, others + after, found.summarised, failure)
+        return await self._swap(job, claim, found, texts, outline, facts)
+
+    async def _texts(
+        self, job: _Job, claim: Claim, found: Plan, outline: Outline, scale: Scale
+    ) -> tuple[list[str], Failure | None]:
+        """The summaries; where there are none and the context has to become shorter, what is said instead,
+        and why."""
+        if claim.cooling and job.why is not Trigger.BY_HAND:
+            return self._without(job, found, NoSummary(Failure.COOLING_DOWN, "earlier ones have failed"))
+        name = self._rules.model or self._name or outline.session.model
+        window = await self.windows.of(name)
+        room = min(job.budget.target, window.tokens)
+        texts = []
+        try:
+            for gap in found.gaps:
+                wanted = Wanted(gap, scale, allowed(gap, room), name, window.tokens)
+                texts.append(await self._summariser.summary(wanted))
+        except NoSummary as none:
+            return self._without(job, found, none)
+        return texts, None
+
+    def _without(self, job: _Job, found: Plan, none: NoSummary) -> tuple[list[str], Failure]:
+        if not job.must:
+            raise _Unmade(none.failure, str(none)) from none
+        log.warning("%s loses its oldest messages without a summary: %s", job.session_id, none)
+        return [left_out(gap) for gap in found.gaps], none.failure
+
+    async def _swap(
+        self, job: _Job, claim: Claim, found: Plan, texts: list[str], outline: Outline, facts: Facts
+    ) -> Compacted:
+        view = found.view(texts)
+
+        async def swap() -> Compacted:
+            # Once it is on its way, whoever waits for it must know what became of it.
+            outcome = await finished(
+                self._store.compact(claim, view, outline.revision, facts, lease=job.lease)
+            )
+            if isinstance(outcome, CompactionWaits):
+                raise ConversationBusy(outcome.conversation_id, outcome.holder, outcome.turn_id)
+            if isinstance(outcome, CompactionOutdated):
+                raise _Unmade(Failure.OUTDATED, outcome.reason)
+            return outcome
+
+        try:
+            done = await self._leases.when_free(swap, job.busy_seconds)
+        except ConversationBusy as busy:
+            raise _Unmade(Failure.BUSY, str(busy)) from busy
+        log.info(
+            "conversation %s goes on in %s: %d messages became a summary, %d tokens %d",
+            claim.conversation_id, done.session.id, facts.messages, facts.tokens_before, facts.tokens_after,
+        )  # fmt: skip
+        return done
+
+
+def _scale(outline: Outline) -> Scale:
+    report = outline.report
+    if report is None:
+        return Scale()
+    return Scale(report.measured, same_context=report.session_id == outline.session.id)
+
+
+def _weight(outline: Outline) -> Weight:
+    found = Weight()
+    for entry in outline.entries:
+        found += entry.weight
+    return found

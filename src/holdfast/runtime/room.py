@@ -1,0 +1,155 @@
+"""One turn's context against the window of the model that answers it.
+
+Before the model is asked it is compacted if it would not fit, and once more if the model says that it does
+not. What the model reports is noted with the turn. Once the answer is on disk, a context past the threshold
+is compacted behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import msgspec
+
+from ..domain.budgets import Budget, Measured, Scale, Weight, is_cut, reserve_of, weigh
+from ..domain.claims import Compacted, Report
+from ..domain.compaction import Trigger
+from ..domain.contexts import Context
+from ..domain.leases import Lease
+from ..domain.sessions import Session
+from ..errors import ModelError
+from ..models.effective_window import Window
+from ..models.refusals import is_too_long, limit_said
+from .compactor import Compactor
+from .windows import is_known
+
+
+class Holder(Protocol):
+    """Whoever runs the turn: its place changes when its context is compacted."""
+
+    @property
+    def lease(self) -> Lease: ...
+
+    @property
+    def session(self) -> Session: ...
+
+    def compacts(self) -> None:
+        """From now on a summary is waited for."""
+        ...
+
+    def moved(self, done: Compacted) -> None:
+        """The turn goes on in another session."""
+        ...
+
+
+class Room:
+    def __init__(self, compactor: Compactor, holder: Holder, model: str | None) -> None:
+        self._compactor = compactor
+        self._holder = holder
+        self._model = model
+        self._window: Window | None = None
+        self._context = Weight()
+        self._extra = Weight()
+        self._reserve = 0
+        self._session_id = ""
+        self._cut = False
+        self.measured: Measured | None = None
+        """What the model reported of the last thing it was given."""
+
+    async def made(self, context: Context, extra: Weight, options: Mapping[str, Any]) -> bool:
+        """See to it that this fits, with `extra` for instructions and tools. True: the context is another
+        now, and is to be `given`."""
+        window = self._window = await self._compactor.windows.of(self._model)
+        self.given(context, extra)
+        self._reserve = reserve_of(options, window.tokens)
+        if (self._context + extra).most + self._reserve <= window.tokens:
+            return False
+        budget = Budget(await self._tokens(), window.tokens, self._compactor.threshold, self._reserve)
+        return not budget.fits and await self._compact(Trigger.NO_FIT, budget, must=is_known(window))
+
+    async def made_after(self, refusal: ModelError) -> bool:
+        """The model was asked and has refused. True: because it was too much, and now it is less."""
+        if not is_too_long(refusal) or self._window is None:
+            return False
+        tokens = await self._tokens()
+        limit = limit_said(refusal)
+        if limit is not None:
+            self._compactor.windows.learn(self._model, limit)
+        else:
+            limit = min(self._window.tokens, tokens)
+        # It was more than the limit, whatever our estimate says: the limit, by the measure of the estimate.
+        window = limit * tokens // max(tokens, limit + 1)
+        budget = Budget(tokens, max(1, window), self._compactor.threshold, min(self._reserve, window // 2))
+        return await self._compact(Trigger.REFUSED, budget, must=True)
+
+    def heard(self, usage: Mapping[str, Any] | None) -> None:
+        """What the model reported with its answer."""
+        reported = (usage or {}).get("prompt_tokens")
+        sent = self._context + self._extra
+        if not isinstance(reported, int) or isinstance(reported, bool) or reported <= 0 or not sent.bytes:
+            self.measured = None
+            return
+        measured = Measured(reported, sent.bytes, self._extra.bytes, sent.parts)
+        conversation_id = self._holder.session.conversation_id
+        before = self._compactor.noted(conversation_id)
+        if before is not None and before.session_id == self._session_id and before.model == self._model:
+            self._cut = is_cut(before.measured, measured)
+            if self._cut:
+                self._compactor.windows.learn(self._model, reported)
+                estimate = Scale(before.measured, same_context=True).total(self._context, self._extra.bytes)
+                measured = replace(measured, tokens=estimate)
+        self.measured = measured
+        self._compactor.note(conversation_id, Report(measured, self._session_id, self._model))
+
+    async def left(self, said: int) -> None:
+        """The answer, so many bytes, is on disk: is there enough room for the next turn?"""
+        scale = await self._scale() if self.measured is None else Scale(self.measured, same_context=True)
+        context = self._context + Weight(said)
+        tokens = scale.total(context, self._extra.bytes)
+        window = await self._compactor.windows.of(self._model)
+        budget = Budget(tokens, window.tokens, self._compactor.threshold, self._reserve)
+        if budget.past_threshold:
+            why = Trigger.CUT if self._cut else Trigger.THRESHOLD
+            self._compactor.behind(self._holder.session, why, budget)
+
+    async def _compact(self, why: Trigger, budget: Budget, *, must: bool) -> bool:
+        self._holder.compacts()
+        holder = self._holder
+        done = await self._compactor.under(holder.lease, holder.session, why, budget, must=must)
+        if done is None:
+            return False
+        holder.moved(done)
+        return True
+
+    def given(self, context: Context, extra: Weight) -> None:
+        """This is what the model is asked with."""
+        self._context, self._extra = weight_of(context.chunks), extra
+        self._session_id = self._holder.session.id
+
+    async def _scale(self) -> Scale:
+        report = await self._compactor.report(self._holder.session.conversation_id)
+        if report is None:
+            return Scale()
+        return Scale(report.measured, same_context=report.session_id == self._session_id)
+
+    async def _tokens(self) -> int:
+        return (await self._scale()).total(self._context, self._extra.bytes) + self._extra.parts
+
+
+def weight_of(bodies: Iterable[bytes]) -> Weight:
+    """What these messages weigh together."""
+    found = Weight()
+    for body in bodies:
+        found += weigh(body) + Weight(1)
+    return found
+
+
+def extra_of(instructions: Iterable[bytes], options: Mapping[str, Any]) -> Weight:
+    """What is sent besides the context, and counts: instructions, tools, the shape of the answer."""
+    found = weight_of(instructions)
+    for name in ("tools", "functions", "response_format"):
+        if options.get(name):
+            found += Weight(len(msgspec.json.encode(options[name])))
+    return found

@@ -1,0 +1,84 @@
+"""Knows how many tokens each model can take, without making a turn wait for the answer.
+
+What was asked once is used at once and asked for again behind the scenes. A model that does not answer in
+time is taken for one that does not say. What an upstream has said when it refused, or shown by cutting
+silently, goes before what anybody else says of it, for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..models.base import Model
+from ..models.effective_window import ASSUMED_WINDOW, Window, WindowOrigin, WindowSettings, window_of
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 5.0
+KEPT_SECONDS = 60.0
+LEARNT_SECONDS = 900.0
+
+
+@dataclass(slots=True)
+class _Known:
+    window: Window
+    asked_at: float
+
+
+class Windows:
+    def __init__(
+        self, model: Model, settings: WindowSettings, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._monotonic = monotonic
+        self._known: dict[str | None, _Known] = {}
+        self._learnt: dict[str | None, tuple[int, float]] = {}
+        self._asking: dict[str | None, asyncio.Task[None]] = {}
+
+    async def of(self, name: str | None) -> Window:
+        """The window of the model by this name; None: of the one that answers when none is named."""
+        known = self._known.get(name)
+        if known is None or known.asked_at + KEPT_SECONDS <= self._monotonic():
+            asking = self._ask(name)
+            if known is None:
+                await asyncio.wait({asking}, timeout=PATIENCE_SECONDS)
+                known = self._known.get(name)
+        window = known.window if known else Window(ASSUMED_WINDOW, WindowOrigin.ASSUMED)
+        limit, until = self._learnt.get(name, (0, 0.0))
+        if limit and until > self._monotonic() and (limit < window.tokens or not is_known(window)):
+            return replace(window, tokens=limit, origin=WindowOrigin.MODEL)
+        return window
+
+    def learn(self, name: str | None, tokens: int) -> None:
+        """It cannot take more than this, whatever it says."""
+        self._learnt[name] = tokens, self._monotonic() + LEARNT_SECONDS
+
+    async def close(self) -> None:
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    def _ask(self, name: str | None) -> asyncio.Task[None]:
+        task = self._asking.get(name)
+        if task is None or task.done():
+            task = self._asking[name] = asyncio.get_running_loop().create_task(self._find_out(name))
+        return task
+
+    async def _find_out(self, name: str | None) -> None:
+        try:
+            window = await window_of(self._model, self._settings, name)
+        except Exception:  # a task of its own: nobody would see it fail
+            log.exception("the window of %s could not be asked for", name or "the model")
+            window = Window(ASSUMED_WINDOW, WindowOrigin.ASSUMED)
+        self._known[name] = _Known(window, self._monotonic())
+
+
+def is_known(window: Window) -> bool:
+    """Does anybody say so, or is it only assumed?"""
+    return window.origin is not WindowOrigin.ASSUMED
