@@ -106,13 +106,17 @@ class _Server(uvicorn.Server):
 async def running_server(
     home: Path, model: Model | None = None, settings: Mapping[str, Mapping[str, Any]] | None = None
 ) -> AsyncIterator[Running]:
-    """A server on the store in `home`, until the block is left."""
+    """A server on the store in `home`, until the block is left. It flushes only if `settings` name memory:
+    the others count what their model is asked."""
     given: dict[str, Any] = {name: dict(section) for name, section in (settings or {}).items()}
     given.setdefault("store", {})["url"] = f"sqlite:///{home / 'holdfast.db'}"
     given.setdefault("server", {}).setdefault("drain_seconds", 1)
     answers = model or ScriptedModel()
     holdfast = Holdfast(
-        load(environment={"HOLDFAST_HOME": str(home)}, given=given), kind=NodeKind.SERVER, catch_signals=False
+        load(environment={"HOLDFAST_HOME": str(home)}, given=given),
+        kind=NodeKind.SERVER,
+        catch_signals=False,
+        model=answers if "memory" in given else None,
     )
     await holdfast.start()
     services = services_of(holdfast, answers)
