@@ -44,6 +44,7 @@ async def serve(
     from ...models.choose import choose_from
     from ...models.effective_window import WindowOrigin, window_of
     from ..api.server import serve as serve_until_stopped
+    from .output import write
 
     server: dict[str, Any] = {"host": host, "port": port}
     invocation.overrides = {"server": {name: value for name, value in server.items() if value is not None}}
@@ -65,6 +66,8 @@ async def serve(
 
         async def announce(listening: Listening) -> None:
             await say_hello(listening, settings, answers, tokens)
+            if listening.backlog is not None:
+                write(f"  memory {listening.backlog}\n")
 
         return await serve_until_stopped(settings, answers, prepare=keys_are_ready, announce=announce)
     finally:
