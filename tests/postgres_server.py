@@ -100,6 +100,7 @@ class PostgresServer:
     """Also listen on this port of the loopback; otherwise only on a socket in the directory."""
     settings: dict[str, str] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
+    _admin: psycopg.Connection | None = None
 
     @property
     def data(self) -> Path:
@@ -182,6 +183,7 @@ class PostgresServer:
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
         """Stop at once (SIGQUIT: as a crash would), or in good order (SIGINT)."""
+        self._admin = None
         pid = self._postmaster()
         if pid is None:
             return
@@ -220,8 +222,11 @@ class PostgresServer:
         with self._administer() as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
 
-    def _administer(self) -> closing[psycopg.Connection]:
-        return closing(psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=30))
+    @contextmanager
+    def _administer(self) -> Iterator[psycopg.Connection]:
+        if self._admin is None or self._admin.closed:
+            self._admin = psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=30)
+        yield self._admin
 
     def make_template(self, fill: Callable[[str], None]) -> None:
         """Make the template once, whichever worker comes first; `fill` is given its URL."""

@@ -19,6 +19,8 @@ from holdfast.store.sqlite.engine import open_store
 from tests.contract.steps import FLUSHING, POLICIES, Clock, new_node
 
 ENGINES = ["sqlite"]
+if "HOLDFAST_TEST_POSTGRES" in os.environ:
+    ENGINES += [pytest.param("postgres", marks=pytest.mark.postgres)]  # type: ignore[list-item]
 
 Opener = Callable[[], Awaitable[Store]]
 CopyOpener = Callable[[Path], Awaitable[Store]]
@@ -43,14 +45,21 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(params=ENGINES)
-async def open_another(home: Path, clock: Clock) -> AsyncIterator[Opener]:
+async def open_another(request: pytest.FixtureRequest, home: Path, clock: Clock) -> AsyncIterator[Opener]:
     """Opens the test's database once more, as another process would."""
     opened: list[Store] = []
+    if request.param == "postgres":
+        url = request.getfixturevalue("new_database")()
 
     async def open_it() -> Store:
-        opened.append(
-            await open_store(home / "store.db", clock=clock, policies=POLICIES, flushing=FLUSHING)
-        )
+        if request.param == "postgres":
+            from holdfast.store.postgres.engine import open_store as open_postgres
+
+            opened.append(await open_postgres(url, clock=clock, policies=POLICIES, flushing=FLUSHING))
+        else:
+            opened.append(
+                await open_store(home / "store.db", clock=clock, policies=POLICIES, flushing=FLUSHING)
+            )
         return opened[-1]
 
     yield open_it

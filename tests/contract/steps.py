@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from holdfast.domain.contexts import Context
 from holdfast.domain.conversations import Address
 from holdfast.domain.drafts import Draft
@@ -29,6 +31,9 @@ POLICIES = ResetPolicies(
 
 FLUSHING = FlushRules(min_messages=4)
 """Sessions of two turns are long enough to be flushed."""
+
+only_sqlite = pytest.mark.parametrize("open_another", ["sqlite"], indirect=True)
+"""What another engine's database does with tools of its own."""
 
 OWNER = "ada"
 OTHER = "bob"
@@ -129,6 +134,11 @@ async def ended(store: Store, node: Node, reason: str = "closed", **address: Any
 def draft(number: int, text: str = "", *, restarts: bool = False, **adds: str) -> Draft:
     """A checkpoint holding the event of this number."""
     return Draft(number, number, b"data: {}\n\n", {**({"content": text} if text else {}), **adds}, restarts)
+
+
+def follow(store: Store, policies: ResetPolicies) -> None:
+    """Have an open store reset by these from now on, as one that was opened with them."""
+    vars(store)["_policies"] = policies
 
 
 async def reap(by: Store, node: Node) -> None:

@@ -28,6 +28,7 @@ from tests.contract.steps import (
     ended,
     everything,
     new_node,
+    only_sqlite,
     reap,
     request,
     result,
@@ -55,6 +56,7 @@ async def a_little_of_everything(store: Store, node: Node) -> TurnBegun:
     return begun
 
 
+@only_sqlite
 async def test_a_backup_opens_as_a_store_with_the_same_content(
     store: Store, node: Node, tmp_path: Path, open_copy: CopyOpener
 ) -> None:
@@ -71,6 +73,7 @@ async def test_a_backup_opens_as_a_store_with_the_same_content(
     assert (await copy.turn(OWNER, begun.turn.id)).status is TurnStatus.RUNNING
 
 
+@only_sqlite
 async def test_a_backup_lives_a_life_of_its_own(
     store: Store, node: Node, tmp_path: Path, open_copy: CopyOpener
 ) -> None:
@@ -110,6 +113,7 @@ async def test_a_backup_that_cannot_be_written_leaves_nothing_and_harms_nothing(
     await say(store, node)
 
 
+@only_sqlite
 async def test_a_backup_goes_on_while_everything_goes_on(
     store: Store, node: Node, tmp_path: Path, open_copy: CopyOpener
 ) -> None:

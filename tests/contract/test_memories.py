@@ -11,7 +11,7 @@ from holdfast.domain.nodes import Node
 from holdfast.errors import BadInput, NotFound
 from holdfast.store.base import Store
 from holdfast.store.transactions import memory_writes
-from tests.contract.steps import OTHER, OWNER, Clock, say, unchanged
+from tests.contract.steps import OTHER, OWNER, Clock, only_sqlite, say, unchanged
 
 
 async def remember(store: Store, node: Node, text: str, key: str = "a", owner: str = OWNER) -> Memory:
@@ -65,9 +65,7 @@ async def test_memories_are_found_by_all_their_words_in_any_case(
     assert ([memory.text for memory in rest.items], rest.has_more) == (["Likes Kelp and tides"], False)
 
 
-async def test_a_forgotten_memory_is_nowhere_to_be_found(
-    store: Store, node: Node, home: Path, tmp_path: Path
-) -> None:
+async def test_a_forgotten_memory_is_nowhere_to_be_found(store: Store, node: Node) -> None:
     memory = await remember(store, node, "the canary heliotrope")
     await store.forget_memory(OWNER, memory.id)
     with pytest.raises(NotFound):
@@ -75,6 +73,12 @@ async def test_a_forgotten_memory_is_nowhere_to_be_found(
     assert (await store.memories(OWNER, words="heliotrope")).items == []
     with pytest.raises(NotFound):
         await store.forget_memory(OWNER, memory.id)
+
+
+@only_sqlite
+async def test_a_forgotten_memory_is_in_no_copy(store: Store, node: Node, tmp_path: Path) -> None:
+    memory = await remember(store, node, "the canary heliotrope")
+    await store.forget_memory(OWNER, memory.id)
     copy = tmp_path / "copy.db"
     await store.backup(copy)
     assert b"heliotrope" not in copy.read_bytes()

@@ -21,7 +21,6 @@ from holdfast.domain.turns import (
 )
 from holdfast.errors import ToolCallClosed
 from holdfast.store.base import Store
-from holdfast.store.sqlite.engine import SQLiteStore
 from tests.contract.conftest import Opener
 from tests.contract.steps import (
     OWNER,
@@ -29,6 +28,7 @@ from tests.contract.steps import (
     Clock,
     begin,
     calling,
+    follow,
     messages,
     reap,
     request,
@@ -224,12 +224,11 @@ async def test_other_policies_date_open_sessions_anew(
     ended = await say(store, node, key="idle:ended")
     await store.end_session(OWNER, ended.session.id, "closed")
     assert await store.date_sessions() == 0
-    assert isinstance(store, SQLiteStore)
-    store._policies = ResetPolicies(NEVER)
+    follow(store, ResetPolicies(NEVER))
     assert [await store.date_sessions(2) for _ in range(4)] == [2, 2, 1, 0]
     clock.move(hours=24)
     assert await store.due_sessions() == []
-    store._policies = POLICIES
+    follow(store, POLICIES)
     assert await store.date_sessions() == 5
     assert len(await store.due_sessions()) == 5
 
@@ -346,8 +345,7 @@ async def test_who_has_other_policies_leaves_what_is_due_alone(
     store: Store, node: Node, clock: Clock, second_store: Store
 ) -> None:
     begun = await say(store, node, key=IDLE)
-    assert isinstance(second_store, SQLiteStore)
-    second_store._policies = ResetPolicies(NEVER)
+    follow(second_store, ResetPolicies(NEVER))
     clock.move(hours=3)
     assert await second_store.due_sessions() == []
     assert await store.due_sessions() == [begun.session.id]
@@ -356,11 +354,10 @@ async def test_who_has_other_policies_leaves_what_is_due_alone(
 async def test_a_message_is_judged_by_the_policies_of_now_though_nobody_has_dated_its_session_yet(
     store: Store, node: Node, clock: Clock
 ) -> None:
-    assert isinstance(store, SQLiteStore)
-    store._policies = ResetPolicies(NEVER)
+    follow(store, ResetPolicies(NEVER))
     await say(store, node, key=IDLE)
     clock.move(hours=3)
-    store._policies = POLICIES
+    follow(store, POLICIES)
     assert (await begin(store, node, key=IDLE)).reset == "idle"
 
 

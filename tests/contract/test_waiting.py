@@ -25,18 +25,21 @@ async def test_the_version_stands_while_nothing_is_written(store: Store, node: N
 async def test_the_version_moves_with_every_write_here_or_elsewhere(
     store: Store, node: Node, second_store: Store, second_node: Node
 ) -> None:
-    for by, who in [(store, node), (second_store, second_node)] * 2:
-        versions = store.version(), second_store.version()
-        await say(by, who)
-        assert store.version() != versions[0]
-        assert second_store.version() != versions[1]
+    for here, who, elsewhere in [(store, node, second_store), (second_store, second_node, store)] * 2:
+        versions = here.version(), elsewhere.version()
+        await say(here, who)
+        assert here.version() != versions[0]
+        assert await elsewhere.changed(versions[1], 5)
+        assert elsewhere.version() != versions[1]
 
 
 async def test_what_was_written_before_waiting_is_not_waited_for(
     store: Store, node: Node, second_store: Store
 ) -> None:
-    since = second_store.version()
+    since, own = second_store.version(), store.version()
     await say(store, node)
+    assert await store.changed(own, 0)
+    assert await second_store.changed(since, 5)
     assert await second_store.changed(since, 0)
 
 

@@ -73,7 +73,8 @@ class Store(Finds, Converses, Takes, Compacts, Lives, Remembers, Carries, Protoc
     # --- waiting ----------------------------------------------------------------------------------------
 
     def version(self) -> int:
-        """A number that differs after something was committed, here or by another process."""
+        """A number that differs after something was committed: here at once, by another process as soon as
+        that is known (in a file at once, over a network when it is told). It may also differ for nothing."""
         ...
 
     async def changed(self, since: int, timeout: float) -> bool:
@@ -87,7 +88,8 @@ class Store(Finds, Converses, Takes, Compacts, Lives, Remembers, Carries, Protoc
     # --- care -------------------------------------------------------------------------------------------
 
     async def backup(self, target: Path) -> None:
-        """A consistent copy while everything goes on. Raises, leaving nothing, if the target exists."""
+        """A consistent copy while everything goes on. Raises, leaving nothing, if the target exists, and
+        BadInput if the database has tools of its own for it."""
         ...
 
     def invariants(self) -> Sequence[str]:
