@@ -21,6 +21,7 @@ from ..domain.processes import Process
 from ..domain.resets import Reason
 from ..domain.sessions import Session, SessionState
 from ..domain.turns import Turn
+from ..domain.views import Part, Summary
 from ..domain.why import Why
 from ..runtime.process_files import LogPart
 from ..store.base import Found, Statistics
@@ -354,11 +355,20 @@ def lineage(value: Lineage, states: Mapping[str, SessionState], flushes: Mapping
                 **session(each, states[each.id], flushes.get(each.id)),
                 "first_seq": each.first_seq,
                 "last_seq": each.last_seq,
+                "view": [view_part(part) for part in each.view.parts],
             }
             for each in value.sessions
         ],
         "forks": [lineage(fork, states, flushes) for fork in value.forks],
     }
+
+
+def view_part(value: Part) -> Object:
+    """A part of what a session sees. What a summary says is in its context, not here."""
+    if isinstance(value, Summary):
+        size = len(value.text)
+        return {"kind": "summary", "first": value.first, "last": value.last, "characters": size}
+    return {"kind": "messages", "first": value.first, "last": value.last, "characters": None}
 
 
 def statistics(value: Statistics, leaked: int) -> Object:

@@ -87,7 +87,9 @@ class NotModified:
 def _doing(call: Call, session: Session, states: Mapping[str, SessionState]) -> str | None:
     """Of a turn that another node runs, it is not known."""
     if states[session.id] is not SessionState.ACTIVE:
-        return None
+        compactor = call.services.runner.compactor
+        behind = compactor is not None and compactor.is_compacting(session.conversation_id)
+        return "compacting" if behind else None
     running = call.services.runner.running.get(session.running_turn or "")
     return running.doing if running is not None else "model"
 

@@ -16,6 +16,7 @@ from ...domain.turns import TurnStatus
 Schema = dict[str, Any]
 
 TEXT: Schema = {"type": "string"}
+MAYBE_NUMBER: Schema = {"type": ["integer", "null"]}
 MAYBE_TEXT: Schema = {"type": ["string", "null"]}
 TIME: Schema = {"type": "string", "format": "date-time"}
 MAYBE_TIME: Schema = {"type": ["string", "null"], "format": "date-time"}
@@ -136,6 +137,9 @@ SCHEMAS: dict[str, Schema] = {
         usage={"anyOf": [_USAGE, {"type": "null"}]},
         response_id=MAYBE_TEXT,
     ),
+    "ViewPart": _object(
+        kind=one_of("messages", "summary"), first=NUMBER, last=MAYBE_NUMBER, characters=MAYBE_NUMBER
+    ),
     "Lineage": _object(
         object={"const": "lineage"},
         conversation_id=TEXT,
@@ -144,7 +148,14 @@ SCHEMAS: dict[str, Schema] = {
         forked_from=MAYBE_TEXT,
         data={
             "type": "array",
-            "items": {"allOf": [ref("Session"), _object(first_seq=NUMBER, last_seq=NUMBER)]},
+            "items": {
+                "allOf": [
+                    ref("Session"),
+                    _object(
+                        first_seq=NUMBER, last_seq=NUMBER, view={"type": "array", "items": ref("ViewPart")}
+                    ),
+                ]
+            },
         },
         forks={"type": "array", "items": ref("Lineage")},
     ),

@@ -1,4 +1,4 @@
-"""`POST /api/sessions/{id}/end|cancel|resume|fork` and `DELETE`: acting on a session by hand.
+"""`POST /api/sessions/{id}/end|cancel|resume|fork|compact` and `DELETE`: acting on a session by hand.
 
 What needs a free conversation waits for a running turn as long as a second request would, then it is 409.
 Turns are stopped through the runner, so that whoever listens to them is told.
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from ...domain.sessions import EndReason
 from ...domain.turns import TurnStatus
+from ...errors import NotCompacted
 from .. import objects
 from ..openai.parameters import BadParameter, kind
 from ..readings import place_of, session_named
@@ -77,6 +78,17 @@ async def fork(call: Call) -> Reply:
         lambda: call.store.fork(owner, session.id, holdfast.node_id, up_to=up_to, key=key)
     )
     return await shown(call, forked)
+
+
+async def compact(call: Call) -> Reply:
+    owner = owner_of(call)
+    await fields_of(call)
+    tip = (await place_of(call.store, owner, call.path("id"))).tip
+    compactor = call.services.runner.compactor
+    if compactor is None:
+        raise NotCompacted("this server compacts nothing")
+    wait_seconds = call.services.settings.server.busy_wait_seconds
+    return await shown(call, await compactor.by_hand(tip, None, wait_seconds))
 
 
 async def delete(call: Call) -> Reply:
@@ -165,6 +177,16 @@ ROUTES = (
         "Begin a new conversation with a copy of this session's context, up to a message.",
         parameters=(OWNER,),
         body=body_of(up_to=NUMBER, key={"type": "string", "minLength": 1, "maxLength": 512}),
+        body_optional=True,
+        answer=ref("Session"),
+    ),
+    Route(
+        "POST",
+        "/api/sessions/{id}/compact",
+        compact,
+        "Go on with a summary of the older messages, now: answers with the session that goes on.",
+        parameters=(OWNER,),
+        body=body_of(),
         body_optional=True,
         answer=ref("Session"),
     ),

@@ -5,7 +5,10 @@ conv_1a…  cli:ada
 ├─ sess_77…  #5–6  resume ▸ reaped
 │  └─ conv_9c…  forked at #5
 │     └─ sess_b0…  #1–8  open, idle
-└─ sess_c4…  #7–9  resume ▸ open, idle
+└─ sess_c4…  #7–9  compaction ▸ open, idle
+     sees #1–2, a summary of #3–4, #5–…
+
+What a session sees is said where it is more than what was said in it and right before it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from ...domain.sessions import Edge, Session, SessionState
+from ...domain.views import Range, Summary
 from ..readings import Lineage
 from .output import STATE_STYLES, Cell, Styled
 from .words import clock
@@ -43,6 +47,8 @@ def _conversation(
             Styled(f"{below}{'└─' if last else '├─'} ", "dim"),
             *_session(session, before, states[session.id], now),
         )
+        if sees := _sees(session):
+            yield (Styled(f"{below}{'     ' if last else '│    '}sees {sees}", "dim"),)
         forks = [fork for fork in line.forks if fork.sessions[0].parent_id == session.id]
         for place, fork in enumerate(forks):
             branch = "└─" if place == len(forks) - 1 else "├─"
@@ -64,6 +70,27 @@ def _session(session: Session, before: str | None, seen: SessionState, now: date
         yield Styled(f" {clock(session.ended_at, now)}", "dim")
     else:
         yield Styled(f"open, {seen.value}", STATE_STYLES[seen.value])
+
+
+def _sees(session: Session) -> str:
+    """A view that has a summary in it, or a gap, in words; else nothing."""
+    said: list[str] = []
+    shown: Range | None = None
+    for part in session.view.parts:
+        if isinstance(part, Summary):
+            said.append(f"a summary of {_numbers(part.first, part.last)}" if part.last else "a summary")
+            shown = None
+        elif shown is not None and shown.last is not None and part.first == shown.last + 1:
+            shown = Range(shown.first, part.last)
+            said[-1] = _numbers(shown.first, shown.last)
+        else:
+            shown = part
+            said.append(_numbers(part.first, part.last))
+    return ", ".join(said) if len(said) > 1 else ""
+
+
+def _numbers(first: int, last: int | None) -> str:
+    return f"#{first}" if first == last else f"#{first}–{'…' if last is None else last}"
 
 
 def _stem(margin: str) -> str:
