@@ -12,6 +12,7 @@ import apsw
 import pytest
 
 from holdfast.domain.conversations import Address
+from holdfast.domain.flushes import FlushRules, FlushState
 from holdfast.domain.nodes import Node
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.store.base import SessionFilter
@@ -101,6 +102,9 @@ MAY_SCAN = {
     "places_by_key_anywhere",
     "at_most_one_open_session",
     "ended_sessions_say_why",
+    "flush_figures",
+    "flushes_are_settled",
+    "one_memory_per_flush",
     "gap_free_numbers",
     "owners_agree",
     "processes_in_known_states",
@@ -115,6 +119,9 @@ BOUNDED = {"alive_of_all", "prune_drafts", "prune_events", "prune_requests"}
 # Indexes that hold only what is going on right now: walking one costs what there is to be done.
 SMALL_INDEXES = {
     "conversations_held",
+    "flush_attempts_by_age",
+    "flushes_dead",
+    "flushes_running",
     "nodes_unsettled",
     "processes_unended",
     "sessions_attached",
@@ -262,6 +269,36 @@ async def test_resetting_costs_what_is_due_not_what_is_stored(
     (few, few_steps), (many, many_steps) = costs
     assert few == many
     assert abs(many_steps - few_steps) < 0.01 * few_steps, "ten times as many are open"
+
+
+async def test_flushing_costs_what_waits_not_what_is_done(
+    store: SQLiteStore, meter: Meter, node: Node, clock: Clock
+) -> None:
+    """A server that starts over long-finished sessions finds nothing to do, and looks at none of them."""
+    store._flushing = FlushRules(2)
+    costs = []
+    for number in (10, 1000):
+        await finish(store, node, number)
+        while claimed := await store.claim_flushes(node.id, together=100, per_minute=10_000):
+            await asyncio.gather(*(store.finish_flush(each, "kept") for each in claimed))
+        clock.move(hours=24)
+        await store.claim_flushes(node.id, together=1, per_minute=1)  # forgets the attempts of yesterday
+        meter.clear()
+        assert not await store.flushes_due()
+        assert (await store.flush_figures()).pending == 0
+        assert await store.claim_flushes(node.id, together=100, per_minute=100) == []
+        for state in (FlushState.PENDING, FlushState.RUNNING, FlushState.DEAD):
+            assert (await store.flushes(None, state=state)).items == []
+        assert await store.retry_flushes(None) == 0
+        costs.append((len(meter.statements), meter.steps))
+    assert costs[0] == costs[1], "a hundred times as many are done"
+
+
+async def finish(store: SQLiteStore, node: Node, number: int) -> None:
+    """So many conversations whose only session has ended and is to be flushed."""
+    for _ in range(0, number, 50):
+        spoken = await asyncio.gather(*(say(store, node) for _ in range(min(50, number))))
+        await asyncio.gather(*(store.end_session(None, one.session.id, "idle") for one in spoken))
 
 
 # --- commits ---------------------------------------------------------------------------------------

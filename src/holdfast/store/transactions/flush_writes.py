@@ -38,6 +38,7 @@ MICROSECOND = timedelta(microseconds=1)
 MINUTE = timedelta(minutes=1) // MICROSECOND
 NEWEST = 2**62
 ALL = 2**31 - 1
+_UNSETTLED = frozenset({FlushState.PENDING, FlushState.RUNNING, FlushState.DEAD})
 
 
 def to_flush(row: Row) -> Flush:
@@ -244,10 +245,10 @@ def flushes(
         row = tx.one(Q.flush_number, session=after)
         assert row is not None
         below = row[0]
-    if owner is None:
+    if state in _UNSETTLED:
+        rows = tx.all(Q.unsettled_flushes, owner=owner, below=below, state=state, limit=limit + 1)
+    elif owner is None:
         rows = tx.all(Q.flushes_of_all, below=below, state=state, limit=limit + 1)
-    elif state is FlushState.DEAD:
-        rows = tx.all(Q.dead_flushes_of_owner, owner=owner, below=below, limit=limit + 1)
     else:
         rows = tx.all(Q.flushes_of_owner, owner=owner, below=below, state=state, limit=limit + 1)
     return Page([to_flush(row) for row in rows[:limit]], len(rows) > limit)

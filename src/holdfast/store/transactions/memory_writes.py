@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
+from ...domain.conversations import Address
 from ...domain.events import EventType
 from ...domain.ids import new_id
 from ...domain.memories import Memory, MemoryOrigin, check_memory, holds
 from ...errors import BadInput, NotFound
 from ..base import Page
-from .places import conversation_of
+from .places import conversation_of, find
 from .rows import Row, to_time, to_time_or_none
 from .transaction import Q, Transaction
 
-MICROSECOND = timedelta(microseconds=1)
 NEWEST = 2**62
 LOOKED_AT_ONCE = 500
 
@@ -112,10 +110,16 @@ def memories(
         row = tx.one(Q.memory_number, id=after)
         assert row is not None
         below = row[0]
+    if key is not None and owner is not None:
+        place = find(tx, owner, Address(key=key))
+        if place is None or conversation_id not in (None, place.conversation.id):
+            return Page([], False)
+        conversation_id = place.conversation.id
     wanted = (words or "").split()
     found: list[Memory] = []
     while True:
-        rows = _page(tx, owner, key, conversation_id, below, LOOKED_AT_ONCE if wanted else limit + 1)
+        number = LOOKED_AT_ONCE if wanted else limit + 1
+        rows = _page(tx, owner, key, conversation_id, below, number)
         found += [memory for memory in (to_memory(row[1:]) for row in rows) if holds(memory, wanted)]
         if len(found) > limit or not wanted or len(rows) < LOOKED_AT_ONCE:
             return Page(found[:limit], len(found) > limit)
@@ -130,4 +134,4 @@ def _page(
         return tx.all(Q.memories_of_conversation, **known)
     if owner is None:
         return tx.all(Q.memories_of_all, key=key, below=below, limit=limit)
-    return tx.all(Q.memories_of_owner, owner=owner, key=key, below=below, limit=limit)
+    return tx.all(Q.memories_of_owner, owner=owner, below=below, limit=limit)
