@@ -1,0 +1,466 @@
+"""What must be true after every commit, at every moment, and at the end; and the model it is compared with.
+
+The ledger knows what clients were told. The watcher reads the database after every commit of anybody, beside
+holdfast and without its agents, and follows along: who holds what, who is gone, what each context holds, when
+somebody last spoke. Where both disagree, or an invariant of the store is broken, the run ends with a
+violation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from holdfast.domain.conversations import Address
+from holdfast.domain.events import EventType
+from holdfast.domain.processes import LONGEST_PIN_OF_AN_AGENT
+from holdfast.store.sqlite.connections import connect
+from holdfast.store.sqlite.transaction import SQLiteTransaction
+from holdfast.store.transactions import checks, places
+from holdfast.store.transactions.rows import to_stamp, to_time
+
+if TYPE_CHECKING:
+    from .nodes import Program
+    from .world import World
+
+
+_UNSETTLED = "SELECT id FROM nodes WHERE settled_at IS NULL AND coalesce(left_at, reaped_at) IS NOT NULL"
+_RUNNING = "SELECT max(pinned_until), count(*) FROM processes WHERE conversation = ? AND ended_at IS NULL"
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Ledger:
+    """What clients have said and what they were told: whatever is here must be on disk, once, for ever."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self.begun: dict[str, str] = {}
+        """Acknowledged messages, by their tag: the conversation."""
+        self.replies: dict[str, str] = {}
+        """Answers that clients have, by their text: the conversation."""
+        self.answers: dict[str, str] = {}
+        """The answer to each message."""
+        self.ids: dict[str, str] = {}
+        """Every id and key that was ever told: the conversation it must lead to."""
+
+    def ask(self) -> str:
+        self._asked += 1
+        return f"u{self._asked}"
+
+    def acknowledged(self, tag: str, conversation_id: str) -> None:
+        known = self.begun.setdefault(tag, conversation_id)
+        if known != conversation_id:
+            raise Violation(f"{tag} was acknowledged in two conversations")
+
+    def answered(self, tag: str, conversation_id: str, text: str) -> None:
+        self.acknowledged(tag, conversation_id)
+        if self.answers.setdefault(tag, text) != text:
+            raise Violation(f"{tag} was answered twice: {self.answers[tag]!r} and {text!r}")
+        self.replies[text] = conversation_id
+
+    def told_id(self, name: str, conversation_id: str) -> None:
+        if self.ids.setdefault(name, conversation_id) != conversation_id:
+            raise Violation(f"{name} was told for two conversations")
+
+
+@dataclass
+class Talk:
+    """A conversation as it should be."""
+
+    active_at: datetime
+    """When somebody last spoke, or was answered."""
+    since: datetime
+    """When its context began."""
+    context: list[str] = field(default_factory=list)
+    """The tags of what was said since it last began afresh, in order."""
+    running: str | None = None
+    reset_on: date | None = None
+    summarised: bool = False
+
+
+@dataclass
+class Answering:
+    """A turn as it should be."""
+
+    conversation: str
+    node: str
+    running: bool = True
+    completed: bool = False
+    tag: str = ""
+
+
+class Watcher:
+    def __init__(self, world: World, database: Path) -> None:
+        self._world = world
+        self._connection = connect(database, read_only=True)
+        self._last_event = 0
+        self._last_message = 0
+        self.commits = 0
+        self.talks: dict[str, Talk] = {}
+        self.turns: dict[str, Answering] = {}
+        self.gone: set[str] = set()
+        self.owners: dict[str, Program] = {}
+        """Whose node it is."""
+        self.lives: dict[str, int] = {}
+        """Which life of that program: its pid."""
+        self.beats: dict[str, tuple[int, float, int]] = {}
+        """Of nodes that are present: the beat, since when it stands still, in observed time, and how often
+        anybody had been continued until then."""
+        self.died_at: dict[str, float] = {}
+        """Of nodes whose program is dead: since when, in watched time."""
+        self._since: dict[tuple[str, str], float] = {}
+        self._said: Counter[str] = Counter()
+        self._replied: Counter[str] = Counter()
+        self.flushed: set[str] = set()
+        self.flush_calls: Counter[str] = Counter()
+        self._flush_failures: Counter[str] = Counter()
+        self.log = hashlib.blake2b(digest_size=16)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _tx(self) -> SQLiteTransaction:
+        return SQLiteTransaction(self._connection, to_stamp(self._world.clock.wall()))
+
+    def _rows(self, sql: str, *values: Any) -> list[Any]:
+        return list(self._connection.execute(sql, values))
+
+    # --- after every commit ---------------------------------------------------------------------------
+
+    def committed(self, program: Program | None) -> None:
+        self.commits += 1
+        self._connection.execute("BEGIN")
+        try:
+            self._follow(program)
+            findings = checks.check(self._tx())
+            if findings:
+                raise Violation(f"the doctor finds: {findings}")
+        finally:
+            self._connection.execute("COMMIT")
+
+    def _follow(self, program: Program | None) -> None:
+        gone_before = set(self.gone)
+        events = self._rows(
+            "SELECT id, type, conversation, session, turn, data FROM events WHERE id > ? ORDER BY id",
+            self._last_event,
+        )
+        messages = self._rows(
+            "SELECT no, conversation, seq, turn, role, status, body FROM messages WHERE no > ? ORDER BY no",
+            self._last_message,
+        )
+        for no, conversation, seq, turn, role, status, body in messages:
+            self._last_message = no
+            self._message(conversation, turn, role, status, json.loads(body))
+            self._note(f"{conversation} {seq} {role} {status}")
+        for id_, type_, conversation, session, turn, data in events:
+            self._last_event = id_
+            self._event(program, gone_before, EventType(type_), conversation, session, turn, json.loads(data))
+            self._note(f"{type_} {conversation} {session} {turn} {data}")
+        for no, conversation, _seq, turn, role, status, _body in messages:
+            if role == "assistant" and status == "completed" and turn is not None:
+                self._right_to_write(program, gone_before, turn, f"message {no} of {conversation}")
+        for id_, beat in self._rows("SELECT id, beat FROM nodes WHERE left_at IS NULL AND reaped_at IS NULL"):
+            if id_ not in self.beats or self.beats[id_][0] != beat:
+                self.beats[id_] = (beat, self._world.observed, self._world.continues)
+
+    def _note(self, line: str) -> None:
+        self.log.update(f"{self._world.clock.monotonic:.6f} {line}\n".encode())
+
+    def _message(self, conversation: str, turn: str | None, role: str, status: str, body: Any) -> None:
+        text = str(body.get("content"))
+        tag = text.split(" ", 1)[0]
+        if role == "user":
+            self._said[tag] += 1
+            if self._said[tag] > 1:
+                raise Violation(f"{tag} was stored twice, in {conversation}")
+            if turn is not None:
+                self.turns.setdefault(turn, Answering(conversation, "")).tag = tag
+        elif role == "assistant" and status == "completed":
+            self._replied[tag] += 1
+            if self._replied[tag] > 1:
+                raise Violation(f"the reply {tag} was stored twice, in {conversation}")
+
+    def _right_to_write(self, program: Program | None, gone: set[str], turn_id: str, what: str) -> None:
+        """Only who runs the turn, and is not gone, says something in it."""
+        node = self.turns[turn_id].node
+        if node in gone:
+            raise Violation(f"{what} was written for {node}, which is gone")
+        if program is not self.owners.get(node) or program is None or program.pid != self.lives[node]:
+            raise Violation(
+                f"{what} of {turn_id} was written by {program}, but {self.owners.get(node)} runs it"
+            )
+
+    def _event(
+        self,
+        program: Program | None,
+        gone: set[str],
+        type_: EventType,
+        conversation: str | None,
+        session: str | None,
+        turn: str | None,
+        data: dict[str, Any],
+    ) -> None:
+        now = self._world.clock.wall()
+        match type_:
+            case EventType.NODE_JOINED:
+                assert program is not None
+                self.owners[data["node"]], self.lives[data["node"]] = program, program.pid
+            case EventType.NODE_REAPED:
+                self._reaped(data["node"], data["why"])
+            case EventType.NODE_LEFT:
+                self._leave(data["node"])
+        if conversation is None:
+            return
+        talk = self.talks.setdefault(conversation, Talk(now, now))
+        match type_:
+            case EventType.SESSION_OPENED:
+                if data["edge"] == "compaction":
+                    talk.summarised = True
+                elif data["edge"] != "resume":
+                    talk.context, talk.summarised = [], False
+                    talk.since, talk.active_at = now, now
+            case EventType.FLUSH_DONE:
+                assert session is not None
+                if session in self.flushed:
+                    raise Violation(f"{session} was flushed twice")
+                self.flushed.add(session)
+            case EventType.FLUSH_FAILED | EventType.FLUSH_DEAD:
+                self._flush_failures[session or ""] += 1
+            case EventType.SESSION_RESET:
+                self._reset(talk, data, now)
+            case EventType.TURN_STARTED:
+                assert turn is not None
+                if talk.running is not None:
+                    raise Violation(f"{turn} began while {talk.running} holds {conversation}")
+                if data["node"] in gone:
+                    raise Violation(f"{turn} began for {data['node']}, which is gone")
+                begun = self.turns.setdefault(turn, Answering(conversation, ""))
+                begun.node = data["node"]
+                talk.running, talk.active_at = turn, now
+                talk.context.append(begun.tag)
+            case EventType.TURN_TAKEN_UP:
+                assert turn is not None
+                again = self.turns[turn]
+                if again.completed or again.running:
+                    raise Violation(f"{turn} was taken up though it is running or completed")
+                again.running, again.node = True, data["node"]
+                talk.running, talk.active_at = turn, now
+                if again.tag not in talk.context:
+                    talk.context.append(again.tag)
+            case EventType.TURN_COMPLETED:
+                assert turn is not None
+                done = self.turns[turn]
+                if done.completed:
+                    raise Violation(f"{turn} was completed twice")
+                if not done.running or talk.running != turn:
+                    raise Violation(f"{turn} was completed though it does not hold {conversation}")
+                self._right_to_write(program, gone, turn, "the end")
+                done.running, done.completed, talk.running, talk.active_at = False, True, None, now
+            case EventType.TURN_INTERRUPTED | EventType.TURN_FAILED | EventType.TURN_CANCELLED:
+                assert turn is not None
+                self.turns[turn].running, talk.running = False, None
+                if data.get("why") not in ("its node is gone", "its node left"):
+                    talk.active_at = now
+
+    # --- liveness -------------------------------------------------------------------------------------
+
+    def _leave(self, node: str) -> None:
+        self.gone.add(node)
+        self.beats.pop(node, None)
+        self.died_at.pop(node, None)
+
+    def died(self, program: Program) -> None:
+        """Its process has ended, however that was."""
+        for node, owner in self.owners.items():
+            if owner is program and self.lives[node] == program.pid and node not in self.gone:
+                self.died_at[node] = self._world.watched
+
+    def _reaped(self, node: str, why: str) -> None:
+        """Only the dead are reaped, and who has not beaten for as long as the settings say."""
+        plan, world = self._world.plan, self._world
+        if node not in self.died_at:
+            _, since, continues = self.beats[node]
+            # Each time somebody is continued it may take up to two sweeps of its own standstill for time.
+            silent = world.observed - since + 2 * plan.sweep_seconds * (world.continues - continues) + 1e-3
+            if silent < plan.stale_seconds:
+                owner = self.owners[node]
+                raise Violation(f"{owner} lives, was silent for {silent:.1f} s, and was reaped: {why}")
+        self._leave(node)
+
+    # --- resets ---------------------------------------------------------------------------------------
+
+    def _due(self, talk: Talk) -> datetime:
+        """When the policy wants it reset; reckoned apart from holdfast, for hours that no clock skips."""
+        plan = self._world.plan
+        idle = max(talk.since, talk.active_at) + plan.idle
+        zone = ZoneInfo(plan.timezone)
+        day = self.day_of(talk.since)
+        boundary = datetime.combine(day + timedelta(days=1), time(plan.at_hour), zone).astimezone(UTC)
+        return min(idle, max(boundary, talk.active_at + plan.quiet))
+
+    def day_of(self, instant: datetime) -> date:
+        """The day, as the policy counts days: from one reset hour to the next."""
+        there = instant.astimezone(ZoneInfo(self._world.plan.timezone))
+        return there.date() - timedelta(days=there.hour < self._world.plan.at_hour)
+
+    def _reset(self, talk: Talk, data: dict[str, Any], now: datetime) -> None:
+        if talk.running is not None:
+            raise Violation(f"a session was reset while {talk.running} runs")
+        if now < self._due(talk) - timedelta(milliseconds=1):
+            raise Violation(f"a session was reset ({data['reason']}) before it was due at {self._due(talk)}")
+        if data["reason"] == "daily":
+            day = self.day_of(now)
+            if talk.reset_on == day:
+                raise Violation(f"two daily resets on {day}")
+            talk.reset_on = day
+
+    def clock_was_set_back(self) -> None:
+        """A day may come twice."""
+        for talk in self.talks.values():
+            talk.reset_on = None
+
+    # --- what may take only so long ---------------------------------------------------------------------
+
+    def deadlines(self) -> None:
+        """Nothing stays open by accident: who is dead, what it left, what is due, what is to be stopped."""
+        world, plan = self._world, self._world.plan
+        soon = 3 * plan.sweep_seconds + 3
+        for node, since in self.died_at.items():
+            if world.watched - since > soon:
+                raise Violation(
+                    f"{self.owners[node]} has been dead for {world.watched - since:.1f} s, unnoticed"
+                )
+        unsettled = (
+            "SELECT id FROM nodes WHERE settled_at IS NULL AND coalesce(left_at, reaped_at) IS NOT NULL"
+        )
+        self._must_pass("unsettled", [row[0] for row in self._rows(unsettled)], soon)
+        self._hung()
+        self._overdue()
+        stopping = "SELECT id FROM processes WHERE stop_requested_at IS NOT NULL AND ended_at IS NULL"
+        patience = plan.grace_seconds + 4 * plan.tick_seconds + plan.stale_seconds + soon
+        self._must_pass("stopping", [row[0] for row in self._rows(stopping)], patience)
+
+    def _must_pass(self, what: str, found: list[str], limit: float) -> None:
+        now = self._world.watched
+        for key in [key for key in self._since if key[0] == what and key[1] not in found]:
+            del self._since[key]
+        for id_ in found:
+            since = self._since.setdefault((what, id_), now)
+            if now - since > limit:
+                raise Violation(f"{id_} has been {what} for {now - since:.1f} s of watched time")
+
+    def _hung(self) -> None:
+        """Who stands still is taken for hung by whoever has watched it long enough."""
+        plan, world = self._world.plan, self._world
+        limit = plan.stale_seconds + plan.heartbeat_seconds + 4 * plan.sweep_seconds + 3
+        watched_for = max((world.watching_for(each) for each in world.servers), default=0.0)
+        for node, (_, since, _) in self.beats.items():
+            silent = world.observed - since
+            if node not in self.gone and min(silent, watched_for) > limit:
+                raise Violation(f"{self.owners[node]} hangs for {silent:.1f} s, and nobody has reaped it")
+
+    def _overdue(self) -> None:
+        plan, now = self._world.plan, self._world.clock.wall()
+        waiting, far = [], []
+        for id_, conversation in self._rows("SELECT id, conversation FROM sessions WHERE ended_at IS NULL"):
+            talk = self.talks[conversation]
+            if talk.running is not None or now < self._due(talk):
+                continue
+            pin, running = self._rows(_RUNNING, conversation)[0]
+            if pin is not None and to_time(pin) > now:
+                assert to_time(pin) <= now + LONGEST_PIN_OF_AN_AGENT * 1000
+                continue
+            if not running:
+                waiting.append(id_)
+            if now >= self._due(talk) + plan.max_block:
+                far.append(id_)
+        # One that could not be written is left alone for a minute.
+        patience = 3 * plan.sweep_seconds + 180
+        self._must_pass("due, with nothing in its way,", waiting, patience)
+        self._must_pass("put off past its limit", far, patience + 60)
+
+    # --- what models are sent -----------------------------------------------------------------------------
+
+    def asked(self, tags: list[str]) -> None:
+        """The model gets what was said since the conversation last began afresh, all of it, in order."""
+        tags = [tag for tag in tags if re.fullmatch(r"u\d+", tag)]
+        for talk in self.talks.values():
+            running = self.turns.get(talk.running or "")
+            if running is None or not tags or running.tag != tags[-1]:
+                continue
+            expected = talk.context
+            if (
+                talk.summarised
+            ):  # the middle has become a summary: the rest is still in order, and the end whole
+                left = iter(expected)
+                if all(tag in left for tag in tags) and tags[-2:] == expected[-2:][-len(tags) :]:
+                    continue
+            if tags != expected:
+                raise Violation(f"the model was sent {tags}, but the context is {talk.context}")
+
+    def asked_to_flush(self, session: str) -> None:
+        """One call normally; one more for each attempt that failed, and for each death or standstill."""
+        self.flush_calls[session] += 1
+        world = self._world
+        if self.flush_calls[session] > 1 + self._flush_failures[session] + world.deaths + world.continues:
+            raise Violation(f"the model was asked {self.flush_calls[session]} times to flush {session}")
+
+    # --- everything -----------------------------------------------------------------------------------
+
+    def everything(self, ledger: Ledger) -> None:
+        """All that clients were told, against all that is stored."""
+        self._connection.execute("BEGIN")
+        try:
+            self._nothing_is_lost(ledger)
+            for name, conversation in ledger.ids.items():
+                address = Address(key=name) if ":" in name else Address(id=name)
+                place = places.find(self._tx(), None, address)
+                newest = self._rows(
+                    "SELECT id FROM sessions WHERE conversation = ? ORDER BY ordinal DESC LIMIT 1",
+                    conversation,
+                )
+                if place is None or place.conversation.id != conversation or place.tip.id != newest[0][0]:
+                    raise Violation(f"{name} leads to {place}, not to the tip of {conversation}")
+            for conversation, active in self._rows(
+                "SELECT c.id, s.last_activity_at FROM conversations c JOIN sessions s ON s.id = c.tip"
+            ):
+                if to_time(active) > self.talks[conversation].active_at:
+                    raise Violation(f"{conversation} is active at {to_time(active)}, when nobody spoke")
+        finally:
+            self._connection.execute("COMMIT")
+
+    def _nothing_is_lost(self, ledger: Ledger) -> None:
+        found: dict[str, list[str]] = {}
+        for conversation, role, status, body in self._rows(
+            "SELECT conversation, role, status, body FROM messages WHERE deleted_at IS NULL"
+        ):
+            text = str(json.loads(body).get("content"))
+            if role == "user":
+                found.setdefault(text.split(" ", 1)[0], []).append(conversation)
+            elif role == "assistant" and status == "completed":
+                found.setdefault(text, []).append(conversation)
+        for said, conversation in {**ledger.begun, **ledger.replies}.items():
+            if found.get(said) != [conversation]:
+                raise Violation(
+                    f"{said!r} of {conversation} was acknowledged, and is found in {found.get(said)}"
+                )
+
+    def unfinished(self) -> list[str]:
+        """What will end by itself, but has not yet: turns, and what dead nodes have left."""
+        running = [turn for turn, each in self.turns.items() if each.running]
+        return [*running, *self.died_at, *(row[0] for row in self._rows(_UNSETTLED))]
+
+    def intact(self) -> None:
+        (answer,) = self._rows("PRAGMA integrity_check")[0]
+        if answer != "ok":
+            raise Violation(f"the file is damaged: {answer}")

@@ -1,0 +1,345 @@
+"""Programs that run holdfast in the simulated machine: servers, and scripts that use the library.
+
+Each is what an operating-system process would be: an event loop of its own, a store opened by itself, and all
+of `Holdfast` with every agent it starts. Killing one throws all of that away in the middle of whatever it was
+doing; the kernel lets go of its lock. Stopping one keeps everything as it is, until it is continued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from holdfast.app import Holdfast
+from holdfast.domain.conversations import Address
+from holdfast.domain.ids import new_id
+from holdfast.domain.messages import new_messages
+from holdfast.domain.nodes import NodeKind
+from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.models.base import Chunk
+from holdfast.runtime.orders import Order
+from holdfast.runtime.running_turn import Answered, Outcome, RunningTurn
+from holdfast.store.sqlite.engine import SQLiteStore
+from holdfast.surfaces.api.call import Services
+from holdfast.surfaces.api.server import services_of
+
+from .clock import VirtualLoop
+
+if TYPE_CHECKING:
+    from .world import World
+
+OWNER = "ada"
+
+
+class State(StrEnum):
+    DOWN = "down"
+    STARTING = "starting"
+    UP = "up"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A client's request."""
+
+    tag: str
+    address: Address
+    text: str
+    key: str
+    wait_seconds: float
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The message is on disk: it has been acknowledged."""
+
+    conversation_id: str
+    session_id: str
+    turn_id: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The whole answer, and where it stands."""
+
+    conversation_id: str
+    session_id: str
+    turn_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """No answer; `error` is the name of ours, or what became of the connection."""
+
+    error: str
+
+
+Heard = Begun | Answer | Failed
+
+
+class Told:
+    """How a turn is put into events: as text, and numbered for some, so that both kinds of drafts are met."""
+
+    apart = False
+
+    def __init__(self, numbered: bool) -> None:
+        self.numbered = numbered
+
+    def begin(self, begun: TurnBegun) -> Sequence[bytes]:
+        return (b"begun",)
+
+    def add(self, chunk: Chunk) -> Sequence[bytes]:
+        text = chunk.adds.get("content")
+        return (text.encode(),) if text else ()
+
+    def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
+        return ()
+
+    def moved(self, begun: TurnBegun) -> None:
+        return None
+
+    def end(self, outcome: Outcome) -> Sequence[bytes]:
+        return (b"end",)
+
+
+class Program:
+    """One operating-system process at a time; restarted, it is another one under the same name."""
+
+    kind = NodeKind.SERVER
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.pid = 0
+        self.started = 0.0
+        self.loop: VirtualLoop | None = None
+        self.state = State.DOWN
+        self.stopped = False
+        self.leaving = False
+        self.continued = 0
+        """How often this one was continued after a stop."""
+        self.holdfast: Holdfast | None = None
+        self.services: Services | None = None
+        self._pending: dict[int, Callable[[Heard], None]] = {}
+        self._numbers = itertools.count()
+        self._main: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.name}[{self.pid}]"
+
+    @property
+    def runs(self) -> bool:
+        """Does it take steps?"""
+        return self.loop is not None and not self.stopped
+
+    @property
+    def watches(self) -> bool:
+        """Is it a server that looks after the others right now?"""
+        return self.kind is NodeKind.SERVER and self.state is State.UP and not self.stopped
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        assert self.loop is None
+        machine = self.world.machine
+        self.pid = machine.new_pid()
+        self.started = self.world.clock.monotonic
+        machine.programs[self.pid] = self
+        self.loop = VirtualLoop(self.world.clock, machine.latency)
+        self.loop.set_exception_handler(self.world.on_loop_error)
+        self.state, self.stopped, self.leaving, self.continued = State.STARTING, False, False, 0
+        self._main = self.loop.create_task(self._live())
+        self.world.note(f"{self} starts")
+
+    def step(self) -> None:
+        assert self.loop is not None
+        self.world.machine.current = self
+        try:
+            self.loop.step()
+        finally:
+            self.world.machine.current = None
+        store = self._store()
+        if self._main is not None and self._main.done():
+            self._bury()
+        elif store is not None and store.failure is not None:
+            self.kill("its store has failed")  # a server says so and ends
+
+    def kill(self, why: str = "kill -9") -> None:
+        """All that is in memory is gone; the kernel lets go of the lock."""
+        if self.loop is not None:
+            self.world.note(f"{self} killed: {why}")
+            self._bury()
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.world.note(f"{self} stopped")
+
+    def go_on(self) -> None:
+        self.stopped = False
+        self.continued += 1
+        self.world.note(f"{self} continued")
+
+    def leave(self) -> None:
+        """SIGTERM: leave in good order."""
+        if self.state is State.UP and not self.leaving and self.loop is not None:
+            self.leaving = True
+            self.world.note(f"{self} is told to leave")
+            self.loop.call_soon(self._leave_now.set)
+
+    def _bury(self) -> None:
+        assert self.loop is not None
+        store = self._store()
+        if store is not None:
+            _drop(store)
+        del self.world.machine.programs[self.pid]
+        self.world.graveyard.append((self.loop, asyncio.all_tasks(self.loop), store))
+        self.world.died(self)
+        self.loop, self.holdfast, self.services, self._main = None, None, None, None
+        self.state = State.DOWN
+        pending, self._pending = self._pending, {}
+        for tell in pending.values():
+            tell(Failed("connection lost"))
+
+    def _store(self) -> SQLiteStore | None:
+        store = self.holdfast._store if self.holdfast is not None else None
+        return store if isinstance(store, SQLiteStore) else None
+
+    async def _live(self) -> None:
+        self._leave_now = asyncio.Event()
+        self.holdfast = Holdfast(
+            self.world.settings, kind=self.kind, owner=OWNER, catch_signals=False, model=self.world.model
+        )
+        try:
+            await self.holdfast.start()
+        except StoreError as error:
+            self.world.note(f"{self} cannot start: {type(error).__name__}")
+            return
+        await self._work(self.holdfast)
+
+    async def _work(self, holdfast: Holdfast) -> None:
+        self.services = services_of(holdfast, self.world.model)
+        self.state = State.UP
+        await self._leave_now.wait()
+        self.services.draining.set()
+        await self.services.runner.drain(holdfast.settings.server.drain_seconds)
+        await self.services.runner.close()
+        await holdfast.stop()
+
+    # --- requests -------------------------------------------------------------------------------------
+
+    def ask(self, ask: Ask, tell: Callable[[Heard], None]) -> None:
+        """A request over the wire. `tell` is called with what comes back, the last time with an end."""
+        if self.loop is None or self.services is None or self.leaving:
+            tell(Failed("connection refused"))
+            return
+        number = next(self._numbers)
+        self._pending[number] = tell
+
+        async def serve() -> None:
+            assert self.services is not None
+            try:
+                heard = await self._serve(self.services, ask, number)
+            except HoldfastError as error:
+                heard = Failed(type(error).__name__)
+            told = self._pending.pop(number, None)
+            if told is not None:
+                told(heard)
+
+        self.loop.create_task(serve())
+
+    async def _serve(self, services: Services, ask: Ask, number: int) -> Heard:
+        request = TurnRequest(
+            new_id("turn"),
+            OWNER,
+            services.holdfast.node_id,
+            ask.address,
+            new_messages(ask.text),
+            request_key=RequestKey("simulated", ask.key, ask.text.encode()),
+        )
+        order = Order(request, Told(numbered=hash_of(ask.tag) % 2 == 0))
+        outcome = await services.runner.begin(order, ask.wait_seconds)
+        if isinstance(outcome, RunningTurn):
+            place = (outcome.session.conversation_id, outcome.session.id, outcome.turn.id)
+            if tell := self._pending.get(number):
+                tell(Begun(*place))
+            ended = await outcome.ended()
+            if isinstance(ended, Answered):
+                return Answer(*place, str(ended.reply.message["content"]))
+            assert ended is not None
+            return Failed(type(ended.error).__name__)
+        assert isinstance(outcome, TurnRepeated)
+        if outcome.turn.status is not TurnStatus.COMPLETED:
+            return Failed(outcome.turn.status.value)
+        said = await services.store.turn_messages(outcome.turn.id)
+        text = next(
+            (
+                str(each.content()["content"])
+                for each in reversed(said)
+                if each.role == "assistant" and each.status.value == "completed"
+            ),
+            "",
+        )
+        return Answer(outcome.session.conversation_id, outcome.session.id, outcome.turn.id, text)
+
+
+def hash_of(text: str) -> int:
+    """The same in every run, other than `hash`."""
+    return sum(text.encode())
+
+
+def _drop(store: SQLiteStore) -> None:
+    """What the kernel does with a dead process's handles: nothing is finished, nothing is tidied up."""
+    store._closed = True
+    store._anchor.release()
+    store._watch.close()
+    for connection in (store._writer._connection, *store._readers._opened):
+        connection.close()
+    store._locks.close()
+
+
+class Script(Program):
+    """A program of a user, with sessions that live and die with it."""
+
+    kind = NodeKind.LIBRARY
+
+    async def _work(self, holdfast: Holdfast) -> None:
+        self.state = State.UP
+        talking = asyncio.get_running_loop().create_task(self._talk(holdfast))
+        await self._leave_now.wait()
+        talking.cancel()
+        await asyncio.gather(talking, return_exceptions=True)
+        await holdfast.stop()
+
+    async def _talk(self, holdfast: Holdfast) -> None:
+        world, chance = self.world, self.world.chance
+        while not world.calm:
+            await asyncio.sleep(chance.expovariate(1 / world.plan.think_seconds))
+            try:
+                await self._one_turn(holdfast, f"script:{self.name}")
+            except HoldfastError as error:
+                world.note(f"{self} could not speak: {type(error).__name__}")
+
+    async def _one_turn(self, holdfast: Holdfast, key: str) -> None:
+        world, chance = self.world, self.world.chance
+        session = await holdfast.session(key)
+        tag = world.ledger.ask()
+        words = world.reply_words()
+        world.ledger.told_id(session.id, session.conversation_id)
+        async with session.turn(f"{tag} from a script", request_id=tag) as turn:
+            world.ledger.acknowledged(tag, turn.conversation_id)
+            text = world.new_reply()
+            said = ""
+            for word in [text, *words]:
+                await asyncio.sleep(chance.choice((0.05, 0.4, 2.0)))
+                said = f"{said} {word}".strip()
+                await turn.draft(said)
+            await turn.append(said)
+            appended: dict[str, Any] = {"conversation": turn.conversation_id, "text": said}
+        world.ledger.answered(tag, appended["conversation"], appended["text"])
+        if chance.random() < 0.1:
+            await session.end()
