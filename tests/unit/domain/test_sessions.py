@@ -14,6 +14,7 @@ from holdfast.domain.sessions import (
     Session,
     SessionState,
     check_end,
+    continued_by,
     opening_after,
     opening_from,
     state_of,
@@ -177,3 +178,29 @@ def test_an_ended_session_does_not_end_again(reason: str) -> None:
 @pytest.mark.parametrize(("first", "last", "count"), [(1, 4, 4), (5, 4, 0), (5, 5, 1), (1, 0, 0)])
 def test_a_session_counts_its_own_messages(first: int, last: int, count: int) -> None:
     assert replace(OPEN, first_seq=first, last_seq=last).message_count == count
+
+
+def line(*edges: tuple[str, Edge | None, str | None]) -> list[Session]:
+    return [replace(OPEN, id=name, edge=edge, parent_id=parent) for name, edge, parent in edges]
+
+
+@pytest.mark.parametrize(
+    ("named", "newest"),
+    [
+        ("a", "c"),  # compacted, resumed: the same context
+        ("b", "c"),
+        ("d", "f"),  # begun afresh behind c, and resumed once more on purpose
+        ("e", "e"),
+        ("f", "f"),
+    ],
+)
+def test_whoever_names_a_session_goes_on_where_its_context_does(named: str, newest: str) -> None:
+    sessions = line(
+        ("a", None, None),
+        ("b", Edge.COMPACTION, "a"),
+        ("c", Edge.RESUME, "b"),
+        ("d", Edge.RESET, "c"),
+        ("e", Edge.RESET, "d"),
+        ("f", Edge.RESUME, "d"),
+    )
+    assert continued_by(sessions, named).id == newest

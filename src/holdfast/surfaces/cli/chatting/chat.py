@@ -168,17 +168,20 @@ class Chat:
         named = session.key or session.title or session.id
         say(Styled(one_line(named), "bold"), Styled(f"  {room.model.description}", "dim"))
         said = await store.visible(room.owner, room.conversation_id, limit=LOOK_BACK)
-        if not said:
+        if said:
+            await self._look_back(said)
+        else:
             room.tell("/help lists the commands; Ctrl-D leaves.")
-            return
-        last = said[-1]
+        await self._say_who_else()
+
+    async def _look_back(self, said: Sequence[Message]) -> None:
+        room, store, last = self._room, self._room.node.store, said[-1]
         room.tell(f"{count(last.seq, 'message')} so far, the last {ago(last.created_at, store.now())}.")
         for message in _last_exchange(said):
             _show(message)
         turns = await store.turns(room.owner, room.conversation_id, limit=1)
         if turns and turns[0].status in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
             room.tell(Styled(f"The last reply was {turns[0].status}. ", "yellow"), "/retry takes it up.")
-        await self._say_who_else()
 
     async def _say_who_else(self) -> None:
         """Another chat or program has this session too: what either says goes into it."""

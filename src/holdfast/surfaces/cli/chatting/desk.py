@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import signal
+import socket
 import sys
 import termios
 import threading
@@ -95,6 +96,8 @@ class Desk:
         self._task: asyncio.Task[int] | None = None
         self._outcome: int | BaseException = 0
         self._impatient = 0
+        self._continued = False
+        """Stopped and continued since reading began."""
         self.number: int | None = None
         """The signal that ends the chat, if one came."""
         self.on_interrupt: Callable[[], object] | None = None
@@ -119,8 +122,15 @@ class Desk:
         assert main is not None
         signal.pthread_kill(main, WAKING)
 
+    def _nudge(self) -> None:
+        """A signal came to this process. SIGCONT may have come to any of its threads, so the one that waits
+        for a key has to be told: the shell has changed the terminal, and readline has to begin anew."""
+        if signal.SIGCONT in self._came_to.recv(4096) and self.interactive:
+            self._continued = True
+            self.wake()
+
     def stop(self) -> None:
-        """End the chat, as a signal would."""
+        """End the chat, as a signal would: nobody listens any more."""
         assert self._task is not None
         self._task.cancel()
 
@@ -128,6 +138,10 @@ class Desk:
 
     def serve(self, work: Callable[[], Coroutine[Any, Any, int]]) -> int:
         """Run the chat in a thread of its own, and read for it, to its end; its exit code."""
+        self._came_to, came = socket.socketpair()
+        self._came_to.setblocking(False)
+        came.setblocking(False)
+        signal.set_wakeup_fd(came.fileno(), warn_on_full_buffer=False)
         before = {number: signal.signal(number, self._came) for number in self._heard()}
         thread = threading.Thread(target=self._run, args=(work,), name="holdfast-chat")
         thread.start()
@@ -137,10 +151,20 @@ class Desk:
                 assert self._loop is not None
                 with suppress(RuntimeError):  # the chat has ended meanwhile, and its loop with it
                     self._loop.call_soon_threadsafe(_settle, request.answer, reading)
+        except BaseException:
+            with suppress(RuntimeError):
+                if self._loop is not None:
+                    self._loop.call_soon_threadsafe(self.stop)
+            raise
         finally:
             thread.join()
             for number, handler in before.items():
                 signal.signal(number, handler)
+            signal.set_wakeup_fd(-1)
+            came.close()
+            self._came_to.close()
+        if isinstance(self._outcome, asyncio.CancelledError):
+            return 128 + (self.number or signal.SIGPIPE)
         if isinstance(self._outcome, BaseException):
             raise self._outcome
         return self._outcome
@@ -154,6 +178,7 @@ class Desk:
     def _run(self, work: Callable[[], Coroutine[Any, Any, int]]) -> None:
         async def whole() -> int:
             self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+            self._loop.add_reader(self._came_to, self._nudge)
             if self.number is not None:
                 self.stop()
             return await work()
@@ -169,6 +194,7 @@ class Desk:
     def _read(self, request: _Request) -> Reading | BadInput:
         if self.number is not None:
             return End()
+        self._continued = False
         try:
             self._reading = True
             text = self._lines.read(request.prompt, request.text, request.names)
@@ -176,6 +202,10 @@ class Desk:
             return End() if text is None else Line(text)
         except _BrokenOff as broken:
             return broken.reading
+        except SystemError as error:  # two signals at once: readline runs the second handler behind the first
+            if isinstance(error.__cause__, _BrokenOff):
+                return error.__cause__.reading
+            raise
         except BadInput as error:
             self._reading = False
             return error
@@ -183,8 +213,10 @@ class Desk:
     def _came(self, number: int, _frame: FrameType | None) -> None:
         # A handler of Python's own, in the main thread: between two bytecodes, or while readline waits for a
         # key.
-        if number in (WAKING, signal.SIGCONT):
-            if self._awaits_key():
+        if number == signal.SIGCONT:
+            return  # `_nudge` sees to it
+        if number == WAKING:
+            if self._awaits_key() or (self._continued and self._reading):
                 self._break_off(Woken(self._lines.typed()))
         elif number == signal.SIGINT and self.interactive:
             if self._reading:

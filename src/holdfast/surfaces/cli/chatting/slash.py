@@ -92,7 +92,8 @@ def completions(line: str, names: Sequence[str]) -> list[str]:
     """What the end of this line could become: a command, or the name of something to resume."""
     word, blank, argument = line.partition(" ")
     if not blank:
-        return [f"/{slash}" for slash in Slash if f"/{slash}".startswith(word)] if word else []
+        wanted = [slash for slash in Slash if word and f"/{slash}".startswith(word)]
+        return [f"/{slash} " if MEANINGS[slash][0] else f"/{slash}" for slash in wanted]
     if word == f"/{Slash.RESUME}":
         return [name for name in names if name.startswith(argument)]
     return []
