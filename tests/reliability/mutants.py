@@ -7,12 +7,14 @@ HOLDFAST_TEST_MUTANT=requests-in-memory          which turn a request stands for
 HOLDFAST_TEST_MUTANT=finish-before-commit        a stream is told that it has ended before the reply is stored
 HOLDFAST_TEST_MUTANT=no-checkpoints              a growing reply is stored when it is whole, not before
 HOLDFAST_TEST_MUTANT=partial-reply-stays         a reply that was cut short is shown to whoever answers again
+HOLDFAST_TEST_MUTANT=flushed-set-in-memory       which sessions were flushed is forgotten with the process
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import apsw
 
@@ -27,6 +29,7 @@ ALL = (
     "finish-before-commit",
     "no-checkpoints",
     "partial-reply-stays",
+    "flushed-set-in-memory",
 )
 
 
@@ -52,6 +55,8 @@ def break_on_purpose() -> None:
         files.Inodes.verify = lambda self: None  # type: ignore[method-assign]
     elif mutant() == "requests-in-memory":
         _forget_requests()
+    elif mutant() == "flushed-set-in-memory":
+        _forget_flushes()
     elif mutant() == "finish-before-commit":
         _finish_early()
     elif mutant() == "no-checkpoints":
@@ -65,6 +70,33 @@ def break_on_purpose() -> None:
         STATEMENTS["interrupted_replies_of_turn"] = (
             "SELECT 1 WHERE :conversation + :first_seq + :turn IS NULL"
         )
+
+
+def _forget_flushes() -> None:
+    from holdfast.domain.flushes import Flush
+    from holdfast.store.sqlite.transaction import STATEMENTS
+    from holdfast.store.transactions import flush_writes
+    from holdfast.store.transactions.transaction import Transaction
+
+    flushed: set[str] = set()
+    claim, finish, due = flush_writes.claim, flush_writes.finish, STATEMENTS["due_flushes"]
+    STATEMENTS["finish_flush"] = (
+        "UPDATE flushes SET state = 'pending', node = NULL, next_attempt_at = :now "
+        "WHERE session = :session AND state = 'running' AND token = :token"
+    )
+    STATEMENTS["insert_memory"] = STATEMENTS["insert_memory"].replace("INSERT", "INSERT OR IGNORE")
+
+    def claim_what_is_not_in_the_set(tx: Transaction, *given: Any) -> list[Flush]:
+        names = ", ".join(f"'{session_id}'" for session_id in flushed)
+        STATEMENTS["due_flushes"] = due.replace("WHERE", f"WHERE session NOT IN ({names}) AND")
+        return claim(tx, *given)
+
+    def note_it_in_the_set(tx: Transaction, claimed: Flush, text: str | None) -> bool:
+        flushed.add(claimed.session_id)
+        return finish(tx, claimed, text)
+
+    flush_writes.claim = claim_what_is_not_in_the_set
+    flush_writes.finish = note_it_in_the_set
 
 
 def _forget_requests() -> None:
