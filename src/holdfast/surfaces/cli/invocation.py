@@ -18,6 +18,7 @@ import typer
 
 if TYPE_CHECKING:
     from ...app import Holdfast
+    from ...models.base import Model
     from ...runtime.sweeper import Swept
     from ...settings import Settings
     from ...store.base import Store
@@ -123,10 +124,11 @@ class Invocation:
 
     @asynccontextmanager
     async def node(
-        self, *, existing: bool = False, quiet: bool = False, stays: bool = False
+        self, *, existing: bool = False, quiet: bool = False, stays: bool = False, model: Model | None = None
     ) -> AsyncIterator[Holdfast]:
         """This process as a node; leaving the block ends what it holds. `existing`: the store must be there.
         `stays`: it is no matter of a moment, so it goes on sweeping and looks after background processes.
+        `model`: who is asked for summaries, and what to remember.
 
         Neither joining nor leaving is cut short by a signal: a half-open store would have nobody to close it.
         """
@@ -139,7 +141,9 @@ class Invocation:
         if existing and not self.exists:
             raise self.nothing_yet()
         owner = self.owner or DEFAULT_OWNER
-        node = Holdfast(self.settings, owner=owner, kind=NodeKind.CLI, sweep=stays, catch_signals=False)
+        node = Holdfast(
+            self.settings, owner=owner, kind=NodeKind.CLI, sweep=stays, catch_signals=False, model=model
+        )
         try:
             await finished(node.start())
             if not stays:

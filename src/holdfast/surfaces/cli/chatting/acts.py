@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from ....domain.sessions import EndReason
-from ....errors import BadInput
 from ....runtime.reasons import why_of
 from ....runtime.states import states_of
 from ....store.base import SessionFilter
@@ -84,7 +84,23 @@ class Acts:
         room.tell(f"Now in {forked.id}, a copy; /resume {before} goes back.")
 
     async def _compact(self, _: str) -> None:
-        raise BadInput("this holdfast cannot compact a conversation yet")
+        room = self._room
+        before = (await room.tip()).id
+        room.own_ends.add(before)
+        room.tell("Summarising what is older; Ctrl-C gives it up …")
+        compacting = asyncio.ensure_future(room.live.compact())
+        room.desk.on_interrupt = compacting.cancel
+        try:
+            await compacting
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the chat itself is to end
+            room.tell("Given up: everything stays as it was.")
+            return
+        finally:
+            room.desk.on_interrupt = None
+        room.tell(f"Compacted: goes on in {room.live.id}; {before} leads there, and stays readable.")
 
     async def _why(self, _: str) -> None:
         room = self._room

@@ -40,7 +40,7 @@ async def chat(invocation: Invocation, desk: Desk, key: str | None, resume: str 
     """Its exit code."""
     model = await choose_from(invocation.settings.model)
     try:
-        async with invocation.node(existing=resume is not None, stays=True) as node:
+        async with invocation.node(existing=resume is not None, stays=True, model=model) as node:
             runner = TurnRunner(
                 node.store,
                 node.keeper,
@@ -49,6 +49,7 @@ async def chat(invocation: Invocation, desk: Desk, key: str | None, resume: str 
                 invocation.settings.server.checkpoint_seconds,
                 toolbox=node.toolbox,
                 news=node.news,
+                compactor=node.compactor,
             )
             try:
                 if resume is not None:

@@ -16,6 +16,7 @@ from ....errors import NotFound, StoreError
 from ....runtime.reasons import why_of
 from ..message_views import show_messages
 from ..output import Styled
+from ..words import count
 from .room import Room
 
 TURN_ENDS = {
@@ -29,6 +30,8 @@ TOLD = {
     EventType.SESSION_ENDED,
     EventType.SESSION_RESET,
     EventType.RESET_DEFERRED,
+    EventType.COMPACTION_COMPLETED,
+    EventType.COMPACTION_FAILED,
     EventType.PROCESS_STARTED,
     EventType.PROCESS_ENDED,
     EventType.PROCESS_LOST,
@@ -89,7 +92,10 @@ class Tidings:
     def _is_own(self, event: Event) -> bool:
         if event.type in TURN_ENDS:
             return event.turn_id in self._room.own_turns
-        return event.session_id in self._room.own_ends and event.type == EventType.SESSION_ENDED
+        if event.type == EventType.COMPACTION_COMPLETED:
+            return event.data.get("parent") in self._room.own_ends
+        own_act = event.type in (EventType.SESSION_ENDED, EventType.COMPACTION_FAILED)
+        return own_act and event.session_id in self._room.own_ends
 
     async def _show(self, event: Event) -> None:
         room, data = self._room, event.data
@@ -102,6 +108,11 @@ class Tidings:
                 assert event.session_id is not None
                 found = await why_of(room.node.store, room.owner, event.session_id)
                 room.tell(Styled(found.sentence, "yellow"))
+            case EventType.COMPACTION_COMPLETED:
+                left = count(int(data.get("messages") or 0), "older message")
+                room.tell(f"Compacted: {left} stand as a summary now, and stay readable.")
+            case EventType.COMPACTION_FAILED:
+                room.tell(f"Could not compact ({data.get('reason')}); everything stays as it was.")
             case EventType.PROCESS_STARTED | EventType.PROCESS_ENDED | EventType.PROCESS_LOST:
                 await self._show_process(event)
             case each if each in TURN_ENDS:
