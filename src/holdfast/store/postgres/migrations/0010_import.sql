@@ -10,6 +10,7 @@ CREATE TABLE imports (
     conversation  TEXT    COLLATE "C" NOT NULL,
     session       TEXT    COLLATE "C" NOT NULL,
     last_row      BIGINT  NOT NULL,
+    whole         BOOLEAN NOT NULL,
     last_seq      BIGINT  NOT NULL,
     imported_at   BIGINT  NOT NULL,
     PRIMARY KEY (owner, origin, name)

@@ -1,15 +1,15 @@
 -- name: import_mark
 -- What is known of something that was taken over, and where its conversation stands now.
-SELECT i.conversation, i.session, i.last_row, i.last_seq, c.last_seq, c.tip, c.holder
+SELECT i.conversation, i.session, i.last_row, i.whole, i.last_seq, c.last_seq, c.tip, c.holder
 FROM imports i LEFT JOIN conversations c ON c.id = i.conversation
 WHERE i.owner = :owner AND i.origin = :origin AND i.name = :name;
 
 -- name: mark_import
 -- How far it has been taken over.
-INSERT INTO imports (owner, origin, name, conversation, session, last_row, last_seq, imported_at)
-VALUES (:owner, :origin, :name, :conversation, :session, :last_row, :last_seq, :now)
+INSERT INTO imports (owner, origin, name, conversation, session, last_row, whole, last_seq, imported_at)
+VALUES (:owner, :origin, :name, :conversation, :session, :last_row, :whole::boolean, :last_seq, :now)
 ON CONFLICT (owner, origin, name) DO UPDATE SET conversation = excluded.conversation, session = excluded.session,
-    last_row = excluded.last_row, last_seq = excluded.last_seq, imported_at = excluded.imported_at;
+    last_row = excluded.last_row, whole = excluded.whole, last_seq = excluded.last_seq, imported_at = excluded.imported_at;
 
 -- name: import_conversation
 INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, forked_from, anonymous, history_hash, metadata,
@@ -110,6 +110,15 @@ VALUES (:id, :owner, :conversation, :session, :origin, :text, :created_at, :edit
 -- name: memory_records
 SELECT id, session, origin, text, created_at, edited_at FROM memories WHERE conversation = :conversation ORDER BY no;
 
--- name: message_by_origin
--- The message that was taken over from there.
-SELECT seq FROM messages WHERE conversation = :conversation AND origin = :origin;
+-- name: messages_by_origin
+-- Messages that were taken over and still count, with where they come from.
+SELECT m.origin, m.seq FROM messages m
+WHERE m.conversation = :conversation AND m.origin IS NOT NULL AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq);
+
+-- name: give_key
+-- A conversation that has a key keeps it.
+UPDATE conversations SET key = :key WHERE id = :id AND owner = :owner AND (key IS NULL OR key = :key) RETURNING id;
+
+-- name: release_key
+UPDATE conversations SET key = NULL WHERE id = :id AND owner = :owner AND key = :key;
