@@ -161,10 +161,10 @@ def reserve_of(options: Mapping[str, Any], window: int) -> int:
     return min(window // 8, 4096)
 
 
-def is_cut(before: Measured, now: Measured) -> bool:
+def is_cut(before: Measured, now: Measured) -> bool | None:
     """Did the upstream silently leave something out? It was given much more than before, in the same session,
-    and reports hardly more tokens."""
+    and reports hardly more tokens. None: it was not given enough more to tell."""
     grown = (now.bytes - before.bytes) * before.ratio + (now.parts - before.parts)
     if grown < max(GROWTH_TOKENS, before.tokens * GROWTH_SHARE):
-        return False
+        return None
     return now.tokens - before.tokens < grown * NOTICED_SHARE

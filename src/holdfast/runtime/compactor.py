@@ -16,7 +16,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ..domain.budgets import Budget, Scale, Weight
+from ..domain.budgets import Budget, Scale, Weight, is_cut
 from ..domain.claims import (
     Claim,
     Compacted,
@@ -101,6 +101,7 @@ class Compactor:
         self._compacting: set[str] = set()
         self._closed = False
         self._reports: OrderedDict[str, Report] = OrderedDict()
+        self._grew_from: OrderedDict[str, Report] = OrderedDict()
         self.windows = Windows(model, settings)
 
     @property
@@ -120,12 +121,25 @@ class Compactor:
         while len(self._reports) > MOST_REPORTS:
             self._reports.popitem(last=False)
 
-    def noted(self, conversation_id: str) -> Report | None:
-        """What this node has last heard of it."""
-        return self._reports.get(conversation_id)
-
     async def report(self, conversation_id: str) -> Report | None:
-        return self.noted(conversation_id) or await self._store.report(conversation_id)
+        """What is known of this conversation's context."""
+        return self._reports.get(conversation_id) or await self._store.report(conversation_id)
+
+    def cut_from(self, conversation_id: str, now: Report) -> Report | None:
+        """If the upstream has silently left something out of what it was just given: what it reported before
+        it did. It shows only when a context has grown for a while."""
+        before = self._grew_from.get(conversation_id)
+        same = before is not None and (before.session_id, before.model) == (now.session_id, now.model)
+        if before is None or not same or now.measured.bytes < before.measured.bytes:
+            cut = False
+        else:
+            cut = is_cut(before.measured, now.measured)
+        if cut is False:
+            self._grew_from[conversation_id] = now
+            self._grew_from.move_to_end(conversation_id)
+            while len(self._grew_from) > MOST_REPORTS:
+                self._grew_from.popitem(last=False)
+        return before if cut else None
 
     # --- when --------------------------------------------------------------------------------------
 

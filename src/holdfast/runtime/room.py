@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..domain.budgets import Budget, Measured, Scale, Weight, is_cut, reserve_of, weigh
+from ..domain.budgets import Budget, Measured, Scale, Weight, reserve_of, weigh
 from ..domain.claims import Compacted, Report
 from ..domain.compaction import Trigger
 from ..domain.contexts import Context
@@ -93,15 +93,15 @@ class Room:
             return
         measured = Measured(reported, sent.bytes, self._extra.bytes, sent.parts)
         conversation_id = self._holder.session.conversation_id
-        before = self._compactor.noted(conversation_id)
-        if before is not None and before.session_id == self._session_id and before.model == self._model:
-            self._cut = is_cut(before.measured, measured)
-            if self._cut:
-                self._compactor.windows.learn(self._model, reported)
-                estimate = Scale(before.measured, same_context=True).total(self._context, self._extra.bytes)
-                measured = replace(measured, tokens=estimate)
-        self.measured = measured
-        self._compactor.note(conversation_id, Report(measured, self._session_id, self._model))
+        report = Report(measured, self._session_id, self._model)
+        before = self._compactor.cut_from(conversation_id, report)
+        self._cut = before is not None
+        if before is not None:
+            self._compactor.windows.learn(self._model, reported)
+            estimate = Scale(before.measured, same_context=True).total(self._context, self._extra.bytes)
+            report = replace(report, measured=replace(measured, tokens=estimate))
+        self.measured = report.measured
+        self._compactor.note(conversation_id, report)
 
     async def left(self, said: int) -> None:
         """The answer, so many bytes, is on disk: is there enough room for the next turn?"""
