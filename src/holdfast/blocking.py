@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from .app import Holdfast, OwnModel, as_model, effective_settings
 from .domain.events import Event
+from .domain.memories import Memory
 from .domain.messages import Message
 from .domain.names import DEFAULT_OWNER
 from .domain.processes import Process
@@ -150,6 +151,9 @@ class BlockingSession:
 
     def why(self) -> Why:
         return self._loop.call(self._live.why())
+
+    def memories(self) -> list[Memory]:
+        return self._loop.call(self._live.memories())
 
     def end(self, reason: str = EndReason.CLOSED) -> None:
         self._loop.call(self._live.end(reason))

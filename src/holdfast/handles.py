@@ -27,6 +27,7 @@ from .domain.conversations import Address
 from .domain.drafts import Draft
 from .domain.ids import new_id
 from .domain.leases import Lease
+from .domain.memories import Memory
 from .domain.messages import Message, MessageStatus, NewMessage, new_messages
 from .domain.names import check_name
 from .domain.processes import Process
@@ -44,6 +45,8 @@ from .runtime.supervisor import Supervisor
 from .store.base import Store
 
 Content = str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
+
+MOST_MEMORIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,15 @@ class LiveSession:
     async def why(self) -> Why:
         """Will this session be reset, when, by which rule, what holds it and until when. Moves no clock."""
         return await why_of(self._workshop.store, self._workshop.owner, self.id)
+
+    async def memories(self) -> list[Memory]:
+        """What is remembered of earlier sessions of this conversation, the newest first; no more than 100. It
+        is not a part of `context`: put it into your instructions."""
+        workshop = self._workshop
+        page = await workshop.store.memories(
+            workshop.owner, conversation_id=self.conversation_id, limit=MOST_MEMORIES
+        )
+        return list(page.items)
 
     async def end(self, reason: str = EndReason.CLOSED) -> None:
         """End the session; within a turn of it, as soon as that turn has ended. Ended already: nothing."""
