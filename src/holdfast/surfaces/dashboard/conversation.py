@@ -24,10 +24,10 @@ from ...errors import BadInput
 from ...runtime.states import states_of
 from ...store.base import Store
 from .. import objects
-from ..api.call import Answer, Call, Services
+from ..api.call import Answer, Call, Reply, Services
 from ..api.owners import note_reading, owner_of
 from ..api.streams import HEADERS as STREAM_HEADERS
-from ..api.streams import Listener, framed
+from ..api.streams import Listener, TurnStream, framed
 from ..api.turns import take_up
 from .acts import acts_for
 from .drawings import picture_of
@@ -221,8 +221,10 @@ async def speak(visit: Visit, named: Mapping[str, str], text: str, once: str) ->
         body={"messages": [{"role": "user", "content": text}], "stream": True},
         headers={**named, **({"idempotency-key": once} if once else {})},
     )
-    headers: Mapping[str, str] = answer.headers  # type: ignore[attr-defined]
-    return {name.lower(): value for name, value in headers.items()}["x-holdfast-session-id"]
+    if isinstance(answer, TurnStream):  # which need not be listened to: the turn belongs to the server
+        return answer.running.session.id
+    assert isinstance(answer, Reply)  # it was said before
+    return {name.lower(): value for name, value in answer.headers.items()}["x-holdfast-session-id"]
 
 
 async def retry(visit: Visit) -> Answer:

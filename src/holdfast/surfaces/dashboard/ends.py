@@ -98,6 +98,7 @@ class _End:
             return await page.handler(visit)
         doors.enter()
         try:
+            visit.cursor = (await visit.store.event_bounds())[1]
             return await page.handler(visit)
         finally:
             doors.leave()

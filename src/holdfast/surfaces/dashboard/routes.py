@@ -20,7 +20,9 @@ from .visits import Desk, Visit
 async def live(visit: Visit) -> Answer:
     """What happens, as `/api/events` tells it: the script then reads the page anew."""
     headers = {"last-event-id": seen} if (seen := visit.call.headers.get("last-event-id")) else {}
-    return await visit.answer("GET", "/api/events", query={"after": "now"}, headers=headers)
+    return await visit.answer(
+        "GET", "/api/events", query={"after": visit.query("after") or "now"}, headers=headers
+    )
 
 
 PAGES: tuple[Page, ...] = (

@@ -50,6 +50,8 @@ class Visit:
     login: Login | None = None
     form: Mapping[str, str] = field(default_factory=dict)
     """What a form sent."""
+    cursor: int = 0
+    """The newest event before anything was read for this page: it may not show what happened later."""
 
     # --- who and what ------------------------------------------------------------------------------
 

@@ -50,9 +50,7 @@
       const old = document.querySelector(`[data-part="${CSS.escape(fresh.dataset.part)}"]`);
       if (old && old.outerHTML !== fresh.outerHTML) replace(old, fresh);
     }
-    // A part that was not there before, or is no longer, belongs where the page has it.
-    const parts = (from) => all("[data-part]", from).map((node) => node.dataset.part).join();
-    if (parts(page) !== parts(document)) document.getElementById("main").replaceChildren(...page.getElementById("main").childNodes);
+    body.dataset.live = page.body.dataset.live || "";
     if (atEnd) toEnd();
     follow();
   }
