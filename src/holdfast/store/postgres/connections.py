@@ -1,8 +1,8 @@
 """Connecting to PostgreSQL the one right way: gates first, then settings.
 
-A store lives in a schema of its own (`holdfast`, or `?schema=…` of the URL), so that it shares a database with
-whoever is there already. Commits are as durable as the server can make them, whatever its default is; a
-transaction that stands still is ended by the server; and the client waits for nothing without an end.
+A store lives in a schema of its own (`holdfast`, or `?schema=…` of the URL), so that it shares a database
+with whoever is there already. Commits are as durable as the server can make them, whatever its default is;
+a transaction that stands still is ended by the server; and the client waits for nothing without an end.
 
 It must be PostgreSQL itself, not a pooler that hands every transaction another connection: prepared
 statements, node locks and notifications live on a connection.
@@ -19,6 +19,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from ...errors import BadSetting, StoreUnusable
+from ..transactions.queries import load
 from .faults import OLDEST_SERVER, cannot_open
 from .wire import Connection
 
@@ -39,13 +40,7 @@ _OPTIONS = {
     "application_name": "holdfast",
     "target_session_attrs": "read-write",
 }
-_SET_UP = (
-    "SELECT set_config('search_path', %(schema)s, false), set_config('synchronous_commit', %(sync)s, false), "
-    "set_config('statement_timeout', %(statement)s, false), set_config('lock_timeout', %(statement)s, false), "
-    "set_config('idle_in_transaction_session_timeout', %(idle)s, false), set_config('TimeZone', 'UTC', false), "
-    "set_config('client_encoding', 'UTF8', false), set_config('default_transaction_isolation', 'read committed', "
-    "false), set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
-)
+STATEMENTS = load(__package__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +95,17 @@ def connect(address: Address) -> Connection:
     try:
         if connection.info.server_version < OLDEST_SERVER * 10_000:
             raise StoreUnusable(
-                f"{address.location} runs PostgreSQL {connection.info.server_version // 10_000}; holdfast needs "
-                f"{OLDEST_SERVER} or newer"
+                f"{address.location} runs PostgreSQL {connection.info.server_version // 10_000}; "
+                f"holdfast needs {OLDEST_SERVER} or newer"
             )
-        durable = connection.execute("SELECT current_setting('synchronous_commit')").fetchone()
+        row = connection.execute(STATEMENTS["durability"]).fetchone()
+        durability = row[0] if row else "on"
         connection.execute(
-            _SET_UP,
+            STATEMENTS["set_up"],
             {
                 "schema": address.schema,
-                # Whoever set it to wait for standbys keeps that; what would acknowledge before the disk does not.
-                "sync": durable[0]
-                if durable and durable[0] in ("remote_apply", "remote_write", "local")
-                else "on",
+                # Whether it waits for standbys is theirs to say; it never answers before its own disk.
+                "durability": "on" if durability == "off" else durability,
                 "statement": f"{STATEMENT_SECONDS}s",
                 "idle": f"{IDLE_SECONDS}s",
             },
@@ -123,8 +117,8 @@ def connect(address: Address) -> Connection:
 
 
 def check_direct(connection: Connection, address: Address) -> None:
-    """Refuse a pooler that hands every transaction another connection. One that keeps a connection for as long
-    as its client stays is as good as none."""
+    """Refuse a pooler that hands every transaction another connection. One that keeps a connection for as
+    long as its client stays is as good as none."""
     mine = _backend(connection)
     if mine == connection.info.backend_pid:
         return
@@ -132,14 +126,14 @@ def check_direct(connection: Connection, address: Address) -> None:
         if _backend(other) != mine and _backend(connection) == mine:
             return
     raise StoreUnusable(
-        f"{address.location} is behind a transaction pooler (such as pgbouncer), which hands every transaction "
-        "another connection; node locks and prepared statements would not hold. Name PostgreSQL itself in "
-        "store.url, or let the pooler work by session"
+        f"{address.location} is behind a transaction pooler (such as pgbouncer), which hands every "
+        "transaction another connection; node locks and prepared statements would not hold. Name PostgreSQL "
+        "itself in store.url, or let the pooler work by session"
     )
 
 
 def _backend(connection: Connection) -> int:
-    row = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+    row = connection.execute(STATEMENTS["backend"], prepare=False).fetchone()
     assert row is not None
     return int(row[0])
 

@@ -1,9 +1,10 @@
-"""The PostgreSQL engine: `Store`'s verbs, carried out by one writing thread, a few reading ones, and the line.
+"""The PostgreSQL engine: `Store`'s verbs, carried out by one writing thread, a few reading ones, and the
+line.
 
-Any number of nodes share a database. Opening it passes the gates (can it be reached, is it new enough, is it
-PostgreSQL itself, may we, is the schema ours and known) and changes nothing if one of them is closed. A server
-that goes away does not stop the store: what was asked waits for it for a while, then fails, saying so; what is
-asked later goes on when it is back.
+Any number of nodes share a database. Opening it passes the gates (can it be reached, is it new enough, is
+it PostgreSQL itself, may we, is the schema ours and known) and changes nothing if one of them is closed. A
+server that goes away does not stop the store: what was asked waits for it for a while, then fails, saying
+so; what is asked later goes on when it is back.
 
 Time is the database's, one clock for all nodes: every transaction asks for it, and between two of them it is
 reckoned on from there by this machine's monotonic clock.
@@ -100,8 +101,8 @@ class PostgresStore(
         policies: ResetPolicies = NO_RESETS,
         flushing: FlushRules | None = None,
     ) -> None:
-        """Blocking: connect, bring the schema up to date, start the threads. A `clock` that is given wins over
-        the database's."""
+        """Blocking: connect, bring the schema up to date, start the threads. A `clock` that is given wins
+        over the database's."""
         self._address = Address.parse(url)
         self._clock = clock
         self._policies = policies
@@ -228,9 +229,9 @@ class PostgresStore(
     async def backup(self, target: Path) -> None:
         self._check_open()
         raise BadInput(
-            f"a PostgreSQL store is backed up by PostgreSQL's own tools, while everything goes on: pg_dump "
-            f"--format=custom --schema={self._address.schema} --file={target} DATABASE, and pg_restore brings it "
-            "back; nothing was written"
+            "a PostgreSQL store is backed up by PostgreSQL's own tools, while everything goes on: "
+            f"pg_dump --format=custom --schema={self._address.schema} --file={target} DATABASE, and "
+            "pg_restore brings it back; nothing was written"
         )
 
     def invariants(self) -> Sequence[str]:
@@ -280,7 +281,8 @@ async def open_store(
     policies: ResetPolicies = NO_RESETS,
     flushing: FlushRules | None = None,
 ) -> PostgresStore:
-    """Open (or make) the store in this database. Raises StoreUnusable, having changed nothing, if it cannot."""
+    """Open (or make) the store in this database. Raises StoreUnusable, having changed nothing, if it
+    cannot."""
     return await asyncio.to_thread(
         PostgresStore, url, clock=clock, patience=patience, policies=policies, flushing=flushing
     )

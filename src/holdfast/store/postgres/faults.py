@@ -1,8 +1,8 @@
 """What went wrong with PostgreSQL, in the words of our error tree.
 
-A server that cannot be reached, is full or keeps us waiting *passes*: nothing was written, and writing goes on
-when it is back. What can only be mended by a person who changes something (rights, tables that are gone) stops
-the store. A password is never part of a message: locations come without, and libpq does not print it.
+A server that cannot be reached, is full or keeps us waiting *passes*: nothing was written, and writing goes
+on when it is back. What can only be mended by a person who changes something (rights, tables that are gone)
+stops the store. A password is never part of a message: locations come without, and libpq does not print it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,13 @@ _CANCELLED = "57014"
 
 def state_of(error: BaseException) -> str:
     return (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
+
+
+def cannot_connect(error: BaseException) -> bool:
+    """Did it fail before there was a connection, or because there is none to be had now?"""
+    return isinstance(error, psycopg.OperationalError) and (
+        not error.sqlstate or error.sqlstate in ("53300", "57P03")
+    )
 
 
 def translate(error: psycopg.Error, location: str) -> HoldfastError:
@@ -68,8 +75,8 @@ def translate(error: psycopg.Error, location: str) -> HoldfastError:
         )
     if state in _GONE:
         return StoreFailed(
-            f"{location}: a table or column is missing ({said}). Somebody changed the schema by hand; restore "
-            "a backup, or name another database"
+            f"{location}: a table or column is missing ({said}). Somebody changed the schema by hand; "
+            "restore a backup, or name another database"
         )
     return StoreFailed(f"{location}: unexpected database error ({state} {type(error).__name__}: {said})")
 
@@ -93,8 +100,8 @@ def cannot_open(error: psycopg.Error, location: str) -> StoreUnusable:
         return StoreUnusable(f"cannot open {location}: there is no such database. Make it with `createdb`")
     if state == "53300" or "too many clients" in lowered or "remaining connection slots" in lowered:
         return StoreUnusable(
-            f"cannot open {location}: too many connections. Each node takes about eight; raise max_connections, "
-            "or end what holds them"
+            f"cannot open {location}: too many connections. Each node takes about eight; raise "
+            "max_connections, or end what holds them"
         )
     if state == "42501":
         return StoreUnusable(

@@ -1,12 +1,14 @@
 """Bringing a database to the schema this version knows.
 
-Migrations are numbered files, applied in order, each once, all that are missing in one transaction; one node at
-a time applies them, the others wait and find it done. The numbers are those of SQLite's migrations, so that a
-store of either engine is at the same one when it holds the same. Released migrations are never edited.
+Migrations are numbered files, applied in order, each once, all that are missing in one transaction; one
+node at a time applies them, the others wait and find it done. The numbers are those of SQLite's migrations,
+so that a store of either engine is at the same one when it holds the same. Released migrations are never
+edited.
 
-Nodes are restarted one after the other. So a migration only adds, and the version before goes on running on what
-it made; one that cannot (`-- oldest: N` in its file) names the oldest schema number whose program may still write, and
-older programs stop, saying so. What a newer program has added is left alone by an older one.
+Nodes are restarted one after the other. So a migration only adds, and the version before goes on running on
+what it made; one that cannot (`-- oldest: N` in its file) names the oldest schema number whose program may
+still write, and older programs stop, saying so. What a newer program has added is left alone by an older
+one.
 """
 
 from __future__ import annotations
@@ -16,17 +18,18 @@ import re
 from functools import cache
 from importlib.resources import files
 
-import psycopg
+from psycopg.sql import SQL, Identifier
 
 from ...domain.ids import new_id
 from ...errors import StoreUnusable
+from ..transactions.queries import load
 from .connections import Address
 from .wire import Connection
 
 log = logging.getLogger(__name__)
 
 _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
-_LOCK = 0x686F6C64  # "hold": what migrates this database's stores
+STATEMENTS = load(__package__)
 
 
 @cache
@@ -50,12 +53,12 @@ def migrate(connection: Connection, address: Address, now: int | None) -> None:
     if known is not None and known[0] == newest():
         return
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK,))
+        connection.execute(STATEMENTS["migration_lock"])
         found, oldest = _version(connection) or (0, 1)
         if oldest > newest():
             raise StoreUnusable(
-                f"{address.location} has schema {found}, written by a newer holdfast; this one knows {newest()}. "
-                "Upgrade holdfast; nothing was changed"
+                f"{address.location} has schema {found}, written by a newer holdfast; this one knows "
+                f"{newest()}. Upgrade holdfast; nothing was changed"
             )
         missing = [(number, text) for number, text in migrations() if number > found]
         if not missing:
@@ -63,42 +66,33 @@ def migrate(connection: Connection, address: Address, now: int | None) -> None:
         if found:
             log.info("upgrading %s from schema %s to %s", address.location, found, newest())
         else:
-            connection.execute(
-                psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(
-                    psycopg.sql.Identifier(address.schema)
-                )
-            )
+            connection.execute(SQL("CREATE SCHEMA IF NOT EXISTS {}").format(Identifier(address.schema)))
             _check_ours(connection, address)
         for _, text in missing:
             connection.execute(text.encode())
             for match in _OLDEST.finditer(text):
                 oldest = max(oldest, int(match[1]))
+        known_now = {"schema": newest(), "oldest": oldest}
         if found:
-            connection.execute("UPDATE store SET schema = %s, oldest = %s", (newest(), oldest))
+            connection.execute(STATEMENTS["raise_schema"], known_now)
         else:
-            connection.execute(
-                "INSERT INTO store (id, created_at, schema, oldest) VALUES (%s, coalesce(%s, "
-                "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint), %s, %s)",
-                (new_id("store"), now, newest(), oldest),
-            )
+            connection.execute(STATEMENTS["insert_store"], {"id": new_id("store"), "now": now, **known_now})
 
 
 def _version(connection: Connection) -> tuple[int, int] | None:
     """The schema's number and the oldest program's, or None if there is no store yet."""
-    there = connection.execute("SELECT to_regclass(current_schema() || '.store')").fetchone()
+    there = connection.execute(STATEMENTS["store_table"]).fetchone()
     if there is None or there[0] is None:
         return None
-    row = connection.execute("SELECT schema, oldest FROM store").fetchone()
+    row = connection.execute(STATEMENTS["schema_version"]).fetchone()
     return None if row is None else (row[0], row[1])
 
 
 def _check_ours(connection: Connection, address: Address) -> None:
     """A schema that holds anything else is another program's."""
-    row = connection.execute(
-        "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace(%s)", (address.schema,)
-    ).fetchone()
+    row = connection.execute(STATEMENTS["tables_in_schema"], {"schema": address.schema}).fetchone()
     if row is not None and row[0]:
         raise StoreUnusable(
-            f"the schema {address.schema!r} of {address.location} holds tables of another program; nothing was "
-            "changed. Name another one: postgresql://…/database?schema=…"
+            f"the schema {address.schema!r} of {address.location} holds tables of another program; "
+            "nothing was changed. Name another one: postgresql://…/database?schema=…"
         )

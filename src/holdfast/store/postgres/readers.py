@@ -16,7 +16,7 @@ from typing import TypeVar
 import psycopg
 
 from ...errors import StoreClosed, StoreFailed
-from .faults import translate
+from .faults import cannot_connect, translate
 from .statements import BEGIN_READING, COMMIT
 from .transaction import Changes
 from .wire import Lost, Wire
@@ -59,15 +59,11 @@ class Readers:
             try:
                 return self._once(work)
             except psycopg.Error as error:
-                if (
-                    isinstance(error, psycopg.OperationalError)
-                    and not self._closed
-                    and time.monotonic() < until
-                ):
-                    if isinstance(error, Lost) or error.sqlstate is None:
-                        time.sleep(pause)
-                        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                        continue
+                lost = isinstance(error, Lost) or cannot_connect(error)
+                if lost and not self._closed and time.monotonic() < until:
+                    time.sleep(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                    continue
                 trouble = translate(error, self._location)
                 if isinstance(trouble, StoreFailed):
                     self._on_failure(trouble)

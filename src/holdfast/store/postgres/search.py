@@ -1,12 +1,13 @@
 """Full-text search over messages, by an index that follows right behind what is written.
 
-Indexing inside the commit would cost as much as the rest of an append. So a message is written with a row in
-`unindexed`, and a thread of any node exchanges such rows for rows of the index, a batch in a transaction. A search
-looks through both, in one snapshot: no committed message is ever missing, and none is found twice. What is deleted
-leaves the index in the transaction that deletes it; whoever is indexing it at that moment is waited for.
+Indexing inside the commit would cost as much as the rest of an append. So a message is written with a row
+in `unindexed`, and a thread of any node exchanges such rows for rows of the index, a batch in a
+transaction. A search looks through both, in one snapshot: no committed message is ever missing, and none is
+found twice. What is deleted leaves the index in the transaction that deletes it; whoever is indexing it at
+that moment is waited for.
 
-Limits: words match without case and accents, from their beginning (`data` finds `database`); the content of messages
-is searched, tool calls' arguments are not. The newest come first.
+Limits: words match without case and accents, from their beginning (`data` finds `database`); the content of
+messages is searched, tool calls' arguments are not. The newest come first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The named statements, as PostgreSQL wants them: numbered parameters, each of a known type, prepared once.
 
-In the `.sql` files a parameter is `:name` (or psycopg's `%(name)s`); its type follows from its name, the same in
-every statement, unless a cast stands right behind it. Types are told when a statement is prepared: nothing is
-guessed from the values of the first call, and one statement has one plan.
+In the `.sql` files a parameter is `:name` (or psycopg's `%(name)s`); its type follows from its name, the
+same in every statement, unless a cast stands right behind it. Types are told when a statement is prepared:
+nothing is guessed from the values of the first call, and one statement has one plan.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """A transaction on one of PostgreSQL's connections.
 
-SQLite lets one writer in at a time; here many write at once, on several nodes. What the shared functions read
-and then decide upon must therefore stand still until they have written: in a writing transaction the statements
-of `LOCKS` first lock what they are about to read (a conversation's row, for nearly everything), in a statement
-of their own, so that the reading one sees what the last holder of the lock has committed. Locks go with the
-transaction. Reading transactions take none: they look at one snapshot.
+SQLite lets one writer in at a time; here many write at once, on several nodes. What the shared functions
+read and then decide upon must therefore stand still until they have written: in a writing transaction the
+statements of `LOCKS` first lock what they are about to read (a conversation's row, for nearly everything),
+in a statement of their own, so that the reading one sees what the last holder of the lock has committed.
+Locks go with the transaction. Reading transactions take none: they look at one snapshot.
 
-A node's row is locked the other way round: whoever takes a lease or attaches a session to a node holds its row
-shared, beats pass, and whoever reaps it waits. So no lease can appear behind a node that has been settled.
+A node's row is locked the other way round: whoever takes a lease or attaches a session to a node holds its
+row shared, beats pass, and whoever reaps it waits. So no lease can appear behind a node that has been
+settled.
 
 Statements whose outcome nobody asks for wait for the next one that has an answer, and travel with it.
 """
@@ -23,10 +24,11 @@ from ...domain.messages import NewMessage
 from ...domain.resets import ResetPolicies
 from ..transactions.rows import Row, to_json
 from ..transactions.transaction import NO_RESETS, Q, Transaction
-from .statements import statement
+from .statements import statement as named
 from .wire import Answer, Asked, Wire, asked
 
-# By statement: what is locked before it, and which of its values says what. A lock is taken once a transaction.
+# By statement: what is locked before it, and which of its values says what. A lock is taken once a
+# transaction.
 LOCKS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
     **{
         name: ((Q.lock_conversation, {"id": "id"}),)
@@ -93,20 +95,41 @@ UNASKED = frozenset(
     }
 )
 
+# Nor these, if all is well: what they are guarded by was seen, and locked, in this transaction. Should
+# one of them change nothing after all, everything is rolled back and done again, asking each time.
+EXPECTED = frozenset({Q.take_lease})
+
 LARGEST_BATCH = 200
 
-_INSERT_MESSAGES = statement(Q.insert_messages)
-_INSERT_EVENTS = statement(Q.insert_events)
-_EVENT_LOCK = statement(Q.event_lock)
+MANY = 6
+_MESSAGE_COLUMNS = (
+    "conversation", "seq", "session", "turn", "role", "status", "calls", "answers", "body", "inner",
+    "own_calls",
+)  # fmt: skip
+_MESSAGE_ARRAYS = (
+    "conversations", "seqs", "sessions", "turns", "roles", "statuses", "calls", "answers", "bodies", "inners",
+    "own_calls",
+)  # fmt: skip
+_INSERT_MESSAGE = named(Q.insert_message)
+_INSERT_MESSAGES = named(Q.insert_messages)
+_INSERT_EVENTS = named(Q.insert_events)
+_EVENT_LOCK = named(Q.event_lock)
+
+
+class Unmet(Exception):
+    """A statement that was expected to change a row has changed none."""
 
 
 class Changes:
     """What one SQL transaction has gathered, over all the work that shares it."""
 
-    __slots__ = ("events", "locked", "rows", "waiting", "wire")
+    __slots__ = ("events", "expected", "locked", "rows", "strict", "waiting", "wire")
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, *, strict: bool = False) -> None:
         self.wire = wire
+        self.strict = strict
+        self.expected: list[int] = []
+        """Which of those that wait must change a row."""
         self.waiting: list[Asked] = []
         self.events: list[tuple[Any, ...]] = []
         self.locked: set[tuple[Any, ...]] = set()
@@ -116,10 +139,16 @@ class Changes:
     def carry_out(self, *more: Asked) -> list[Answer]:
         """Send what waits, and these behind it; returns the answers to these."""
         batch, self.waiting = [*self.waiting, *more], []
-        return self.wire.exchange(batch)[len(batch) - len(more) :]
+        expected, self.expected = self.expected, []
+        answers = self.wire.exchange(batch)
+        if any(not answers[place].count for place in expected):
+            raise Unmet
+        return answers[len(batch) - len(more) :]
 
     def ending(self) -> list[Asked]:
         """What is left to be sent before the COMMIT: last of all, the events, under their lock."""
+        if self.expected:
+            self.carry_out()
         left, self.waiting = self.waiting, []
         if self.events:
             columns = list(zip(*self.events, strict=True))
@@ -134,13 +163,15 @@ class Changes:
         self.events = [event for event in self.events if event[3] != conversation]
 
     def store_messages(self, rows: Sequence[tuple[Any, ...]], now: int) -> None:
-        names = (
-            "conversations", "seqs", "sessions", "turns", "roles", "statuses", "calls", "answers", "bodies", "inners",
-            "own_calls",
-        )  # fmt: skip
-        columns = dict(zip(names, zip(*rows, strict=True), strict=True))
-        self.waiting.append(asked(_INSERT_MESSAGES, {**columns, "now": now}))
+        """`rows`: of `message_row`."""
         self.rows += 1
+        if len(rows) < MANY:
+            for row in rows:
+                values = dict(zip(_MESSAGE_COLUMNS, row, strict=True))
+                self.waiting.append(asked(_INSERT_MESSAGE, {**values, "now": now}))
+            return
+        columns = dict(zip(_MESSAGE_ARRAYS, zip(*rows, strict=True), strict=True))
+        self.waiting.append(asked(_INSERT_MESSAGES, {**columns, "now": now}))
 
 
 def message_row(
@@ -187,17 +218,23 @@ class PostgresTransaction(Transaction):
         rows: list[Any] = self._ask(statement, values).rows()
         return rows
 
-    def run(self, statement_name: str, /, **values: Any) -> int:
-        if statement_name in UNASKED:
-            self._changes.waiting.append(asked(statement(statement_name), values))
-            self._changes.rows += 1
+    def run(self, statement: str, **values: Any) -> int:
+        changes = self._changes
+        if statement in UNASKED or (statement in EXPECTED and not changes.strict):
+            for key, lock in self._locks(statement, values):
+                changes.waiting.append(lock)
+                changes.locked.add(key)
+            if statement in EXPECTED:
+                changes.expected.append(len(changes.waiting))
+            changes.waiting.append(asked(named(statement), values))
+            changes.rows += 1
             return 1
-        if statement_name == Q.forget_events:
-            self._changes.forget_events(values["conversation"])
-        return self._ask(statement_name, values).count
+        if statement == Q.forget_events:
+            changes.forget_events(values["conversation"])
+        return self._ask(statement, values).count
 
     def _ask(self, name: str, values: Mapping[str, Any]) -> Answer:
-        wanted = asked(statement(name), values)
+        wanted = asked(named(name), values)
         changes = self._changes
         locks = self._locks(name, values) if self._writes else []
         *taken, answer = changes.carry_out(*(lock for _, lock in locks), wanted)
@@ -214,11 +251,11 @@ class PostgresTransaction(Transaction):
             said = {parameter: values[source] for parameter, source in sources.items()}
             key = (lock, *said.values())
             if key not in self._changes.locked:
-                needed.append((key, asked(statement(lock), said)))
+                needed.append((key, asked(named(lock), said)))
         return needed
 
-    def run_many(self, statement_name: str, /, rows: Iterable[Mapping[str, Any]]) -> None:
-        wanted = statement(statement_name)
+    def run_many(self, statement: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        wanted = named(statement)
         for values in rows:
             if len(self._changes.waiting) >= LARGEST_BATCH:
                 self._changes.carry_out()

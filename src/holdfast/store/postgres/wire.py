@@ -1,9 +1,10 @@
-"""One connection, spoken to in batches: several statements go there, and their answers come back, in one round
-trip (PostgreSQL's pipeline). Statements are prepared when a connection first needs them.
+"""One connection, spoken to in batches: several statements go there, and their answers come back, in one
+round trip (PostgreSQL's pipeline). Statements are prepared when a connection first needs them.
 
-Every wait has an end. A server that stands still gives no error by itself; after `answer_seconds` without an
-answer the connection is closed, and whoever waited gets `Lost`. Each batch ends with a Sync, so that the server
-counts us as idle between two of them and, should we stand still ourselves, ends our transaction in time.
+Every wait has an end. A server that stands still gives no error by itself; after `answer_seconds` without
+an answer the connection is closed, and whoever waited gets `Lost`. Each batch ends with a Sync, so that the
+server counts us as idle between two of them and, should we stand still ourselves, ends our transaction in
+time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import psycopg
 from psycopg import pq
+from psycopg.abc import Transformer as Loader
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
@@ -35,7 +37,7 @@ class Answer:
 
     __slots__ = ("_loader", "_result", "count")
 
-    def __init__(self, result: pq.abc.PGresult, loader: Transformer) -> None:
+    def __init__(self, result: pq.abc.PGresult, loader: Loader) -> None:
         self._result = result
         self._loader = loader
         self.count = result.command_tuples or 0
@@ -53,7 +55,7 @@ class Wire:
         self.connection = connection
         self._pg = connection.pgconn
         self._answer_seconds = answer_seconds
-        self._loader = Transformer(connection)
+        self._loader: Loader = Transformer(connection)
         self._prepared: set[bytes] = set()
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
@@ -102,11 +104,11 @@ class Wire:
                 self._prepared.add(prepared.name)
         if failed is None:
             return answers
-        error = error_from_result(failed)
-        if self.lost or not error.sqlstate or _ends_the_connection(error):
+        trouble = error_from_result(failed)
+        if self.lost or not trouble.sqlstate or _ends_the_connection(trouble):
             self.close()
-            raise Lost(str(error)) from error
-        raise error
+            raise Lost(str(trouble)) from trouble
+        raise trouble
 
     def roll_back(self) -> None:
         """End the transaction, if there is one, without keeping anything of it."""

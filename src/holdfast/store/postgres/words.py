@@ -1,8 +1,8 @@
 """What the words of a search mean, and whether a text holds them: the one place that decides.
 
-All words must be there, each from its beginning (`data` finds `database`), without case and accents; quotes keep a
-phrase. The index only narrows down which messages are worth a look: a hit is a message whose text, read from the
-table, passes `holds`.
+All words must be there, each from its beginning (`data` finds `database`), without case and accents; quotes
+keep a phrase. The index only narrows down which messages are worth a look: a hit is a message whose text,
+read from the table, passes `holds`.
 """
 
 from __future__ import annotations

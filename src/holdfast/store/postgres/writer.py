@@ -1,15 +1,15 @@
 """The thread that writes: group commit over one connection.
 
-Work that waits together shares one transaction and one COMMIT. Nobody is told anything before the server has
-said that it is committed. Work that refuses (raises one of our errors before changing a row) leaves the group
-alone. On any other error the whole group is rolled back and its members are run again one by one. Work is a pure
-function of the transaction, so what met another node in between (a clash, a deadlock, a lock held too long) is
-simply run again, for a while.
+Work that waits together shares one transaction and one COMMIT. Nobody is told anything before the server
+has said that it is committed. Work that refuses (raises one of our errors before changing a row) leaves the
+group alone. On any other error the whole group is rolled back and its members are run again one by one.
+Work is a pure function of the transaction, so what met another node in between (a clash, a deadlock, a lock
+held too long) is simply run again, for a while.
 
-A connection that is lost before the COMMIT was sent has written nothing: the work is run again on a new one. If
-it is lost *in* the COMMIT, the next connection asks the server what became of that transaction, by its number,
-after ending whatever may still be at it. Only if that cannot be found out in time, callers are told so
-(`StoreUncertain`), and neither acknowledged nor run again.
+A connection that is lost before the COMMIT was sent has written nothing: the work is run again on a new
+one. If it is lost *in* the COMMIT, the next connection asks the server what became of that transaction, by
+its number, after ending whatever may still be at it. Only if that cannot be found out in time, callers are
+told so (`StoreUncertain`), and neither acknowledged nor run again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from ...errors import (
     StoreUpgraded,
 )
 from ..transactions.transaction import Q
-from .faults import RUN_AGAIN, state_of, translate
+from .faults import RUN_AGAIN, cannot_connect, state_of, translate
 from .statements import BEGIN, COMMIT, statement
-from .transaction import Changes, message_row
+from .transaction import Changes, Unmet, message_row
 from .wire import Lost, Wire, asked
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,8 @@ _TELL = statement(Q.tell)
 
 
 class Job:
-    """One caller's write, and where to tell how it went. Appends are no function: they are carried out together."""
+    """One caller's write, and where to tell how it went. Appends are no function: they are carried out
+    together."""
 
     __slots__ = ("append", "error", "future", "loop", "result", "since", "work")
 
@@ -103,6 +104,8 @@ class Writer:
         self._queue: deque[Job] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        self._news = False
+        """Was anything committed that somebody may want to hear of?"""
         self._failure: HoldfastError | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
@@ -179,20 +182,23 @@ class Writer:
             error = self._alone(job, error if isinstance(error, Lost) else None)
 
     def _alone(self, job: Job, error: BaseException | None) -> BaseException | None:
-        """Run one job, again and again while only others were in its way, or nobody can be reached, and there is
-        time. `error`: how it went so far, for whoever has no time left."""
+        """Run one job, again and again while only others were in its way, or nobody can be reached, and
+        there is time. `error`: how it went so far, for whoever has no time left."""
         until = job.since + self._patience
-        tries, pause = 0, PAUSE_SECONDS
+        tries, pause, strict = 0, PAUSE_SECONDS, False
         while True:
             if self._failure is not None:
                 job.error = self._failure
                 return None
             if error is None or time.monotonic() < until:
-                error = self._try([job], self._patience)
+                error = self._try([job], self._patience, strict=strict)
             if error is None:
                 return None
             tries += 1
-            again = (state_of(error) in RUN_AGAIN and tries < MOST_TRIES) or isinstance(error, Lost)
+            again = isinstance(error, Lost) or (
+                tries < MOST_TRIES and (isinstance(error, Unmet) or state_of(error) in RUN_AGAIN)
+            )
+            strict = strict or isinstance(error, Unmet)
             if not again or time.monotonic() >= until:
                 job.result, job.error = None, self._answer(error)
                 return error
@@ -208,7 +214,7 @@ class Writer:
             self.fail(error)
         return error
 
-    def _try(self, group: list[Job], patience: float) -> BaseException | None:
+    def _try(self, group: list[Job], patience: float, *, strict: bool = False) -> BaseException | None:
         """One transaction over `group`. None: every job has its answer; an error: nothing of it was kept."""
         for job in group:
             job.result, job.error = None, None
@@ -222,15 +228,17 @@ class Writer:
             stamp, number, oldest, _ = begun[0]
             if oldest > self._schema:
                 raise StoreUpgraded(oldest, self._schema)
-            changes = Changes(wire)
+            changes = Changes(wire, strict=strict)
             self._work(group, changes, self._on_time(stamp))
             if changes.rows:
                 ending = [*changes.ending(), asked(_TELL, {"tag": self._tag}), (COMMIT, [])]
             else:
                 ending = [(COMMIT, [])]
-            # The COMMIT travels with what comes before it; an error of those ends the batch before it is reached.
+            # The COMMIT travels with what comes before it; an error of those ends the batch before it is
+            # reached.
             committing = True
             wire.exchange(ending)
+            self._news = self._news or changes.rows > 0
             return None
         except Lost as error:
             if committing and wire is not None and number is not None:
@@ -250,7 +258,9 @@ class Writer:
         try:
             return self._connect()
         except psycopg.OperationalError as error:
-            raise Lost(str(error)) from error
+            if cannot_connect(error):
+                raise Lost(str(error)) from error
+            raise
 
     def _work(self, group: list[Job], changes: Changes, now: int) -> None:
         appends = [job for job in group if job.append is not None]
@@ -324,6 +334,7 @@ class Writer:
                 log.debug("cannot find out yet what became of transaction %s: %s", number, error)
                 status = "in progress"
             if status == "committed":
+                self._news = True
                 return None
             if status == "aborted":
                 return lost
@@ -332,8 +343,8 @@ class Writer:
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         uncertain = StoreUncertain(
-            f"{self._location} was lost while it committed, and could not be asked since: what was to be written "
-            "is there whole or not at all. Look before doing it again"
+            f"{self._location} was lost while it committed, and could not be asked since: what was to be "
+            "written is there whole or not at all. Look before doing it again"
         )
         for job in group:
             job.result, job.error = None, uncertain
@@ -356,7 +367,9 @@ class Writer:
                 loop.call_soon_threadsafe(_settle, jobs)
             except RuntimeError:
                 log.debug("%d callers' event loop has closed before they could be told", len(jobs))
-        self._on_commit()
+        if self._news:
+            self._news = False
+            self._on_commit()
 
 
 def _settle(jobs: list[Job]) -> None:

@@ -68,7 +68,7 @@ CREATE INDEX aliases_conversation ON aliases (conversation);
 CREATE INDEX aliases_anywhere ON aliases (alias);
 
 CREATE TABLE sessions (
-    no                BIGINT  GENERATED ALWAYS AS IDENTITY UNIQUE,
+    no                BIGINT  GENERATED ALWAYS AS IDENTITY,
     id                TEXT    COLLATE "C" PRIMARY KEY,
     conversation      TEXT    COLLATE "C" NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
     owner             TEXT    COLLATE "C" NOT NULL,

@@ -1,8 +1,17 @@
 -- fragment: message_columns
 conversation, seq, session, turn, role, status, created_at, origin, body, gaps, "inner", own_calls, extra
 
+-- name: insert_message
+-- What is written is not in the search index yet, and the same statement says so.
+WITH written AS (
+    INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, "inner",
+                          own_calls)
+    VALUES (:conversation, :seq, :session, :turn, :role, :status, :calls, :answers, :now, :body, :inner, :own_calls)
+    RETURNING no, conversation, seq)
+INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM written;
+
 -- name: insert_messages
--- Many at once. What is written is not in the search index yet, and the same statement says so.
+-- Many at once: cheaper from a handful on.
 WITH written AS (
     INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, "inner",
                           own_calls)

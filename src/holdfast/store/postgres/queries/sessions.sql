@@ -84,21 +84,21 @@ WHERE (s.last_activity_at, s.id) < (:at, :id) {session_filter}
 ORDER BY s.last_activity_at DESC, s.id DESC LIMIT :limit;
 
 -- fragment: alive
-s.ended_at IS NULL AND s.no IN (
-    SELECT t.no FROM conversations h JOIN sessions t ON t.id = h.tip WHERE h.holder IS NOT NULL
-    UNION ALL SELECT no FROM sessions WHERE node > '' AND ended_at IS NULL AND attached
+s.ended_at IS NULL AND s.id IN (
+    SELECT tip FROM conversations WHERE holder IS NOT NULL
+    UNION ALL SELECT id FROM sessions WHERE node > '' AND ended_at IS NULL AND attached
 
 -- name: alive_of_owner
 -- Open sessions: those with a running turn or a process behind them, and what else is open among the newest.
 SELECT {session_columns} FROM {session_tables} WHERE s.owner = :owner AND {alive}
-    UNION ALL SELECT no FROM (SELECT no FROM sessions WHERE owner = :owner
-                              ORDER BY last_activity_at DESC, id DESC LIMIT :looked_at))
+    UNION ALL SELECT id FROM (SELECT id FROM sessions WHERE owner = :owner
+                              ORDER BY last_activity_at DESC, id DESC LIMIT :looked_at) newest)
 ORDER BY s.last_activity_at DESC, s.id DESC LIMIT :limit;
 
 -- name: alive_of_all
 -- The same for an operator.
 SELECT {session_columns} FROM {session_tables} WHERE {alive}
-    UNION ALL SELECT no FROM (SELECT no FROM sessions ORDER BY last_activity_at DESC, id DESC LIMIT :looked_at))
+    UNION ALL SELECT id FROM (SELECT id FROM sessions ORDER BY last_activity_at DESC, id DESC LIMIT :looked_at) newest)
 ORDER BY s.last_activity_at DESC, s.id DESC LIMIT :limit;
 
 -- name: ended_since
