@@ -9,7 +9,7 @@ import holdfast.store.transactions
 from holdfast.store.transactions.checks import INVARIANTS
 from holdfast.store.transactions.queries import load
 
-ENGINES = ("holdfast.store.sqlite",)
+ENGINES = ("holdfast.store.sqlite", "holdfast.store.postgres")
 SOURCE = Path(holdfast.store.transactions.__file__).parents[1]
 
 

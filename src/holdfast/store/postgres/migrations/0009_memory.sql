@@ -28,8 +28,9 @@ CREATE TABLE flushes (
 );
 CREATE INDEX flushes_pending ON flushes (next_attempt_at) WHERE state = 'pending';
 CREATE INDEX flushes_running ON flushes (node) WHERE state = 'running';
-CREATE INDEX flushes_unsettled ON flushes (active_at) WHERE state IN ('pending', 'dead');
-CREATE INDEX flushes_dead ON flushes (owner, no) WHERE state = 'dead';
+CREATE INDEX flushes_unsettled ON flushes (no) WHERE state IN ('pending', 'running', 'dead');
+CREATE INDEX flushes_dead ON flushes (no) WHERE state = 'dead';
+CREATE INDEX flushes_old ON flushes (active_at) WHERE state IN ('pending', 'dead');
 CREATE INDEX flushes_of_owner ON flushes (owner, no);
 CREATE INDEX flushes_of_conversation ON flushes (conversation);
 

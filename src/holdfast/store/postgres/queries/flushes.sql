@@ -5,6 +5,9 @@ f.next_attempt_at, f.node, f.token, f.error, f.created_at, f.settled_at
 -- fragment: flush_tables
 flushes f JOIN conversations c ON c.id = f.conversation
 
+-- fragment: its_node_is_gone
+NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = f.node AND n.left_at IS NULL AND n.reaped_at IS NULL)
+
 -- name: insert_flush
 -- In the transaction that ends the session, and once: a session has one flush.
 INSERT INTO flushes (session, conversation, owner, reason, state, after_seq, last_seq, active_at, next_attempt_at, created_at)
@@ -46,10 +49,11 @@ SELECT no FROM flushes WHERE session = :session;
 SELECT {flush_columns} FROM {flush_tables}
 WHERE f.owner = :owner AND f.no < :below AND (:state::text IS NULL OR f.state = :state) ORDER BY f.no DESC LIMIT :limit;
 
--- name: dead_flushes_of_owner
--- The same of dead letters, by their own index.
-SELECT {flush_columns} FROM {flush_tables}
-WHERE f.owner = :owner AND f.no < :below AND f.state = 'dead' ORDER BY f.no DESC LIMIT :limit;
+-- name: unsettled_flushes
+-- The same of those that wait, are running or were given up, of an owner or of all: few, by an index of their own.
+SELECT {flush_columns} FROM flushes f JOIN conversations c ON c.id = f.conversation
+WHERE f.state IN ('pending', 'running', 'dead') AND f.state = :state AND (:owner::text IS NULL OR f.owner = :owner)
+  AND f.no < :below ORDER BY f.no DESC LIMIT :limit;
 
 -- name: flushes_of_all
 -- The same for an operator.
@@ -58,9 +62,9 @@ WHERE f.no < :below AND (:state::text IS NULL OR f.state = :state) ORDER BY f.no
 
 -- name: flushes_due
 -- Is there anything to claim: a flush that is due, or one whose node is gone? Costs nothing if there is not.
-SELECT 1 WHERE EXISTS (SELECT 1 FROM flushes WHERE state = 'pending' AND next_attempt_at <= :now)
-   OR EXISTS (SELECT 1 FROM flushes WHERE state = 'running'
-              AND node NOT IN (SELECT id FROM nodes WHERE left_at IS NULL AND reaped_at IS NULL));
+SELECT 1 FROM flushes WHERE state = 'pending' AND next_attempt_at <= :now
+UNION ALL SELECT 1 FROM flushes f WHERE f.state = 'running' AND {its_node_is_gone}
+LIMIT 1;
 
 -- name: next_flush_token
 -- First of all in a claim: claimants come one after the other.
@@ -68,8 +72,7 @@ UPDATE flush_turnstile SET token = token + 1 WHERE one = 1 RETURNING token;
 
 -- name: abandoned_flushes
 -- Claims of nodes that are gone.
-SELECT session, interruptions FROM flushes
-WHERE state = 'running' AND node NOT IN (SELECT id FROM nodes WHERE left_at IS NULL AND reaped_at IS NULL)
+SELECT f.session, f.interruptions FROM flushes f WHERE f.state = 'running' AND {its_node_is_gone}
 FOR UPDATE SKIP LOCKED;
 
 -- name: free_flush
@@ -124,7 +127,8 @@ UPDATE flushes SET state = 'pending', attempts = 0, interruptions = 0, next_atte
 WHERE session = :session AND state IN ('dead', 'skipped', 'pending');
 
 -- name: dead_letters
-SELECT session FROM flushes WHERE state = 'dead' AND (:owner::text IS NULL OR owner = :owner) ORDER BY no LIMIT :limit;
+SELECT session FROM flushes
+WHERE state = 'dead' AND (:owner::text IS NULL OR owner = :owner) ORDER BY no LIMIT :limit;
 
 -- name: skip_flush
 UPDATE flushes SET state = 'skipped', next_attempt_at = NULL, error = :error, settled_at = :now

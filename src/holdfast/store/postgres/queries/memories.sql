@@ -25,10 +25,10 @@ DELETE FROM memories WHERE id = :id AND (:owner::text IS NULL OR owner = :owner)
 -- name: memories_of_owner
 -- A page, the newest first, below the cursor, each with its number.
 SELECT m.no, {memory_columns} FROM {memory_tables}
-WHERE m.owner = :owner AND m.no < :below AND (:key::text IS NULL OR c.key = :key) ORDER BY m.no DESC LIMIT :limit;
+WHERE m.owner = :owner AND m.no < :below ORDER BY m.no DESC LIMIT :limit;
 
 -- name: memories_of_all
--- The same for an operator.
+-- The same for an operator, of a key of whichever owner.
 SELECT m.no, {memory_columns} FROM {memory_tables}
 WHERE m.no < :below AND (:key::text IS NULL OR c.key = :key) ORDER BY m.no DESC LIMIT :limit;
 

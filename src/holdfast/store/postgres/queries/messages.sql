@@ -176,10 +176,3 @@ SELECT count(*) FROM messages m WHERE :owner::text IS NULL OR EXISTS (
 
 -- name: conversation_total
 SELECT count(*) FROM conversations WHERE :owner::text IS NULL OR owner = :owner;
-
--- name: found_message
--- A search hit, read from the truth: only if it is still there and the owner's.
-SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at, m.origin, m.body, m.gaps, m.inner,
-       m.own_calls, m.extra, c.key, c.title
-FROM messages m JOIN conversations c ON c.id = m.conversation
-WHERE m.conversation = :conversation AND m.seq = :seq AND m.deleted_at IS NULL AND (:owner::text IS NULL OR c.owner = :owner);
