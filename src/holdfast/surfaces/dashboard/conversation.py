@@ -31,7 +31,7 @@ from ..api.streams import Listener, TurnStream, framed
 from ..api.turns import take_up
 from .acts import acts_for
 from .drawings import picture_of
-from .pages import go, html
+from .pages import go, html, own_page
 from .visits import Visit
 
 CHAT = ("POST", "/v1/chat/completions")
@@ -232,7 +232,8 @@ async def retry(visit: Visit) -> Answer:
     inner = visit.inner("POST", names={"id": visit.path("id")})
     turn = await visit.store.turn(owner_of(inner), visit.path("id"))
     await take_up(inner)
-    return go(visit.link(f"/sessions/{turn.session_id}") + "#end")
+    back = visit.form.get("back")
+    return go(own_page(back) if back else visit.link(f"/sessions/{turn.session_id}") + "#end")
 
 
 # --- a reply as it grows -------------------------------------------------------------------------------

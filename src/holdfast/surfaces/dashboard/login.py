@@ -9,13 +9,13 @@ from __future__ import annotations
 from ...errors import BadKey
 from ..api.call import Answer
 from .logins import LOGIN_FOR, Login
-from .pages import go, html
+from .pages import go, html, own_page
 from .visits import Visit, cookie_for
 
 
 async def login(visit: Visit) -> Answer:
     if visit.call.key is not None and not visit.query("link"):
-        return go(_page(visit.query("next")))
+        return go(own_page(visit.query("next")))
     return html(visit, "login.html", next=visit.query("next"), token=visit.query("link"), wrong="")
 
 
@@ -34,16 +34,10 @@ async def log_in(visit: Visit) -> Answer:
         wrong = "No key like this opens this server. `holdfast env` prints yours."
     if made is None:
         return html(visit, "login.html", 403, next=then, token="", wrong=wrong)
-    return go(_page(then), **{"set-cookie": cookie_for(visit.call.headers, made.token, LOGIN_FOR)})
+    return go(own_page(then), **{"set-cookie": cookie_for(visit.call.headers, made.token, LOGIN_FOR)})
 
 
 async def log_out(visit: Visit) -> Answer:
     if visit.login is not None:
         visit.desk.logins.log_out(visit.login)
     return go("/login", **{"set-cookie": cookie_for(visit.call.headers, "", 0)})
-
-
-def _page(path: str) -> str:
-    """A page of ours, whatever the link says: `//elsewhere` is another server's."""
-    safe = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
-    return path if safe and path.isascii() else "/"

@@ -72,6 +72,12 @@ def go(to: str, **headers: str) -> Reply:
     return Reply(b"", 303, {**HEADERS, "location": to, **headers}, "text/plain")
 
 
+def own_page(path: str) -> str:
+    """A page of ours, whatever the link says: `//elsewhere` is another server's."""
+    safe = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if safe and path.isascii() else "/"
+
+
 # --- how values are written ----------------------------------------------------------------------------
 
 
