@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import apsw
 from msgspec import Raw
 
 from ..domain.conversations import Address
@@ -42,10 +41,11 @@ from ..domain.views import View
 from ..errors import BadInput, Conflict, NotFound
 from ..store.base import Store
 from .copies import Progress, unheard
-from .home import Home, Routes, memories_of
-from .lineage import Line, Lineage
+from .home import memories_of
+from .lineage import Line
 from .reading import HermesMessage, HermesSession, messages_of
 from .surveys import Survey, survey, undone_before
+from .visiting import Visit
 
 ORIGIN = "hermes"
 UNCLOSED = f"{IMPORTED_PREFIX}unclosed"
@@ -88,18 +88,15 @@ class Importer:
         self,
         store: Store,
         owner: str,
-        home: Home,
-        copy: apsw.Connection,
-        lineage: Lineage,
-        routes: Routes,
+        seen: Visit,
         progress: Progress = unheard,
     ) -> None:
         self._store = store
         self._owner = owner
-        self._home = home
-        self._copy = copy
-        self._lineage = lineage
-        self._routes = routes
+        self._home = seen.home
+        self._copy = seen.copy
+        self._lineage = seen.lineage
+        self._routes = seen.routes
         self._progress = progress
         self._ours: dict[str, str] = {}
         """Sessions here, by their ids there."""
@@ -107,8 +104,8 @@ class Importer:
         self._waiting: list[Part] = []
         self._size = 0
         self._done = 0
-        self._whole = sum(session.said for line in lineage.lines for session in line.sessions)
-        self.taken = Taken(problems=list(routes.skipped))
+        self._whole = sum(session.said for line in seen.lineage.lines for session in line.sessions)
+        self.taken = Taken(problems=list(seen.routes.skipped))
 
     async def run(self) -> Taken:
         memories = memories_of(self._home)

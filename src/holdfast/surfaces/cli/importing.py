@@ -62,10 +62,7 @@ async def hermes(
             else:
                 async with invocation.making(quiet=as_json) as opened:
                     owner = opened.owner or DEFAULT_OWNER
-                    importer = Importer(
-                        opened.store, owner, seen.home, seen.copy, seen.lineage, seen.routes, shows
-                    )
-                    taken = await importer.run()
+                    taken = await Importer(opened.store, owner, seen, shows).run()
     if dry_run:
         print_json(_examination(found)) if as_json else _tell(found)
     elif as_json:
