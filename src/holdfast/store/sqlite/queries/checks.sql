@@ -42,11 +42,10 @@ SELECT id FROM processes WHERE state NOT IN ('starting', 'running', 'exited', 's
 SELECT id FROM processes WHERE state = 'running' AND (pid <= 0 OR pid_start = '' OR boot_id = '' OR pid_ns = '');
 
 -- name: one_memory_per_flush
--- Nor any of a session whose flush is not done.
+-- Nor any of a session whose flush is not done. One that was imported came without its flush.
 SELECT session FROM memories WHERE origin = 'flush' GROUP BY session HAVING count(*) > 1
 UNION ALL
-SELECT m.session FROM memories m LEFT JOIN flushes f ON f.session = m.session
-WHERE m.origin = 'flush' AND (f.state IS NULL OR f.state <> 'done');
+SELECT m.session FROM memories m JOIN flushes f ON f.session = m.session WHERE m.origin = 'flush' AND f.state <> 'done';
 
 -- name: flushes_are_settled
 SELECT session FROM flushes
