@@ -13,6 +13,7 @@ from holdfast.domain.sessions import Session
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.base import FlushFigures, Store
 from tests.contract.steps import OTHER, OWNER, Clock, all_events, new_node, reap, say, sweep, unchanged
+from tests.contract.test_compaction import compacted, talked
 
 LATER = WAIT.total_seconds() + 1
 
@@ -168,6 +169,27 @@ async def test_a_fresh_session_takes_nothing_over(store: Store, node: Node) -> N
     second = await finished(store, node, "new", key="cli:ada")
     assert [flush.session_id for flush in await claim(store, node)] == [first.id, second.id]
     assert await read(store, second.id) == ["question 0", "answer 0", "question 1", "answer 1"]
+
+
+async def test_a_compacted_session_is_flushed_at_its_end_by_its_summary_and_what_came_since(
+    store: Store, node: Node
+) -> None:
+    parent = await talked(store, node, key="cli:ada")
+    child = await compacted(store, node, parent)
+    assert await store.flushes_of([parent.id]) == {}
+    await store.end_session(OWNER, child.id, "closed")
+    assert await read(store, child.id) == ["1", "2", "gist", "9", "10"]
+    again = (await say(store, node, "11", "12", key="cli:ada")).session
+    second = await compacted(store, node, await store.session(None, again.id))
+    await say(store, node, "13", "14", key="cli:ada")
+    await store.end_session(OWNER, second.id, "new")
+    assert (await store.flush(OWNER, child.id)).state is FlushState.TAKEN
+    (claimed,) = await claim(store, node)
+    assert (claimed.session_id, claimed.after_seq) == (second.id, 0)
+    assert "gist" in await read(store, second.id) and (await read(store, second.id))[-2:] == ["13", "14"]
+    resumed = await store.resume_session(OWNER, parent.id, node.id)
+    await store.end_session(OWNER, resumed.id, "new")
+    assert await store.flushes_of([resumed.id]) == {}, "what it sees was read by its continuation"
 
 
 # --- claiming and settling -------------------------------------------------------------------------------
