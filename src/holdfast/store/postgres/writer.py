@@ -357,7 +357,10 @@ class Writer:
             self._failure = failure
 
     def _tell(self, group: list[Job]) -> None:
-        """One wake-up per event loop, not per job."""
+        """One wake-up per event loop, not per job. Whoever is told finds the store's version moved on."""
+        if self._news:
+            self._news = False
+            self._on_commit()
         by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         for job in group:
             if job.loop is not None:
@@ -367,9 +370,6 @@ class Writer:
                 loop.call_soon_threadsafe(_settle, jobs)
             except RuntimeError:
                 log.debug("%d callers' event loop has closed before they could be told", len(jobs))
-        if self._news:
-            self._news = False
-            self._on_commit()
 
 
 def _settle(jobs: list[Job]) -> None:
