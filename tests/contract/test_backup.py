@@ -13,6 +13,7 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.keys import ApiKey, Scope, new_key
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.processes import Process, ProcessState
+from holdfast.domain.records import Part
 from holdfast.domain.turns import Settlement, TurnBegun, TurnStatus
 from holdfast.errors import BadInput, HoldfastError, StoreClosed
 from holdfast.platforms import identity
@@ -36,6 +37,9 @@ from tests.contract.steps import (
     sweep,
     to_message,
 )
+from tests.contract.test_importing import part as a_part
+from tests.contract.test_importing import said as was_said
+from tests.contract.test_importing import session as a_session
 
 
 async def a_little_of_everything(store: Store, node: Node) -> TurnBegun:
@@ -212,6 +216,11 @@ def a_flush(store: Store, begun: TurnBegun) -> Flush:
     return Flush(*who, 0, 1, 1, 0, None, begun.lease.node_id, 1, None, now, None)
 
 
+def an_import() -> Part:
+    session = a_session()
+    return a_part(session, was_said(1, session.id))
+
+
 Verb = Callable[[Store, TurnBegun, Path], Awaitable[object]]
 
 VERBS: dict[str, Verb] = {
@@ -307,6 +316,13 @@ VERBS: dict[str, Verb] = {
     "unended_processes": lambda s, b, _: s.unended_processes(identity()),
     "unknown_processes": lambda s, b, _: s.unknown_processes(["proc_1"]),
     "prune_processes": lambda s, b, _: s.prune_processes(s.now()),
+    "conversation_ids": lambda s, b, _: s.conversation_ids(None),
+    "record": lambda s, b, _: s.record(None, b.session.conversation_id),
+    "message_records": lambda s, b, _: s.message_records(b.session.conversation_id, first=1, last=1),
+    "imported": lambda s, b, _: s.imported(OWNER, "hermes", ["x"]),
+    "import_part": lambda s, b, _: s.import_part(an_import()),
+    "messages_from": lambda s, b, _: s.messages_from(b.session.conversation_id, ["x"]),
+    "set_key": lambda s, b, _: s.set_key(OWNER, b.session.conversation_id, "k"),
     "flushes_due": lambda s, b, _: s.flushes_due(),
     "claim_flushes": lambda s, b, _: s.claim_flushes(b.lease.node_id, together=1, per_minute=1),
     "flush_input": lambda s, b, _: s.flush_input(b.session.id),

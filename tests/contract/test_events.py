@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.drafts import Draft
@@ -31,6 +32,8 @@ from tests.contract.steps import (
     sweep,
     to_message,
 )
+from tests.contract.test_importing import part, session
+from tests.contract.test_importing import said as was_said
 from tests.contract.test_processes import add as add_process
 
 CANARY = "heliotrope"
@@ -200,6 +203,9 @@ async def test_no_event_holds_what_was_said(
         await store.request_stop(OWNER, process.id, "enough")
         assert await store.claim_process(process.id, (await new_node(store)).id, node.id)
         await store.end_process(process.id, end, exit_code=0 if end is ProcessState.EXITED else None)
+    past = session()
+    body = Raw(msgspec.json.encode({"role": "user", "content": CANARY}))
+    await store.import_part(part(past, was_said(1, past.id, body=body), title=CANARY))
     flushed = await say(store, node, CANARY, CANARY, CANARY, CANARY, key="flushed")
     await store.end_session(OWNER, flushed.session.id, "new")
     await store.skip_flush(OWNER, flushed.session.id, CANARY)
