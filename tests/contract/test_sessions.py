@@ -10,6 +10,7 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Edge, EndReason, Session
 from holdfast.errors import BadInput, ConversationBusy, NodeReaped, NotFound
 from holdfast.store.base import Page, SessionFilter, Store
+from holdfast.store.transactions import reads
 from tests.contract.steps import (
     OTHER,
     OWNER,
@@ -413,6 +414,23 @@ async def test_a_filtered_list_has_pages_too(store: Store, node: Node) -> None:
     found = await pages(store, SessionFilter(OWNER, ended=True), 2)
     assert [len(page.items) for page in found] == [2, 2, 2]
     assert all(session.ended for page in found for session in page.items)
+
+
+async def test_a_title_is_found_alike_whether_few_or_many_have_it(
+    store: Store, node: Node, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        clock.move(seconds=1)
+        await ended(store, node, "new", key=f"reef:{number % 3}")
+        await ended(store, node, "new", key=f"reef:{number % 3}", owner=OTHER)
+    for owner in (OWNER, None):
+        found = []
+        for few in (0, 100):
+            monkeypatch.setattr(reads, "FEW_TITLES", few)
+            listed = await pages(store, SessionFilter(owner, title="REEF"), 2)
+            found.append([[session.id for session in page.items] for page in listed])
+        assert found[0] == found[1]
+        assert sum(map(len, found[0])) == (5 if owner else 10)
 
 
 async def test_a_cursor_that_is_unknown_or_anothers_is_not_found(store: Store, node: Node) -> None:

@@ -88,9 +88,11 @@ async def node(store: SQLiteStore) -> Node:
 
 # --- plans -----------------------------------------------------------------------------------------
 
-# Each walks a whole table on purpose: it counts, checks or lists everything, for an operator.
+# Each walks a whole table on purpose: it counts, checks or lists everything, for an operator, or looks for a
+# part of a title, for which no index helps.
 MAY_SCAN = {
     "all_nodes",
+    "conversations_titled",
     "conversation_total",
     "figures",
     "keys_of",

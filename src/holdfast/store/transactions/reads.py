@@ -29,6 +29,7 @@ from .transaction import Q, Transaction
 
 _END_OF_TIME = 2**62
 LARGEST_PAGE = 1000
+FEW_TITLES = 100
 LARGEST_LIST = 1_000_000
 MOST_LOOKED_AT = 20_000
 
@@ -48,11 +49,35 @@ def sessions(tx: Transaction, wanted: SessionFilter, after: str | None, limit: i
         "key": wanted.key,
         "title": wanted.title,
     }
+    few = _of_few_titles(tx, wanted)
+    if few is not None:
+        below_cursor = [each for each in few if (to_stamp(each.last_activity_at), each.id) < (at, below)]
+        below_cursor.sort(key=lambda each: (each.last_activity_at, each.id), reverse=True)
+        return Page(below_cursor[:limit], len(below_cursor) > limit)
     if wanted.owner is None:
         rows = tx.all(Q.sessions_of_all, **values)
     else:
         rows = tx.all(Q.sessions_of_owner, owner=wanted.owner, **values)
     return Page([to_session(row) for row in rows[:limit]], len(rows) > limit)
+
+
+def _of_few_titles(tx: Transaction, wanted: SessionFilter) -> list[Session] | None:
+    """The sessions that are wanted, if a title is that few conversations have: going through those is quicker
+    than through all sessions. None: no title is asked for, or many have it, so that it is soon found."""
+    if wanted.title is None:
+        return None
+    titled = tx.all(Q.conversations_titled, owner=wanted.owner, title=wanted.title, limit=FEW_TITLES + 1)
+    if len(titled) > FEW_TITLES:
+        return None
+    lines = (tx.all(Q.line_of_sessions, conversation=row[0], owner=wanted.owner) for row in titled)
+    found = (to_session(row) for line in lines for row in line)
+    return [
+        session
+        for session in found
+        if (wanted.ended is None or session.ended == wanted.ended)
+        and (wanted.source is None or session.source == wanted.source)
+        and (wanted.key is None or session.key == wanted.key)
+    ]
 
 
 def check_limit(limit: int, largest: int = LARGEST_PAGE) -> None:

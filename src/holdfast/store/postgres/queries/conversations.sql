@@ -2,6 +2,11 @@
 id, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, forked_from,
 revision, nullif(history_hash, ''::bytea)
 
+-- name: conversations_titled
+-- Some conversations whose title or key holds this.
+SELECT id FROM conversations WHERE (:owner::text IS NULL OR owner = :owner)
+  AND strpos(lower(coalesce(title, '') || ' ' || coalesce(key, '')), lower(:title)) > 0 LIMIT :limit;
+
 -- name: conversation_by_id
 -- A conversation by its own id, for its owner (or for an operator, owner NULL).
 SELECT {conversation_columns} FROM conversations WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
