@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.domain.claims import Claim, Facts
+from holdfast.domain.compaction import Failure, Trigger
 from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import Flush, FlushState
 from holdfast.domain.ids import new_id
@@ -15,6 +17,7 @@ from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.records import Part
 from holdfast.domain.turns import Settlement, TurnBegun, TurnStatus
+from holdfast.domain.views import View
 from holdfast.errors import BadInput, HoldfastError, StoreClosed
 from holdfast.platforms import identity
 from holdfast.store.base import Retention, SessionFilter, Store
@@ -221,6 +224,10 @@ def an_import() -> Part:
     return a_part(session, was_said(1, session.id))
 
 
+def a_claim(begun: TurnBegun) -> Claim:
+    return Claim(begun.session.conversation_id, begun.session.id, OWNER, begun.lease.node_id, 1)
+
+
 Verb = Callable[[Store, TurnBegun, Path], Awaitable[object]]
 
 VERBS: dict[str, Verb] = {
@@ -314,6 +321,15 @@ VERBS: dict[str, Verb] = {
     "process": lambda s, b, _: s.process(None, "proc_1"),
     "processes": lambda s, b, _: s.processes(None),
     "unended_processes": lambda s, b, _: s.unended_processes(identity()),
+    "report": lambda s, b, _: s.report(b.session.conversation_id),
+    "outline": lambda s, b, _: s.outline(OWNER, b.session.id),
+    "claim_compaction": lambda s, b, _: s.claim_compaction(
+        b.session.id, b.lease.node_id, timedelta(1), why=Trigger.BY_HAND, tokens=1, window=1
+    ),
+    "compact": lambda s, b, _: s.compact(
+        a_claim(b), View.fresh(0), 0, Facts(Trigger.BY_HAND, 2, 1, 1), lease=b.lease
+    ),
+    "give_up_compaction": lambda s, b, _: s.give_up_compaction(a_claim(b), Failure.BUSY, Trigger.BY_HAND),
     "unknown_processes": lambda s, b, _: s.unknown_processes(["proc_1"]),
     "prune_processes": lambda s, b, _: s.prune_processes(s.now()),
     "conversation_ids": lambda s, b, _: s.conversation_ids(None),

@@ -7,6 +7,8 @@ from datetime import timedelta
 import msgspec
 from msgspec import Raw
 
+from holdfast.domain.claims import Claim, Facts
+from holdfast.domain.compaction import Failure, Trigger
 from holdfast.domain.conversations import Address
 from holdfast.domain.drafts import Draft
 from holdfast.domain.events import EVENT_MEANINGS, Event
@@ -14,6 +16,7 @@ from holdfast.domain.keys import Scope, new_key
 from holdfast.domain.nodes import Node
 from holdfast.domain.processes import ProcessState
 from holdfast.domain.turns import RequestKey, Settlement, TurnStatus
+from holdfast.domain.views import Range, Summary, View
 from holdfast.platforms import identity
 from holdfast.store.base import Store
 from tests.contract.steps import (
@@ -190,6 +193,18 @@ async def test_no_event_holds_what_was_said(
     await store.add_key(api_key, token.hash)
     await store.revoke_key(api_key.id, OWNER)
     await store.note_reading(OWNER, api_key.id, again.session)
+    long = await begin(store, node, CANARY, key="long")
+    await store.commit_reply(long.lease, [to_message(CANARY, "assistant")])
+    for failure in (Failure.BUSY, Failure.SUMMARY_FAILED, None):
+        claim = await store.claim_compaction(
+            long.session.id, node.id, timedelta(1), why=Trigger.BY_HAND, tokens=9, window=9
+        )
+        assert isinstance(claim, Claim)
+        if failure is not None:
+            assert await store.give_up_compaction(claim, failure, Trigger.BY_HAND)
+        else:
+            view, facts = View((Summary(CANARY, 1, 2), Range(3))), Facts(Trigger.BY_HAND, 9, 1, 2)
+            await store.compact(claim, view, (await store.outline(None, long.session.id)).revision, facts)
     idle = await begin(store, node, CANARY, key="idle:1")
     await store.commit_reply(idle.lease, [to_message(calling("a", content=CANARY))])
     clock.move(hours=3)

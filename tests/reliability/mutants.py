@@ -7,6 +7,8 @@ HOLDFAST_TEST_MUTANT=requests-in-memory          which turn a request stands for
 HOLDFAST_TEST_MUTANT=finish-before-commit        a stream is told that it has ended before the reply is stored
 HOLDFAST_TEST_MUTANT=no-checkpoints              a growing reply is stored when it is whole, not before
 HOLDFAST_TEST_MUTANT=partial-reply-stays         a reply that was cut short is shown to whoever answers again
+HOLDFAST_TEST_MUTANT=no-tip-resolution           an id leads to the very session it named, not to the newest
+HOLDFAST_TEST_MUTANT=no-compare-and-swap         a compaction is carried out whatever came between
 HOLDFAST_TEST_MUTANT=flushed-set-in-memory       which sessions were flushed is forgotten with the process
 """
 
@@ -19,6 +21,7 @@ from typing import Any
 import apsw
 
 from holdfast.store.sqlite import connections, engine, files
+from tests.reliability import kill_points
 
 NAME = "HOLDFAST_TEST_MUTANT"
 ALL = (
@@ -29,6 +32,8 @@ ALL = (
     "finish-before-commit",
     "no-checkpoints",
     "partial-reply-stays",
+    "no-tip-resolution",
+    "no-compare-and-swap",
     "flushed-set-in-memory",
 )
 
@@ -42,6 +47,7 @@ def mutant() -> str:
 
 def break_on_purpose() -> None:
     """Put the breakage into this process, if it lies in the store and not in the one who tells."""
+    kill_points.install()
     if mutant() == "synchronous-normal":
         careful = connections.connect
 
@@ -53,6 +59,13 @@ def break_on_purpose() -> None:
         engine.connect = careless  # type: ignore[attr-defined]
     elif mutant() == "no-inode-check":
         files.Inodes.verify = lambda self: None  # type: ignore[method-assign]
+    elif mutant() == "no-tip-resolution":
+        from holdfast.store.sqlite.transaction import STATEMENTS
+
+        statement = STATEMENTS["place_by_session"]
+        STATEMENTS["place_by_session"] = statement.replace("s.id = c.tip", "s.id = :id")
+    elif mutant() == "no-compare-and-swap":
+        _swap_whatever_came_between()
     elif mutant() == "requests-in-memory":
         _forget_requests()
     elif mutant() == "flushed-set-in-memory":
@@ -97,6 +110,25 @@ def _forget_flushes() -> None:
 
     flush_writes.claim = claim_what_is_not_in_the_set
     flush_writes.finish = note_it_in_the_set
+
+
+def _swap_whatever_came_between() -> None:
+    from dataclasses import replace
+
+    from holdfast.domain.claims import Claim
+    from holdfast.domain.conversations import Address
+    from holdfast.store.transactions import compacting
+    from holdfast.store.transactions.places import place
+    from holdfast.store.transactions.transaction import Transaction
+
+    careful = compacting.compact
+
+    def careless(tx: Transaction, claim: Claim, view: Any, revision: int, facts: Any, lease: Any) -> Any:
+        now = place(tx, None, Address(id=claim.conversation_id))
+        claim = replace(claim, session_id=now.tip.id)
+        return careful(tx, claim, view, now.conversation.revision, facts, lease)
+
+    compacting.compact = careless
 
 
 def _forget_requests() -> None:

@@ -1,0 +1,66 @@
+"""Places within a compaction at which a server process kills itself, if its environment says so.
+
+HOLDFAST_TEST_KILL_AT=claimed     the right to compact is on disk, nothing has been asked
+HOLDFAST_TEST_KILL_AT=asking      the summary is about to be asked for
+HOLDFAST_TEST_KILL_AT=answered    there is a summary, nothing was done with it
+HOLDFAST_TEST_KILL_AT=ending      within the transaction: the parent has ended, there is no child yet
+HOLDFAST_TEST_KILL_AT=opening     within the transaction: both are written, nothing is committed
+HOLDFAST_TEST_KILL_AT=swapped     it is committed, and nobody was told
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from holdfast.domain.claims import CompactionOutdated, CompactionWaits, Unclaimed
+
+NAME = "HOLDFAST_TEST_KILL_AT"
+ALL = ("claimed", "asking", "answered", "ending", "opening", "swapped")
+
+
+def install() -> None:
+    """Put them into this process. They do nothing until the environment names one."""
+    from holdfast.runtime.summariser import Summariser
+    from holdfast.store.transactions import compacting
+    from holdfast.store.transactions.verbs.compacting import CompactingVerbs
+
+    CompactingVerbs.claim_compaction = _after(CompactingVerbs.claim_compaction, "claimed")  # type: ignore[method-assign]
+    CompactingVerbs.compact = _after(CompactingVerbs.compact, "swapped")  # type: ignore[method-assign]
+    Summariser.summary = _after(_before(Summariser.summary, "asking"), "answered")  # type: ignore[method-assign]
+    for name, point in (("write_end", "ending"), ("continue_conversation", "opening")):
+        setattr(compacting, name, _after_work(getattr(compacting, name), point))
+
+
+def _die_at(point: str) -> None:
+    if os.environ.get(NAME) == point:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _before(act: Callable[..., Awaitable[Any]], point: str) -> Any:
+    async def acts(*given: Any, **named: Any) -> Any:
+        _die_at(point)
+        return await act(*given, **named)
+
+    return acts
+
+
+def _after(act: Callable[..., Awaitable[Any]], point: str) -> Any:
+    async def acts(*given: Any, **named: Any) -> Any:
+        outcome = await act(*given, **named)
+        if not isinstance(outcome, Unclaimed | CompactionWaits | CompactionOutdated):
+            _die_at(point)
+        return outcome
+
+    return acts
+
+
+def _after_work(work: Callable[..., Any], point: str) -> Any:
+    def works(*given: Any, **named: Any) -> Any:
+        outcome = work(*given, **named)
+        _die_at(point)
+        return outcome
+
+    return works
