@@ -59,9 +59,9 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._keys, keys.encode())
 
-    def expect(self, text: str) -> str:
+    def expect(self, text: str, seconds: float = PATIENCE) -> str:
         """Wait until this is shown, behind what was expected before; returns what was shown until then."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + seconds
         while text not in self.screen[self._read :]:
             left = max(0.0, deadline - time.monotonic())
             ready, _, _ = select.select([self._keys], [], [], left)

@@ -10,6 +10,7 @@ from . import (
     about,
     care,
     chat,
+    demo,
     env,
     exporting,
     importing,
@@ -31,6 +32,7 @@ from .tree import memories as memories_group
 
 FILES = (
     serve,
+    demo,
     chat,
     run,
     sessions_listing,

@@ -13,7 +13,7 @@ HELP_OPTIONS = ["--help", "-h"]
 
 
 ORDER = (
-    *("serve", "chat", "run", "env", "keys", "sessions", "why", "ps", "logs", "stop", "pin", "memories"),
+    *("serve", "demo", "chat", "run", "env", "keys", "sessions", "why", "ps", "logs", "stop", "pin", "memories"),
     *("sweep", "nodes", "doctor", "backup", "import", "config", "version"),
     *("list", "show", "messages", "turns", "lineage", "stats", "search"),
     *("end", "cancel", "resume", "fork", "delete", "export"),
