@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 SERVER_SWEEP_SECONDS = 1.0
 DRAFTS_KEPT = timedelta(hours=24)
-DATING_SECONDS = 1.0
+DATING_SECONDS = 3.0
 
 OwnModel: TypeAlias = Answers
 """A program's own model: `async (messages, purpose) -> str`."""
@@ -364,9 +364,9 @@ class Holdfast:
         """Say it if much is to be flushed: sessions that new policies make due count, so those are dated
         first, as far as that takes but a moment."""
         deadline = time.monotonic() + DATING_SECONDS
-        while await self.resetter.date_once() and time.monotonic() < deadline:
+        while (more := await self.resetter.date_once()) and time.monotonic() < deadline:
             pass
-        self.backlog = await flusher.backlog()
+        self.backlog = await flusher.backlog(more=more)
         if self.backlog is not None:
             log.info("memory: %s", self.backlog)
 

@@ -153,6 +153,11 @@ class Storm:
             while len((await store.memories(None, limit=1000)).items) < self.sessions:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 
+    async def until_reset(self) -> None:
+        async with asyncio.timeout(180), self.store() as store:
+            while (await store.figures()).open_sessions:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
     async def restart_and_watch(self, times: int) -> None:
         """Start servers again though everything is done: nothing may happen."""
         before = self.model.total
@@ -238,6 +243,43 @@ async def test_two_servers_on_one_store_flush_nothing_twice(figures: Tell) -> No
         assert await here.faults() == []
         assert set(here.model.calls.values()) == {1}
     figures("flush storm, two servers: 40 sessions, 40 calls, 0 double flushes")
+
+
+@short_and_soak(Size("short", 150), Size("soak", 3000))
+async def test_a_policy_switched_on_over_old_sessions_is_told_bounded_and_skippable(
+    size: Size, figures: Tell
+) -> None:
+    number, per_minute = size.least, 10
+    async with storm(number) as here:
+        here.servers.environment |= {
+            "HOLDFAST_MEMORY__PER_MINUTE": str(per_minute),
+            "HOLDFAST_LOG__LEVEL": "info",
+        }
+        began = time.monotonic()
+        server = await here.start()
+        ready = time.monotonic() - began
+        minutes = number // per_minute
+        span = f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"
+        told = f"{number:,} sessions become due; about {span} at {per_minute} a minute; "
+        assert told in here.servers.log.read_text()
+        await here.until_reset()
+        reset = time.monotonic() - began
+        await here.model.until_asked(per_minute)
+        await asyncio.sleep(QUIET_SECONDS)
+        assert time.monotonic() - began > 60 or here.model.total == per_minute
+        tomorrow = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}"
+        skipped = here.servers.command("--owner", "*", "memories", "skip", "--before", tomorrow, "--json")
+        assert skipped.returncode == 0, skipped.stderr
+        left = msgspec.json.decode(skipped.stdout)["count"]
+        assert left == number - here.model.total
+        asked = here.model.total
+        await here.stop(server)
+        await here.restart_and_watch(1)
+        assert (here.model.total, here.after_the_last) == (asked, 0)
+    figures(
+        f"none to both over {number:,} sessions: ready in {ready:.1f} s, reset in {reset:.1f} s, told, "
+        f"{asked} calls in the first minute, {left:,} skipped"
+    )
 
 
 async def test_a_flushed_set_in_memory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,11 +82,14 @@ class Flusher:
         await asyncio.gather(*(self._flush(claimed, done) for claimed in await self._claim() or ()))
         return done
 
-    async def backlog(self) -> str | None:
-        """What an operator should know when there is more to do than a minute's worth."""
+    async def backlog(self, *, more: bool = False) -> str | None:
+        """What an operator should know when there is more to do than a minute's worth. `more`: not all
+        sessions have been looked at yet."""
         figures = await self._store.flush_figures()
         waiting = figures.pending + figures.coming
-        return backlog_line(waiting, self._pace.per_minute) if waiting > self._pace.per_minute else None
+        if waiting <= self._pace.per_minute:
+            return None
+        return ("more than " if more else "") + backlog_line(waiting, self._pace.per_minute)
 
     async def _claim(self) -> list[Flush] | None:
         """What may be flushed now; None: nothing is due."""
