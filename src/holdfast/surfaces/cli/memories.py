@@ -39,7 +39,7 @@ async def list_(
     Examples:
       holdfast memories
       holdfast memories --key telegram:dm:42 --json
-      holdfast memories --failed
+      holdfast memories list --failed
     """
     from .. import objects
     from .output import print_json
