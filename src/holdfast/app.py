@@ -305,7 +305,7 @@ class Holdfast:
             recalls_all=self.settings.memory.recall == "owner",
         )
         self.news = News(store, self.supervisor, recall_of(self.settings))
-        self.compactor = self.compactor_with(self._model) if self._model is not None else None
+        self.compactor = compactor_of(self, self._model) if self._model is not None else None
         self._workshop = Workshop(
             store,
             self.keeper,
@@ -379,11 +379,6 @@ class Holdfast:
     ) -> None:
         await self.stop()
 
-    def compactor_with(self, model: Model) -> Compactor:
-        """Who compacts contexts, asking this model for summaries."""
-        rules = compaction_rules_of(self.settings)
-        return Compactor(self.store, self.keeper, self.leases, model, self.settings.model, rules)
-
     @property
     def store(self) -> Store:
         if self._store is None:
@@ -430,6 +425,12 @@ class Holdfast:
         With `follow`, iterating goes on for ever as things happen.
         """
         return EventFeed(self.store, self.owner, after, follow)
+
+
+def compactor_of(node: Holdfast, model: Model) -> Compactor:
+    """Who compacts contexts for this node, asking this model for summaries."""
+    rules = compaction_rules_of(node.settings)
+    return Compactor(node.store, node.keeper, node.leases, model, node.settings.model, rules)
 
 
 class EventFeed:

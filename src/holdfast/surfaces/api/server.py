@@ -21,7 +21,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ...app import Holdfast
+from ...app import Holdfast, compactor_of
 from ...domain.nodes import NodeKind
 from ...errors import BadSetting
 from ...models.base import Model
@@ -206,7 +206,7 @@ def services_of(holdfast: Holdfast, model: Model) -> Services:
         meters.ended,
         holdfast.toolbox,
         holdfast.news,
-        holdfast.compactor or holdfast.compactor_with(model),
+        holdfast.compactor or compactor_of(holdfast, model),
     )
     return Services(
         holdfast=holdfast,

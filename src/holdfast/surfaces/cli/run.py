@@ -136,6 +136,7 @@ class _Run:
     async def _answer(self, node: Holdfast, model: Model, words: str) -> None:
         import asyncio
 
+        from ...app import compactor_of
         from ...domain.conversations import Address
         from ...domain.ids import new_id
         from ...domain.messages import instruction, user_message
@@ -175,7 +176,7 @@ class _Run:
             settings.server.checkpoint_seconds,
             toolbox=node.toolbox,
             news=node.news,
-            compactor=node.compactor_with(model),
+            compactor=compactor_of(node, model),
         )
         busy = f"the conversation is busy with another turn; waiting up to {wait:g} s"
         waiting = asyncio.get_running_loop().call_later(SAY_WAITING_SECONDS, note, busy)
