@@ -16,6 +16,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 FORMAT = 1
+NOTHING = Raw(b"null")
+
+
+def bytes_in(raw: Raw) -> bytes | None:
+    """The JSON that a record carries; None if it carries none."""
+    data = bytes(raw)
+    return None if data == b"null" else data
 
 
 class Begin(Struct, frozen=True, tag="holdfast", tag_field="record"):
@@ -103,7 +110,7 @@ class TurnRecord(Struct, frozen=True, tag="turn", tag_field="record"):
     ended_at: datetime
     model: str | None = None
     error: str | None = None
-    usage: Raw | None = None
+    usage: Raw = NOTHING
     response_id: str | None = None
     answer: bytes | None = None
     request: RequestRecord | None = None
@@ -117,8 +124,8 @@ class MessageRecord(Struct, frozen=True, tag="message", tag_field="record"):
     role: str
     status: str
     created_at: datetime
-    body: Raw | None
-    """None: its text was deleted."""
+    body: Raw
+    """Nothing, if its text was deleted."""
     calls: tuple[str, ...] = ()
     answers: str | None = None
     deleted_at: datetime | None = None
@@ -126,7 +133,7 @@ class MessageRecord(Struct, frozen=True, tag="message", tag_field="record"):
     gaps: tuple[int, ...] = ()
     inner: bool = False
     own_calls: tuple[str, ...] = ()
-    extra: Raw | None = None
+    extra: Raw = NOTHING
 
 
 class ExclusionRecord(Struct, frozen=True, tag="exclusion", tag_field="record"):

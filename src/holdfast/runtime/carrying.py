@@ -267,7 +267,7 @@ class FileImporter:
                 if stand is not None and record.seq <= stand.last_seq:
                     continue
                 count += 1
-                size += len(bytes(record.body or b"")) + len(bytes(record.extra or b""))
+                size += len(bytes(record.body)) + len(bytes(record.extra))
             elif isinstance(record, SessionRecord):
                 tip = record.id
             skipped = record.id if isinstance(record, SessionRecord) else None

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from ...domain.conversations import check_metadata
 from ...domain.events import EventType
@@ -21,6 +21,7 @@ from ...domain.ids import is_ours
 from ...domain.messages import ROLES, MessageStatus
 from ...domain.names import check_name
 from ...domain.records import (
+    NOTHING,
     AliasRecord,
     ConversationRecord,
     ExclusionRecord,
@@ -34,6 +35,7 @@ from ...domain.records import (
     SessionRecord,
     Stand,
     TurnRecord,
+    bytes_in,
 )
 from ...domain.sessions import Edge
 from ...domain.turns import TurnStatus
@@ -128,7 +130,7 @@ def _turn_record(row: Row, now: datetime) -> TurnRecord:
         now if runs else to_time(ended_at),
         model,
         error,
-        Raw(usage.encode()) if usage else None,
+        Raw(usage.encode()) if usage else NOTHING,
         response_id,
         answer,
         asked,
@@ -155,7 +157,7 @@ def _message_record(row: Row) -> MessageRecord:
         role,
         status,
         to_time(created_at),
-        Raw(body) if body else None,
+        Raw(body) if body else NOTHING,
         tuple(msgspec.json.decode(calls)) if calls else (),
         answers,
         to_time_or_none(deleted_at),
@@ -163,7 +165,7 @@ def _message_record(row: Row) -> MessageRecord:
         tuple(msgspec.json.decode(gaps)) if gaps else (),
         bool(inner),
         tuple(msgspec.json.decode(own_calls)) if own_calls else (),
-        Raw(extra.encode()) if extra else None,
+        Raw(extra.encode()) if extra else NOTHING,
     )
 
 
@@ -364,6 +366,7 @@ def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[Mes
             raise BadInput(f"{given.id}: message {number} is missing, {message.seq} comes instead")
         if message.role not in ROLES or message.status not in set(MessageStatus):
             raise BadInput(f"{given.id}: message {number} is {message.role!r}, {message.status!r}")
+        _check_body(given.id, message)
     if part.behind is None and not sessions:
         raise BadInput(f"{given.id} has no session")
     for session in sessions:
@@ -379,6 +382,24 @@ def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[Mes
             raise BadInput(f"{session.id} has a view that cannot be read: {error}") from error
     if any(session.ended_at is None for session in sessions[:-1]):
         raise BadInput(f"{given.id} has an open session before its newest")
+
+
+class _Spoken(Struct):
+    role: str
+
+
+_spoken = msgspec.json.Decoder(_Spoken).decode
+_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def _check_body(conversation_id: str, message: MessageRecord) -> None:
+    try:
+        if (body := bytes_in(message.body)) is not None and _spoken(body).role != message.role:
+            raise BadInput(f"{conversation_id}: message {message.seq} says it is another's")
+        if (extra := bytes_in(message.extra)) is not None:
+            _object(extra)
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"{conversation_id}: message {message.seq} is no message: {error}") from error
 
 
 def _insert_session(tx: Transaction, given: ConversationRecord, session: SessionRecord) -> None:
@@ -428,7 +449,7 @@ def _insert_turn(tx: Transaction, given: ConversationRecord, turn: TurnRecord) -
         ended_at=to_stamp(turn.ended_at),
         model=turn.model,
         error=turn.error,
-        usage=None if turn.usage is None else bytes(turn.usage).decode(),
+        usage=_text(turn.usage),
         response_id=turn.response_id,
         answer=turn.answer,
     )
@@ -470,11 +491,16 @@ def _message_values(conversation_id: str, message: MessageRecord) -> dict[str, A
         "deleted_at": _stamp(message.deleted_at),
         "origin": message.origin,
         "gaps": to_json(message.gaps) if message.gaps else None,
-        "body": b"" if message.body is None else bytes(message.body),
+        "body": bytes_in(message.body) or b"",
         "inner": message.inner,
         "own_calls": to_json(message.own_calls) if message.own_calls else None,
-        "extra": None if message.extra is None else bytes(message.extra).decode(),
+        "extra": _text(message.extra),
     }
+
+
+def _text(raw: Raw) -> str | None:
+    data = bytes_in(raw)
+    return None if data is None else data.decode()
 
 
 def _stamp(time: datetime | None) -> int | None:
