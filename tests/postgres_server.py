@@ -218,6 +218,11 @@ class PostgresServer:
             connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         return name
 
+    def create(self, database: str) -> None:
+        """Make an empty database of this name."""
+        with self._administer() as connection:
+            connection.execute(f'CREATE DATABASE "{database}" TEMPLATE template0')
+
     def drop(self, database: str) -> None:
         with self._administer() as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')

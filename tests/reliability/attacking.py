@@ -76,8 +76,12 @@ class Attack:
         self._living = [self._start(which, cold=not which) for which in range(len(self._ports))]
         for server in self._living:
             assert await server.ready(), self.log()[-3000:]
-        self._store = await open_store(self._servers.database)
+        self._store = await self.open_store()
         self._talking = [asyncio.create_task(caller.talk(self._enough)) for caller in self._callers]
+
+    async def open_store(self) -> Store:
+        """The servers' store, once more."""
+        return await open_store(self._servers.database)
 
     async def finish(self) -> Verdict:
         """No more kills: clients get their answers, servers leave in good order, everything is read."""

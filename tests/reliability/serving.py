@@ -17,9 +17,10 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -90,9 +91,17 @@ class Servers:
             "HOLDFAST_LOG__LEVEL": "warning",
         }
 
-    def start(self, port: int, checkpoint_seconds: float, *, cold: bool = False) -> Server:
+    def start(
+        self,
+        port: int,
+        checkpoint_seconds: float,
+        *,
+        cold: bool = False,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> Server:
+        """`more`: what this one alone has in its environment."""
         arguments = ["serve", "--port", str(port)]
-        own = {**self.environment, "HOLDFAST_SERVER__CHECKPOINT_SECONDS": str(checkpoint_seconds)}
+        own = {**self.environment, "HOLDFAST_SERVER__CHECKPOINT_SECONDS": str(checkpoint_seconds), **more}
         reading, writing = os.pipe()
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -160,6 +169,7 @@ def _warm_up() -> None:
     import holdfast.models.choose
     import holdfast.models.upstream
     import holdfast.runtime.local_key
+    import holdfast.store.postgres.engine
     import holdfast.store.sqlite.engine
     import holdfast.surfaces.api.server
     import holdfast.surfaces.cli.commands  # noqa: F401

@@ -123,8 +123,8 @@ class PostgresStore(
         self._guard = threading.Lock()
         self._cache = ContextCache()
         self._line = Line(self._connect, self.location)
-        self._locks = NodeLocks(self._line)
         self._watch = ChangeWatch(self._line)
+        self._locks = NodeLocks(self._line, self._watch.notice)
         self._indexer = Indexer(self._dial)
         self._writer = Writer(
             self._dial, self.location, newest(), patience, self._watch.tag, self._committed, self._told_time

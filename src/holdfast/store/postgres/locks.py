@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from hashlib import blake2b
@@ -54,8 +54,10 @@ def claim(tx: Transaction, node_id: str) -> bool:
 class NodeLocks:
     """Rides on the line: its thread takes, lets go and looks; everybody else asks and waits."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, on_proof: Callable[[], None] = lambda: None) -> None:
+        """`on_proof`: called when another node has been proven dead, for whoever waits for what it holds."""
         self._line = line
+        self._on_proof = on_proof
         self._guard = threading.Lock()
         self._wanted: dict[str, Future[None]] = {}
         """Our own nodes; done as soon as the lock was taken for the first time."""
@@ -154,10 +156,13 @@ class NodeLocks:
         free = {node_id: key_of(node_id) not in held for node_id in asked}
         proven = self._watch.look({id_: 0 for id_, is_free in free.items() if is_free}, time.monotonic())
         with self._guard:
+            news = not proven.keys() <= self._proven
             self._free = free
             self._proven = set(proven)
         for looker in lookers:
             _done(looker)
+        if news:
+            self._on_proof()
 
     def _take(self, connection: Connection, node_id: str, taken: Future[None]) -> None:
         row = connection.execute(STATEMENTS["take_node_lock"], {"key": key_of(node_id)}).fetchone()
