@@ -227,11 +227,11 @@ async def test_no_event_holds_what_was_said(
     await store.retry_flush(OWNER, flushed.session.id)
     for settle in ("fail", "bury", "finish"):
         claimed = await store.claim_flushes(node.id, together=100, per_minute=100)
-        claim = next(each for each in claimed if each.session_id == flushed.session.id)
+        flush = next(each for each in claimed if each.session_id == flushed.session.id)
         if settle == "finish":
-            await store.finish_flush(claim, CANARY)
+            await store.finish_flush(flush, CANARY)
         else:
-            await store.fail_flush(claim, CANARY, timedelta() if settle == "fail" else None)
+            await store.fail_flush(flush, CANARY, timedelta() if settle == "fail" else None)
         if settle == "bury":
             await store.retry_flush(OWNER, flushed.session.id)
     (memory,) = (await store.memories(OWNER)).items
