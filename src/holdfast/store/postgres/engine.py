@@ -267,6 +267,7 @@ def _after_fork_in_child() -> None:
     """A forked child has none of the threads and must not use, close or collect the connections."""
     for store in list(_open_stores):
         store._forked = True
+        store._line.close_in_child()
         _kept_in_child.append(store)
 
 
