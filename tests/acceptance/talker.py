@@ -30,6 +30,8 @@ class Talker:
         """Set when a request has come."""
         self.closing = threading.Event()
         self.lines: queue.Queue[object] = queue.Queue()
+        self.usage: dict[str, int] = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+        """What it says of every answer; nothing, if that is empty."""
         self.answering: set[int] = set()
         """Requests under way: whoever is told the next words. One that was given up stays for a moment."""
         talker = self
@@ -118,8 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._event({"content": line} if isinstance(line, str) else line, None)
                 line = self._next()
             if line is FINISH:
-                usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
-                self._event({}, "stop", {"usage": usage})
+                self._event({}, "stop", {"usage": self.talker.usage} if self.talker.usage else None)
                 self.wfile.write(b"data: [DONE]\n\n")
         except (BrokenPipeError, ConnectionResetError):
             return  # whoever asked is gone

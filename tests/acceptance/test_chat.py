@@ -21,6 +21,7 @@ KEY = "cli:ada"
 @contextmanager
 def chatting(home: Home, *options: str, key: str = KEY) -> Iterator[Terminal]:
     """A chat at its first prompt."""
+    home.environment["HOLDFAST_MEMORY__FLUSH"] = "false"  # the talker's words are for the person
     named = () if "--resume" in options else ("--key", key)
     home.path.mkdir(mode=0o700, exist_ok=True)
     with terminal([*installed(), "chat", *named, *options], home.environment, home.path.parent) as opened:
@@ -262,6 +263,22 @@ def test_every_command_does_what_it_says(home: Home) -> None:
     fork = home.json("sessions", "messages", "cli:fork")["data"]
     assert [each["content"] for each in fork][-2:] == ["in the fork", "You said: in the fork"]
     assert "cli:fork" in done.stdout, "the list"
+
+
+def test_compact_goes_on_with_a_summary_and_says_where(talking: Home, talker: Talker) -> None:
+    talking.environment |= {"HOLDFAST_COMPACTION__KEEP_FIRST": "0", "HOLDFAST_COMPACTION__KEEP_LAST": "2"}
+    talker.usage = {}  # a model that reports so few tokens is taken to have cut the context
+    for reply in ("wave " * 200, "tide " * 200, "Yes.", "A summary of waves and tides.", "Of waves."):
+        talker.answer(reply)
+    done = talking.run("chat", "--key", KEY, said="one\ntwo\nthree\n/compact\nwhat was it about?\n")
+    assert done.returncode == 0, done.stderr
+    newest, oldest = talking.sessions()
+    assert (newest["edge"], oldest["end_reason"]) == ("compaction", "compaction")
+    assert f"Compacted: goes on in {newest['id']}; {oldest['id']} leads there" in done.stderr
+    heard = [str(each["content"]) for each in talker.heard]
+    assert any("A summary of waves and tides." in each for each in heard)
+    assert heard[-3:] == ["three", "Yes.", "what was it about?"]
+    assert done.stdout.endswith("Of waves.\n")
 
 
 @pytest.mark.parametrize(
