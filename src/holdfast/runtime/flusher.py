@@ -123,6 +123,8 @@ class Flusher:
         """Why it came to nothing, if it did, and what is remembered, if anything is."""
         try:
             given = await self._store.flush_input(claimed.session_id)
+            if not given.entries:  # all of it was deleted meanwhile
+                return None, None
             return None, await self._target.write(claimed, given)
         except FlushFailed as problem:
             return str(problem), None

@@ -308,6 +308,21 @@ async def test_a_conversation_that_is_deleted_meanwhile_leaves_nothing(
     assert await memories(store) == []
 
 
+async def test_what_was_deleted_meanwhile_is_not_read_and_without_anything_nobody_is_asked(
+    store: SQLiteStore, node: Node, finished: Finished
+) -> None:
+    half, whole = await finished("a"), await finished("b")
+    for session_id, numbers in ((half, (1,)), (whole, (1, 2))):
+        conversation_id = (await store.session(None, session_id)).conversation_id
+        for number in numbers:
+            await store.delete_message(None, conversation_id, number)
+    model = ScriptedModel(["kept"])
+    assert sorted((await flusher(store, node, model).flush_once()).done) == sorted((half, whole))
+    (request,) = model.requests
+    assert b"Good." in request.messages and b"kelp" not in request.messages
+    assert await memories(store) == ["kept"]
+
+
 async def test_a_mistake_of_ours_is_a_failed_attempt(
     store: SQLiteStore, node: Node, finished: Finished, caplog: pytest.LogCaptureFixture
 ) -> None:
