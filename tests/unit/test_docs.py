@@ -127,6 +127,8 @@ def test_every_page_can_be_reached_from_the_index() -> None:
 
 def shown(value: object) -> str:
     """A setting's default as the page writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple):
         return str(list(value))
     return f"{value:g}" if isinstance(value, float) else str(value) or '""'
