@@ -23,7 +23,8 @@ from .wire import Lost
 OLDEST_SERVER = 14
 
 # Another transaction was in the way; run again, the same work may go through.
-RUN_AGAIN = ("40001", "40P01", "55P03", "23505")
+LOCKED = "55P03"
+RUN_AGAIN = ("40001", "40P01", LOCKED, "23505")
 _FULL = ("53100", "53200")
 _CLASHES = ("23", "P0")
 _RIGHTS = ("42501", "28000", "28P01")

@@ -35,7 +35,7 @@ from ...errors import (
     StoreUpgraded,
 )
 from ..transactions.transaction import Q
-from .faults import RUN_AGAIN, cannot_connect, state_of, translate
+from .faults import LOCKED, RUN_AGAIN, cannot_connect, state_of, translate
 from .statements import BEGIN, COMMIT, statement
 from .transaction import Changes, Unmet, message_row
 from .wire import Lost, Wire, asked
@@ -44,7 +44,9 @@ log = logging.getLogger(__name__)
 
 LARGEST_GROUP = 256
 GROUP_LOCK_SECONDS = 0.3
-"""How long a group waits for a lock before its members are run alone: then only one of them waits."""
+"""How long a group waits for a lock before its members are run alone."""
+LOCK_SECONDS = 0.1
+"""How long one alone waits for a lock before it lets others go first and stands in line again."""
 MOST_TRIES = 5
 PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
@@ -62,7 +64,7 @@ class Job:
     """One caller's write, and where to tell how it went. Appends are no function: they are carried out
     together."""
 
-    __slots__ = ("append", "error", "future", "loop", "result", "since", "work")
+    __slots__ = ("append", "error", "future", "later", "loop", "result", "since", "work")
 
     def __init__(
         self,
@@ -76,6 +78,8 @@ class Job:
         self.loop = loop
         self.future = future
         self.since = time.monotonic()
+        self.later = False
+        """Does it stand in line again?"""
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -167,7 +171,9 @@ class Writer:
                 )
                 for job in group:
                     job.error = self._failure
-            self._tell(group)
+            self._tell([job for job in group if not job.later])
+            with self._wake:
+                self._queue.extend(job for job in group if job.later)
         if self._wire is not None:
             self._wire.close()
 
@@ -185,14 +191,17 @@ class Writer:
         """Run one job, again and again while only others were in its way, or nobody can be reached, and
         there is time. `error`: how it went so far, for whoever has no time left."""
         until = job.since + self._patience
-        tries, pause, strict = 0, PAUSE_SECONDS, False
+        tries, pause, strict, job.later = 0, PAUSE_SECONDS, False, False
         while True:
             if self._failure is not None:
                 job.error = self._failure
                 return None
             if error is None or time.monotonic() < until:
-                error = self._try([job], self._patience, strict=strict)
+                error = self._try([job], LOCK_SECONDS, strict=strict)
             if error is None:
+                return None
+            if state_of(error) == LOCKED and time.monotonic() < until:
+                job.later = True
                 return None
             tries += 1
             again = isinstance(error, Lost) or (

@@ -1,0 +1,572 @@
+"""What only the PostgreSQL engine has to keep: groups among locks, lost connections, commits whose outcome
+is not known, gates, schemas. The verbs themselves are held to their promises by the other files."""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import holdfast.store.postgres
+from holdfast.domain.conversations import Address
+from holdfast.domain.turns import TurnBegun
+from holdfast.errors import (
+    BadInput,
+    BadSetting,
+    Conflict,
+    StoreBusy,
+    StoreClosed,
+    StoreUncertain,
+    StoreUnreachable,
+    StoreUnusable,
+    StoreUpgraded,
+)
+from holdfast.store.postgres import connections, migrations
+from holdfast.store.postgres.engine import PostgresStore, open_store
+from holdfast.store.postgres.faults import cannot_open, translate
+from holdfast.store.postgres.statements import COMMIT
+from holdfast.store.postgres.wire import Answer, Asked, Lost, Wire
+from holdfast.store.transactions.queries import load
+from tests.contract.steps import (
+    OWNER,
+    all_events,
+    all_sessions,
+    begin,
+    contents,
+    new_node,
+    request,
+    say,
+    to_message,
+)
+
+pytestmark = pytest.mark.postgres
+
+Opening = Callable[..., Awaitable[PostgresStore]]
+
+
+@pytest.fixture
+def url(new_database: Callable[..., str]) -> str:
+    return new_database()
+
+
+@pytest.fixture
+async def opening(url: str) -> AsyncIterator[Opening]:
+    """Opens the test's database, as often as it is called."""
+    opened: list[PostgresStore] = []
+
+    async def open_it(**more: Any) -> PostgresStore:
+        opened.append(await open_store(url, **more))
+        return opened[-1]
+
+    yield open_it
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+def by_hand(url: str) -> Iterator[psycopg.Connection]:
+    """A connection of somebody else's to the same tables."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET search_path = holdfast")
+        yield connection
+
+
+def writing(store: PostgresStore) -> Wire:
+    wire = store._writer._wire
+    assert wire is not None
+    return wire
+
+
+# --- commits whose outcome is not known --------------------------------------------------------------------
+
+
+@contextmanager
+def lost_in_the_commit(
+    monkeypatch: pytest.MonkeyPatch, *, after: bool, times: int = 1
+) -> Iterator[list[int]]:
+    """The connection breaks when a COMMIT is sent: before the server has it, or `after` it was carried
+    out."""
+    broken: list[int] = []
+    real = Wire.exchange
+
+    def exchange(self: Wire, asked: list[Asked]) -> list[Answer]:
+        commits = len(asked) > 1 and asked[-1][0] is COMMIT
+        if not commits or len(broken) >= times:
+            return real(self, asked)
+        broken.append(self.backend)
+        if after:
+            real(self, asked)
+        self.close()
+        raise Lost("the test has cut it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Wire, "exchange", exchange)
+        yield broken
+
+
+@pytest.mark.parametrize("after", [True, False])
+async def test_a_connection_that_is_lost_in_a_commit_writes_once_and_is_acknowledged_rightly(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+    begun = await begin(store, node, "kelp")
+    with lost_in_the_commit(monkeypatch, after=after) as broken:
+        assert await store.append(begun.lease, [to_message("tide", "assistant")]) == 2
+    with lost_in_the_commit(monkeypatch, after=after) as broken_again:
+        assert await store.commit_reply(begun.lease, [to_message("ebb", "assistant")]) == 3
+    assert len(broken) == len(broken_again) == 1
+    assert await contents(store, begun.session.conversation_id) == ["kelp", "tide", "ebb"]
+    told = [event.type for event in await all_events(store)]
+    assert told.count("turn.completed") == 1
+
+
+@pytest.mark.parametrize("after", [True, False])
+async def test_a_whole_group_that_is_lost_in_its_commit_is_there_once(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+    with lost_in_the_commit(monkeypatch, after=after):
+        begun = await asyncio.gather(*(begin(store, node, f"kelp {n}", key=f"cli:{n}") for n in range(20)))
+    assert len(await all_sessions(store)) == 20
+    for number, each in enumerate(begun):
+        assert await contents(store, each.session.conversation_id) == [f"kelp {number}"]
+        await store.commit_reply(each.lease, [to_message("hi", "assistant")])
+
+
+async def test_an_outcome_that_cannot_be_found_out_is_neither_acknowledged_nor_tried_again(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opening(patience=0.4)
+    node = await new_node(store)
+    begun = await begin(store, node, "kelp")
+    with lost_in_the_commit(monkeypatch, after=True), monkeypatch.context() as unreachable:
+
+        def refuse() -> Wire:
+            raise psycopg.OperationalError("connection refused")
+
+        unreachable.setattr(store._writer, "_connect", refuse)
+        with pytest.raises(StoreUncertain, match="whole or not at all"):
+            await store.append(begun.lease, [to_message("tide", "assistant")])
+        with pytest.raises(StoreUnreachable, match="Nothing was written"):
+            await store.append(begun.lease, [to_message("ebb", "assistant")])
+    assert await contents(store, begun.session.conversation_id) == ["kelp", "tide"]
+    assert await store.append(begun.lease, [to_message("flow", "assistant")]) == 3
+
+
+# --- connections that are lost or stand still
+# ------------------------------------------------------------------
+
+
+async def test_backends_that_are_killed_are_replaced_and_nothing_is_lost_or_doubled(
+    opening: Opening, by_hand: psycopg.Connection
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+
+    async def kill() -> None:
+        for _ in range(8):
+            await asyncio.sleep(0.05)
+            by_hand.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+    async def speak(name: int) -> int:
+        said = 0
+        while not killing.done():
+            begun = await begin(store, node, f"kelp {said}", key=f"cli:{name}")
+            await store.append(begun.lease, [to_message("step", "assistant")])
+            await store.commit_reply(begun.lease, [to_message("hi", "assistant")])
+            said += 1
+        return said
+
+    killing = asyncio.create_task(kill())
+    counts = await asyncio.gather(*(speak(name) for name in range(4)))
+    await killing
+    for name, count in enumerate(counts):
+        place = await store.resolve(OWNER, Address(key=f"cli:{name}"))
+        said = await contents(store, place.conversation.id)
+        assert said == [text for number in range(count) for text in (f"kelp {number}", "step", "hi")]
+    assert await store.check() == []
+
+
+async def test_a_server_that_stands_still_is_left_for_a_new_connection(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.store.postgres.engine.ANSWER_SECONDS", 0.5)
+    store = await opening()
+    node = await new_node(store)
+    begun = await begin(store, node, "kelp")
+    stopped = writing(store).backend
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(10):
+            assert await store.append(begun.lease, [to_message("tide", "assistant")]) == 2
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert await contents(store, begun.session.conversation_id) == ["kelp", "tide"]
+
+
+async def test_who_stands_still_in_a_transaction_is_ended_by_the_server(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is stopped while it holds locks must not hold up the others for longer than a few
+    seconds."""
+    store = await opening()
+    node = await new_node(store)
+    begun = await begin(store, node, "kelp")
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 1)
+    stopped = connections.connect(store._address)
+    stopped.execute("BEGIN")
+    stopped.execute("SELECT 1 FROM conversations FOR UPDATE")
+    async with asyncio.timeout(10):
+        assert await store.append(begun.lease, [to_message("tide", "assistant")]) == 2
+    stopped.close()
+
+
+async def test_an_unreachable_server_is_waited_for_then_named_and_comes_back(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opening(patience=0.3)
+    node = await new_node(store)
+    session = (await say(store, node)).session
+
+    def refuse() -> Wire:
+        raise psycopg.OperationalError("connection refused")
+
+    with monkeypatch.context() as away:
+        away.setattr(store._writer, "_connect", refuse)
+        away.setattr(store._readers, "_connect", refuse)
+        writing(store).close()
+        for wire in store._readers._opened:
+            wire.close()
+        with pytest.raises(StoreUnreachable, match="cannot be reached"):
+            await store.set_title(OWNER, session.conversation_id, "Sea")
+        with pytest.raises(StoreUnreachable, match="cannot be reached"):
+            await store.session(OWNER, session.id)
+        assert store.failure is None
+    await store.set_title(OWNER, session.conversation_id, "Sea")
+    assert (await store.session(OWNER, session.id)).title == "Sea"
+
+
+# --- groups among locks ------------------------------------------------------------------------------------
+
+
+async def test_one_that_waits_for_a_lock_does_not_hold_up_its_group(
+    opening: Opening, by_hand: psycopg.Connection
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+    held = (await say(store, node, key="cli:held")).session
+    with by_hand.transaction():
+        by_hand.execute("SELECT 1 FROM conversations WHERE id = %s FOR UPDATE", (held.conversation_id,))
+        waiting = asyncio.create_task(store.begin_turn(request(node, "kelp", key="cli:held")))
+        others = [asyncio.create_task(begin(store, node, key=f"cli:{number}")) for number in range(5)]
+        async with asyncio.timeout(10):
+            await asyncio.gather(*others)
+            await begin(store, node, key="cli:later")
+        assert not waiting.done()
+    assert isinstance(await waiting, TurnBegun)
+
+
+async def test_work_that_refuses_or_fails_leaves_its_group_alone(opening: Opening) -> None:
+    store = await opening()
+    node = await new_node(store)
+    outcomes = await asyncio.gather(
+        begin(store, node, "kelp", key="cli:a"),
+        store.set_title(OWNER, "conv_unknown", "x"),
+        store.set_title(OWNER, "conv_unknown", "nul \x00 byte"),
+        store._write(lambda tx: tx.run("no such statement")),
+        store._write(lambda tx: tx.one("insert_node", id=node.id, **_NODE)),
+        begin(store, node, "tide", key="cli:b"),
+        return_exceptions=True,
+    )
+    assert [type(outcome).__name__ for outcome in outcomes] == [
+        "TurnBegun",
+        "NotFound",
+        "BadInput",
+        "KeyError",
+        "Conflict",
+        "TurnBegun",
+    ]
+    assert len(await all_sessions(store)) == 2
+    assert store.failure is None
+
+
+_NODE = {"kind": "library", "host": "h", "boot_id": "b", "pid_ns": "p", "pid": 1, "pid_start": "1", "now": 1}
+
+
+async def test_a_lock_that_is_kept_for_too_long_is_named(
+    opening: Opening, by_hand: psycopg.Connection
+) -> None:
+    store = await opening(patience=0.5)
+    begun = await begin(store, await new_node(store), "kelp")
+    with by_hand.transaction():
+        by_hand.execute("SELECT 1 FROM conversations FOR UPDATE")
+        with pytest.raises(StoreBusy, match="Nothing was written"):
+            await store.append(begun.lease, [to_message("tide", "assistant")])
+    assert await store.append(begun.lease, [to_message("ebb", "assistant")]) == 2
+
+
+async def test_events_are_numbered_in_the_order_in_which_they_can_be_seen(
+    opening: Opening, by_hand: psycopg.Connection
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+    known = (await all_events(store))[-1].id
+    slow = load("holdfast.store.postgres")
+    with by_hand.transaction():  # another node, slow to commit
+        by_hand.execute(slow["event_lock"])
+        by_hand.execute("INSERT INTO events (at, type, data) VALUES (1, 'node.joined', '{}')")
+        speaking = asyncio.create_task(say(store, node))
+        await asyncio.sleep(0.2)
+        assert await store.events(owner=None, after=known) == []
+    await speaking
+    told = await store.events(owner=None, after=known)
+    assert told[0].type == "node.joined"
+    assert len(told) == 5
+
+
+# --- gates -------------------------------------------------------------------------------------------------
+
+
+async def refusal(url: str) -> str:
+    with pytest.raises(StoreUnusable) as refused:
+        await open_store(url)
+    assert "s3cret" not in str(refused.value)
+    return str(refused.value)
+
+
+async def test_what_cannot_be_opened_says_why_and_what_to_do(
+    url: str, new_database: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Is PostgreSQL running there" in await refusal("postgresql://ada:s3cret@127.0.0.1:1/sea")
+    assert "createdb" in await refusal(re.sub(r"/test_\w+", "/no_such_database", url))
+    assert "does not let this user in" in await refusal(url.replace("holdfast@", "nobody_known:s3cret@"))
+    with monkeypatch.context() as newer:
+        newer.setattr(connections, "OLDEST_SERVER", 99)
+        assert "holdfast needs 99 or newer" in await refusal(url)
+    empty = new_database(empty=True)
+    with psycopg.connect(empty, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS weak")
+        connection.execute("CREATE ROLE weak LOGIN CONNECTION LIMIT 2")
+    try:
+        assert "no rights" in await refusal(empty.replace("holdfast@", "weak@"))
+        with psycopg.connect(empty, autocommit=True) as connection:
+            connection.execute("ALTER ROLE weak CONNECTION LIMIT 0")
+        assert "too many connections" in await refusal(empty.replace("holdfast@", "weak@"))
+    finally:
+        with psycopg.connect(empty, autocommit=True) as connection:
+            connection.execute("DROP ROLE weak")
+            assert connection.execute("SELECT to_regnamespace('holdfast')").fetchone() == (None,)
+
+
+def test_a_wrong_password_is_named_without_it() -> None:
+    error = psycopg.OperationalError('FATAL:  password authentication failed for user "ada"')
+    assert "the password is wrong or missing" in str(cannot_open(error, "postgresql://ada@sea/holdfast"))
+
+
+async def test_a_schema_of_another_program_is_left_alone(new_database: Callable[..., str]) -> None:
+    empty = new_database(empty=True)
+    with psycopg.connect(empty, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA holdfast; CREATE TABLE holdfast.sessions (id int)")
+    assert "tables of another program" in await refusal(empty)
+    store = await open_store(f"{empty}&schema=agents")
+    assert store.location.endswith("?schema=agents")
+    await say(store, await new_node(store))
+    await store.close()
+
+
+@pytest.mark.parametrize("moved", ["the other's", "its own"])
+async def test_a_transaction_pooler_is_refused(url: str, monkeypatch: pytest.MonkeyPatch, moved: str) -> None:
+    """As pgbouncer shows itself: our backend is not the one we connected to, and others share it."""
+    answers = iter([100, 100, 100] if moved == "the other's" else [100, 101, 102])
+    monkeypatch.setattr(connections, "_backend", lambda connection: next(answers))
+    assert "behind a transaction pooler" in await refusal(url)
+
+
+async def test_a_pooler_that_works_by_session_is_as_good_as_none(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([100, 101, 100])
+    with monkeypatch.context() as pooled:
+        pooled.setattr(connections, "_backend", lambda connection: next(answers))
+        store = await open_store(url)
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [
+        ("postgresql://ada:s3cret@sea:5433/db", "postgresql://ada@sea:5433/db"),
+        ("postgresql://sea/db?user=ada&password=s3cret", "postgresql://ada@sea/db"),
+        ("postgres://ada@/db?host=/run/pg&schema=agents", "postgresql://ada@/run/pg/db?schema=agents"),
+    ],
+)
+def test_a_location_never_shows_a_password(url: str, location: str) -> None:
+    assert connections.Address.parse(url).location == location
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://ada:s3cret@sea/db?schema=A-B", "postgresql://ada:s3cret@sea/db?x=1"]
+)
+def test_a_url_that_cannot_be_understood_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        connections.Address.parse(url)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (psycopg.errors.DiskFull("no space left"), "StoreFull"),
+        (psycopg.errors.LockNotAvailable("lock timeout"), "StoreBusy"),
+        (psycopg.errors.QueryCanceled("statement timeout"), "StoreBusy"),
+        (psycopg.errors.DeadlockDetected("deadlock"), "StoreBusy"),
+        (psycopg.errors.UniqueViolation("there already"), "Conflict"),
+        (psycopg.errors.RaiseException("never reopened"), "Conflict"),
+        (psycopg.errors.ReadOnlySqlTransaction("standby"), "StoreUnreachable"),
+        (psycopg.errors.TooManyConnections("full"), "StoreUnreachable"),
+        (psycopg.errors.InsufficientPrivilege("denied"), "StoreFailed"),
+        (psycopg.errors.UndefinedTable("gone"), "StoreFailed"),
+        (Lost("cut"), "StoreUnreachable"),
+    ],
+)
+def test_every_trouble_has_its_error(error: psycopg.Error, kind: str) -> None:
+    assert type(translate(error, "postgresql://sea/db")).__name__ == kind
+
+
+# --- schemas -----------------------------------------------------------------------------------------------
+
+
+async def test_nodes_that_start_together_make_one_store(new_database: Callable[..., str]) -> None:
+    empty = new_database(empty=True)
+    stores = await asyncio.gather(*(open_store(empty) for _ in range(5)))
+    with psycopg.connect(empty) as connection:
+        rows = connection.execute("SELECT schema, oldest FROM holdfast.store").fetchall()
+    assert rows == [(migrations.newest(), 1)]
+    for store in stores:
+        await store.close()
+
+
+@contextmanager
+def a_newer_holdfast(text: str) -> Iterator[None]:
+    """A version that knows one migration more."""
+    with pytest.MonkeyPatch.context() as newer:
+        known = [*migrations.migrations(), (migrations.newest() + 1, text)]
+        newer.setattr(migrations, "migrations", lambda: known)
+        yield
+
+
+async def test_the_version_before_runs_on_a_schema_that_only_added_something(opening: Opening) -> None:
+    older = await opening()
+    node = await new_node(older)
+    with a_newer_holdfast("CREATE TABLE later (id TEXT);"):
+        newer = await opening()
+        await new_node(newer)
+    session = (await say(older, node)).session
+    assert (await newer.session(OWNER, session.id)).id == session.id
+    await (await opening()).close()  # and it can be started
+
+
+async def test_a_schema_that_breaks_with_the_past_stops_older_programs(opening: Opening) -> None:
+    older = await opening()
+    node = await new_node(older)
+    number = migrations.newest()
+    with a_newer_holdfast(f"-- oldest: {number + 1}\nALTER TABLE store ADD COLUMN later TEXT;"):
+        await opening()
+    with pytest.raises(StoreUpgraded, match="restart me"):
+        await say(older, node)
+    with pytest.raises(StoreUpgraded):
+        await older.session(OWNER, "sess_any")
+    with pytest.raises(StoreUnusable, match="Upgrade holdfast"):
+        await opening()
+
+
+async def test_a_migration_that_fails_changes_nothing(opening: Opening) -> None:
+    with a_newer_holdfast("CREATE TABLE later (id TEXT); ALTER TABLE nowhere RENAME TO somewhere;"):
+        with pytest.raises(StoreUnusable):
+            await opening()
+    store = await opening()
+    await say(store, await new_node(store))
+
+
+def test_no_statement_uses_the_clock_that_stands_still_in_a_transaction() -> None:
+    for name, text in load("holdfast.store.postgres").items():
+        assert not re.search(r"\b(now\(|current_timestamp|transaction_timestamp)", text, re.IGNORECASE), name
+
+
+def test_both_engines_have_the_same_migrations() -> None:
+    def numbers(engine: str) -> set[str]:
+        folder = Path(holdfast.store.postgres.__file__).parents[1] / engine / "migrations"
+        return {file.name[:4] for file in folder.glob("*.sql")}
+
+    first_together = {f"{number:04}" for number in range(2, 8)}  # 0001 holds them all here
+    assert numbers("postgres") == numbers("sqlite") - first_together
+
+
+# --- the rest ----------------------------------------------------------------------------------------------
+
+
+async def test_the_time_is_the_database_s_for_all_nodes(
+    opening: Opening, by_hand: psycopg.Connection
+) -> None:
+    store = await opening()
+    before = by_hand.execute("SELECT clock_timestamp()").fetchone()
+    session = (await say(store, await new_node(store))).session
+    now = store.now()
+    after = by_hand.execute("SELECT clock_timestamp()").fetchone()
+    assert before is not None and after is not None
+    assert before[0] <= session.opened_at <= after[0]
+    assert before[0] <= now <= after[0]
+
+
+async def test_a_backup_is_left_to_postgresql_and_says_how(opening: Opening, tmp_path: Path) -> None:
+    store = await opening()
+    with pytest.raises(BadInput, match="pg_dump"):
+        await store.backup(tmp_path / "copy")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_forked_child_is_told_to_open_its_own(opening: Opening) -> None:
+    store = await opening()
+    node = await new_node(store)
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.new_event_loop().run_until_complete(store.nodes())
+        except StoreClosed:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    await say(store, node)
+
+
+async def test_rows_that_must_not_change_do_not(opening: Opening, by_hand: psycopg.Connection) -> None:
+    store = await opening()
+    node = await new_node(store)
+    session = (await say(store, node)).session
+    await store.end_session(OWNER, session.id, "closed")
+    for change in (
+        "UPDATE sessions SET ended_at = NULL, end_reason = NULL, last_seq = NULL",
+        "UPDATE messages SET role = 'system'",
+        "UPDATE messages SET body = body || body",
+    ):
+        with pytest.raises(psycopg.errors.RaiseException):
+            by_hand.execute(change)
+
+
+async def test_a_clash_is_a_conflict_and_nothing_is_written(opening: Opening) -> None:
+    store = await opening()
+    node = await new_node(store)
+    with pytest.raises(Conflict):
+        await store._write(lambda tx: tx.run("insert_node", id=node.id, **_NODE))
+    assert [each.id for each in await store.nodes()] == [node.id]
