@@ -198,7 +198,7 @@ def another_program(there: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (cut_off, "is damaged"),
+        (cut_off, "was cut off"),
         (half_written, "sessions.json is damaged or half-written"),
         (another_program, "is not a Hermes database"),
     ],

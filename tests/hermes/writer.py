@@ -55,7 +55,7 @@ def whole(home: Path) -> dict[str, object]:
     database, clock = opened(home)
     database.create_session("first", "telegram", model="gpt-x", user_id="42")
     say(database, "first", "my name is Ada", "hello Ada", "tell me of kelp")
-    call = {"id": "call_1", "call_id": "call_1", "type": "function"}
+    call: dict[str, object] = {"id": "call_1", "call_id": "call_1", "type": "function"}
     call["function"] = {"name": "look", "arguments": '{"at": "kelp"}'}
     database.append_message(
         "first", "assistant", None, tool_calls=[call], reasoning="I should look", finish_reason="tool_calls"
@@ -69,7 +69,7 @@ def whole(home: Path) -> dict[str, object]:
         reasoning_content="now I really know",
         reasoning_details=[{"type": "reasoning.text", "text": "brown"}],
     )
-    parts = [{"type": "text", "text": "what is this?"}]
+    parts: list[dict[str, object]] = [{"type": "text", "text": "what is this?"}]
     parts.append({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}})
     numbered = {"platform_message_id": "tg-77"} if "platform_message_id" in columns(database) else {}
     database.append_message("first", "user", parts, **numbered)

@@ -65,6 +65,7 @@ def private_copy(
         target = directory / "state.db"
         try:
             _copy(database, target, progress)
+            _require_whole(database, target)
             connection = apsw.Connection(str(target))
         except PermissionError as error:
             raise BadInput(f"{database} cannot be read: no rights ({error.strerror}). {NOTHING}") from error
@@ -155,6 +156,20 @@ def _copy_live(database: Path, target: Path, progress: Progress) -> None:
         reader.close()
 
 
+def _require_whole(database: Path, copy: Path) -> None:
+    """A file that is shorter than its own header says was cut off, wherever the rest may have been. SQLite
+    itself believes the header only sometimes."""
+    if _log_of(copy).exists():
+        return  # the rest may be in there
+    with copy.open("rb") as file:
+        header = file.read(100)
+    if header[:16] == b"SQLite format 3\0":
+        page = int.from_bytes(header[16:18])
+        whole = int.from_bytes(header[28:32]) * (65536 if page == 1 else page)
+        if (size := copy.stat().st_size) < whole:
+            raise BadInput(f"{database} was cut off: it has {size:,} bytes of {whole:,}. {_mended()}")
+
+
 def _make_ready(connection: apsw.Connection, database: Path, progress: Progress) -> None:
     for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE", "cache_size = -32768"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -170,7 +185,8 @@ def _make_ready(connection: apsw.Connection, database: Path, progress: Progress)
         found = [row[0] for row in connection.execute(f"PRAGMA quick_check('{table}')") if row[0] != "ok"]
         # A row that breaks a promise of its table (a NULL where none should be) is no damage to the file.
         if damage := [sentence for sentence in found if not str(sentence).startswith("NULL value in")]:
-            raise BadInput(f"{database} is damaged: {damage[0]}. {_mended()}")
+            said = str(damage[0]).splitlines()[-1]
+            raise BadInput(f"{database} is damaged: {said}. {_mended()}")
     for table, read in READ.items():
         for column in read:
             if column.split()[0] not in columns[table]:
