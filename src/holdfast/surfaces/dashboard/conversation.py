@@ -30,7 +30,7 @@ from ..api.streams import HEADERS as STREAM_HEADERS
 from ..api.streams import Listener, TurnStream, framed
 from ..api.turns import take_up
 from .acts import acts_for
-from .drawings import picture_of
+from .drawings import picture_of, summary_in
 from .pages import go, html, own_page
 from .visits import Visit
 
@@ -63,6 +63,8 @@ class Shown:
     calls: tuple[ToolCall, ...] = ()
     opens: Session | None = None
     """The session that begins with it, if another was before."""
+    summary: str = ""
+    """What that session is given in place of what came before, if it was compacted."""
     replaced: bool = False
     """Was it cut short, and its turn answered after that?"""
     turn: Turn | None = None
@@ -110,6 +112,7 @@ def shown(messages: Sequence[Message], turns: Sequence[Turn], line: Sequence[Ses
                 body,
                 calls,
                 opens,
+                summary_in(opens) if opens is not None else "",
                 replaced=cut and turn is not None and turn.status not in (*_UNDONE, TurnStatus.CANCELLED),
                 turn=turn if ends and undone else None,
                 retry=ends and turn is not None and turn.id == newest and turn.status in _UNDONE,

@@ -103,10 +103,7 @@ def picture_of(
     y, places, knots, strands = ROW // 2, {}, [], []
     for number, session in enumerate(shown):
         places[session.id] = y
-        summary = ""
-        if session.edge is Edge.COMPACTION:
-            texts = [part.text for part in session.view.parts if isinstance(part, Summary)]
-            summary = "\n\n".join(texts)
+        summary = summary_in(session)
         inside = session.edge if number and session.edge is not Edge.FORK else None
         edge = inside.value if inside else ""
         knots.append(
@@ -123,6 +120,13 @@ def picture_of(
     first = line[0] if line else None
     came_from = first.parent_id if first is not None and first.edge in (Edge.FORK, Edge.SUBAGENT) else None
     return Picture(tuple(knots), tuple(strands), y - ROW // 2 + 4, len(line) - len(shown), came_from)
+
+
+def summary_in(session: Session) -> str:
+    """What stands for older messages in a session that a compaction opened."""
+    if session.edge is not Edge.COMPACTION:
+        return ""
+    return "\n\n".join(part.text for part in session.view.parts if isinstance(part, Summary))
 
 
 def _strand(above: int, below: int) -> str:
