@@ -111,7 +111,8 @@ class LiveSession:
 
     async def context(self) -> list[dict[str, Any]]:
         """What the model would get now."""
-        return (await self._workshop.store.context(self._workshop.owner, self.id)).messages()
+        session = await self._going_on()
+        return (await self._workshop.store.context(self._workshop.owner, session.id)).messages()
 
     async def messages(self, scope: str = "session") -> list[Message]:
         """What was said: in this session, or (`scope="conversation"`) in all of the conversation."""
@@ -133,7 +134,8 @@ class LiveSession:
 
     async def why(self) -> Why:
         """Will this session be reset, when, by which rule, what holds it and until when. Moves no clock."""
-        return await why_of(self._workshop.store, self._workshop.owner, self.id)
+        session = await self._going_on()
+        return await why_of(self._workshop.store, self._workshop.owner, session.id)
 
     async def memories(self) -> list[Memory]:
         """What is remembered of earlier sessions of this conversation, the newest first; no more than 100. It
@@ -151,9 +153,12 @@ class LiveSession:
                 self._ending[turn_id] = reason
                 return
         workshop = self._workshop
-        await workshop.leases.when_free(
-            lambda: workshop.store.end_session(workshop.owner, self.id, reason), workshop.busy_wait_seconds
-        )
+
+        async def end() -> bool:
+            session = await self._going_on()
+            return await workshop.store.end_session(workshop.owner, session.id, reason)
+
+        await workshop.leases.when_free(end, workshop.busy_wait_seconds)
 
     async def compact(self) -> None:
         """Go on with a summary of the older messages, now: `id` is then that of the session that goes on.
@@ -178,7 +183,7 @@ class LiveSession:
         async def fork() -> LiveSession:
             node_id = workshop.keeper.node_id
             forked = await workshop.store.fork(
-                workshop.owner, self.id, node_id, up_to=up_to, key=key, attached=attached
+                workshop.owner, (await self._going_on()).id, node_id, up_to=up_to, key=key, attached=attached
             )
             return LiveSession(workshop, forked, attached)
 
@@ -218,6 +223,14 @@ class LiveSession:
         )
         seen = [await workshop.supervisor.seen(each) for each in page.items]
         return [each for each in seen if running is None or each.ended is not running]
+
+    async def _going_on(self) -> Session:
+        """This session, or the one that went on with it when its context was compacted."""
+        session = await self.refresh()
+        if session.end_reason == EndReason.COMPACTION:
+            place = await self._workshop.store.resolve(self._workshop.owner, Address(id=session.id))
+            self._session = place.tip
+        return self._session
 
     async def _tip(self) -> str:
         place = await self._workshop.store.resolve(self._workshop.owner, Address(id=self.conversation_id))

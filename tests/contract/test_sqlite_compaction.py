@@ -48,10 +48,9 @@ async def compacted(store: SQLiteStore, node: Node, session_id: str, number: int
         outline.entries,
         Keeping(2, 2),
         lambda weight: weight.bytes,
-        10**9,
+        40,
         last_seq=outline.session.last_seq,
         open_part=outline.open_part,
-        by_hand=True,
     )
     assert isinstance(found, Plan)
     view = found.view([f"gist {number}"])

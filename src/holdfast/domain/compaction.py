@@ -178,20 +178,16 @@ def plan(
     *,
     last_seq: int,
     open_part: int,
-    by_hand: bool = False,
 ) -> Plan | NothingToGain:
     """What to keep of this context so that, with a short summary, it comes to at most `target` tokens.
 
-    If nothing comes to that, the most that can be done. `by_hand`: somebody wants it now, so of a short
-    context too something is summarised.
+    If nothing comes to that, the most that can be done.
     """
     blocks = _blocks(entries)
     if len(blocks) < 2:
         return NothingToGain("there is only one message, or one exchange with tools")
     weights = [sum(tokens(entry.weight) for entry in block) for block in blocks]
     head, tail = _head(blocks, keeping.first), _tail(blocks, keeping.last)
-    if by_hand and tail <= head:
-        tail = _tail(blocks, max(1, (sum(map(len, blocks)) - keeping.first) // 2))
     user = _newest_user(blocks)
 
     def planned(start: int, end: int) -> Plan | None:
@@ -294,8 +290,8 @@ def allowance(gaps: Sequence[Gap], target: int) -> int:
 
 def allowed(gap: Gap, target: int) -> int:
     """How many tokens a summary may have: a fifth of what it stands for and a quarter of what there is room
-    for at most, from 64 to 2,000."""
-    return max(64, min(2000, gap.tokens // 5, target // 4))
+    for at most, from 40 to 2,000."""
+    return max(40, min(2000, gap.tokens // 5, target // 4))
 
 
 def shrinks(found: Plan, texts: Sequence[str], tokens: Callable[[Weight], int]) -> tuple[bool, int]:

@@ -30,7 +30,10 @@ Answer: TypeAlias = Callable[[list[Message], Purpose], Line | Awaitable[Line]]
 
 
 def echo(messages: list[Message], purpose: Purpose) -> str:
-    """Say back what was said."""
+    """Say back what was said; of a transcript that is to be summarised, only how long it was."""
+    if purpose is Purpose.SUMMARY:
+        said = sum(len(_text(message.get("content"))) for message in messages)
+        return f"They spoke; it was a transcript of {said} characters."
     for message in reversed(messages):
         if message.get("role") == "user":
             return f"You said: {_text(message.get('content'))}"

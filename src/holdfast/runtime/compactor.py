@@ -45,7 +45,8 @@ log = logging.getLogger(__name__)
 
 BUSY_SECONDS = 600.0
 """How long a compaction in the background waits for a gap between turns."""
-MUCH = 2**62
+BY_HAND_SHARE = 0.8
+"""Of a context that is compacted by hand, at most this is left, if that can be."""
 MOST_REPORTS = 1000
 
 
@@ -259,7 +260,9 @@ class Compactor:
         outline = await self._store.outline(None, job.session_id)
         scale = _scale(outline)
         others = max(0, job.budget.tokens - scale.tokens(_weight(outline)))  # instructions and tools
-        target = MUCH if job.why is Trigger.BY_HAND else max(1, job.budget.target - others)
+        target = max(1, job.budget.target - others)
+        if job.why is Trigger.BY_HAND:  # somebody wants it, whatever the window: a good part of what there is
+            target = int(scale.tokens(_weight(outline)) * BY_HAND_SHARE)
         found = plan(
             outline.entries,
             self._rules.keep,
@@ -267,7 +270,6 @@ class Compactor:
             target,
             last_seq=outline.session.last_seq,
             open_part=outline.open_part,
-            by_hand=job.why is Trigger.BY_HAND,
         )
         if isinstance(found, NothingToGain):
             raise _Unmade(Failure.NOTHING_TO_GAIN, found.reason)

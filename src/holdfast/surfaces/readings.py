@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ..domain.conversations import Address
 from ..domain.ids import is_ours
 from ..domain.nodes import Liveness, Node
-from ..domain.sessions import Session, SessionState
+from ..domain.sessions import EndReason, Session, SessionState
 from ..errors import NotFound
 from ..runtime.states import states_of
 from ..store.base import Page, Place, SessionFilter, Store
@@ -55,6 +55,14 @@ async def session_named(store: Store, owner: str | None, name: str) -> Session:
     if place.addressed is None or place.addressed == place.tip.id:
         return place.tip
     return await store.session(owner, place.addressed)
+
+
+async def session_going_on(store: Store, owner: str | None, name: str) -> Session:
+    """The same, for whoever acts on it: one whose context was compacted has gone on in the newest."""
+    session = await session_named(store, owner, name)
+    if session.end_reason == EndReason.COMPACTION:
+        return (await place_of(store, owner, session.id)).tip
+    return session
 
 
 async def page_of_sessions(

@@ -399,6 +399,16 @@ async def test_by_hand_any_id_compacts_the_newest_and_the_lineage_shows_it(
     assert session_of(answer) == (await tip(server, first)).id
 
 
+async def test_a_stale_id_ends_the_session_that_goes_on(start_server: StartServer) -> None:
+    server = await start_server(Script().model(100_000))
+    first = session_of(await server.say(LONG))
+    for _ in range(7):
+        await server.say(LONG, x_holdfast_session_id=first)
+    made = (await server.client.post(f"/api/sessions/{first}/compact")).json()
+    ended = (await server.client.post(f"/api/sessions/{first}/end", json={"reason": "new"})).json()
+    assert (ended["id"], ended["end_reason"]) == (made["id"], "new")
+
+
 async def test_by_hand_refusals_say_why_and_change_nothing(start_server: StartServer) -> None:
     script = Script()
     server = await start_server(script.model(100_000))

@@ -107,5 +107,5 @@ def test_the_room_for_an_answer_is_what_the_request_asks_for() -> None:
         (4096, 18_000, None),  # shrunk
     ],
 )
-def test_an_upstream_cuts_if_what_it_reports_stops_growing(tokens: int, bytes_: int, cut: bool | None) -> None:
+def test_an_upstream_cuts_if_its_reports_stop_growing(tokens: int, bytes_: int, cut: bool | None) -> None:
     assert is_cut(Measured(4096, 20_000), Measured(tokens, bytes_)) is cut

@@ -40,9 +40,7 @@ def summary(text: str, first: int, last: int) -> Entry:
     return Entry(first, last, "user", (text.encode(),), part=1, summary=text)
 
 
-def planned(
-    entries: list[Entry], first: int = 2, last: int = 4, target: int = MUCH, by_hand: bool = False
-) -> Plan:
+def planned(entries: list[Entry], first: int = 2, last: int = 4, target: int = MUCH) -> Plan:
     found = plan(
         entries,
         Keeping(first, last),
@@ -50,7 +48,6 @@ def planned(
         target,
         last_seq=entries[-1].last,
         open_part=entries[-1].part,
-        by_hand=by_hand,
     )
     assert isinstance(found, Plan)
     return found
@@ -137,16 +134,14 @@ def test_of_the_first_none_are_kept_if_even_that_is_too_much() -> None:
     assert view(planned(entries, target=2000))[0] == Summary("S1", 1, 36)
 
 
-def test_by_hand_half_of_a_short_context_is_summarised() -> None:
-    assert isinstance(
-        plan(talk(1, 10), Keeping(2, 12), tokens, MUCH, last_seq=10, open_part=0, by_hand=False), Plan
-    )  # what is asked for is less than the window: the first message that makes a difference
-    assert view(planned(talk(1, 10), last=12, by_hand=True)) == (Range(1, 2), Summary("S1", 3, 6), Range(7))
+def test_of_a_short_context_too_something_is_summarised_if_that_is_wanted() -> None:
+    found = planned(talk(1, 10), last=12, target=int(10 * 107 * 0.8))
+    assert view(found) == (Range(1, 2), Summary("S1", 3, 5), Range(6))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_of_next_to_nothing_there_is_nothing_to_gain(count: int) -> None:
-    found = plan(talk(1, count), Keeping(2, 12), tokens, 1, last_seq=count, open_part=0, by_hand=True)
+    found = plan(talk(1, count), Keeping(2, 12), tokens, 1, last_seq=count, open_part=0)
     assert isinstance(found, NothingToGain) or found.summarised == 1
     short = [said(seq, text="hi") for seq in range(1, 4)]
     assert isinstance(plan(short, Keeping(2, 12), tokens, 1, last_seq=3, open_part=0), NothingToGain)

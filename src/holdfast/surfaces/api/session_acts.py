@@ -14,7 +14,7 @@ from ...domain.turns import TurnStatus
 from ...errors import NotCompacted
 from .. import objects
 from ..openai.parameters import BadParameter, kind
-from ..readings import place_of, session_named
+from ..readings import place_of, session_going_on, session_named
 from .call import Call, Reply
 from .owners import OWNER, owner_of
 from .routes import Route
@@ -33,7 +33,7 @@ async def end(call: Call) -> Reply:
     reason = body.get("reason", EndReason.CLOSED)
     if reason not in REASONS:
         raise BadParameter("reason", f"must be one of {', '.join(REASONS)}, not {reason!r:.40}")
-    session = await session_named(call.store, owner, call.path("id"))
+    session = await session_going_on(call.store, owner, call.path("id"))
     await _when_free(call, lambda: call.store.end_session(owner, session.id, reason))
     return await shown(call, await call.store.session(owner, session.id))
 

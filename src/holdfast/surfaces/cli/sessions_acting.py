@@ -38,11 +38,11 @@ async def end(
       holdfast sessions end cli:ada
       holdfast sessions end cli:ada --reason new
     """
-    from ..readings import session_named
+    from ..readings import session_going_on
     from .output import say
 
     async with invocation.existing(quiet=as_json) as opened:
-        session = await session_named(opened.store, opened.owner, id_or_key)
+        session = await session_going_on(opened.store, opened.owner, id_or_key)
         ended = await opened.store.end_session(opened.owner, session.id, reason.value)
         session = await opened.store.session(opened.owner, session.id)
         if as_json:
