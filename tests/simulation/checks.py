@@ -121,6 +121,8 @@ class Watcher:
         self._since: dict[tuple[str, str], float] = {}
         self._said: Counter[str] = Counter()
         self._replied: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
+        """What has happened, by the type of event; a run in which nothing does proves nothing."""
         self.flushed: set[str] = set()
         self.flush_calls: Counter[str] = Counter()
         self._flush_failures: Counter[str] = Counter()
@@ -211,6 +213,7 @@ class Watcher:
         data: dict[str, Any],
     ) -> None:
         now = self._world.clock.wall()
+        self.seen[type_.value] += 1
         match type_:
             case EventType.NODE_JOINED:
                 assert program is not None
@@ -289,6 +292,7 @@ class Watcher:
         """Only the dead are reaped, and who has not beaten for as long as the settings say."""
         plan, world = self._world.plan, self._world
         if node not in self.died_at:
+            self.seen["node.reaped alive"] += 1
             _, since, continues = self.beats[node]
             # Each time somebody is continued it may take up to two sweeps of its own standstill for time.
             silent = world.observed - since + 2 * plan.sweep_seconds * (world.continues - continues) + 1e-3

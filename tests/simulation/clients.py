@@ -40,13 +40,9 @@ class Client:
         tag = self.world.ledger.ask()
         name = chance.choice([None, *self.told[:1], *self.told[-1:], *self.told])
         address = Address(key=self.key) if name is None else Address(id=name)
-        ask = Ask(
-            tag,
-            address,
-            f"{tag} {self.name} says{' something' * chance.choice((1, 5, 40))}",
-            f"request-{tag}",
-            chance.choice((0.0, 5.0, 60.0)),
-        )
+        said = f"{tag} {self.name} says{' something' * chance.choice((1, 5, 40))}"
+        waits, interrupts = chance.choice((0.0, 5.0, 60.0)), chance.random() < 0.15
+        ask = Ask(tag, address, said, f"request-{tag}", waits, interrupts)
         for _ in range(chance.choice((1, 3, 8))):
             patience = chance.choice((2.0, 20.0, 120.0))
             heard = await self._once(chance.choice(self.world.servers), ask, patience)

@@ -51,6 +51,8 @@ class Ask:
     text: str
     key: str
     wait_seconds: float
+    interrupt: bool
+    """Cut short whoever is being answered there."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ class Program:
         """How often this one was continued after a stop."""
         self.holdfast: Holdfast | None = None
         self.services: Services | None = None
+        self._opened: SQLiteStore | None = None
         self._pending: dict[int, Callable[[Heard], None]] = {}
         self._numbers = itertools.count()
         self._main: asyncio.Task[None] | None = None
@@ -194,8 +197,9 @@ class Program:
     def _bury(self) -> None:
         assert self.loop is not None
         store = self._store()
-        if store is not None:
+        if store is not None and not store._closed:
             _drop(store)
+        self._opened = None
         del self.world.machine.programs[self.pid]
         self.world.graveyard.append((self.loop, asyncio.all_tasks(self.loop), store))
         self.world.died(self)
@@ -206,8 +210,11 @@ class Program:
             tell(Failed("connection lost"))
 
     def _store(self) -> SQLiteStore | None:
-        store = self.holdfast._store if self.holdfast is not None else None
-        return store if isinstance(store, SQLiteStore) else None
+        """What it has opened; still that while it is leaving."""
+        found = self.holdfast._store if self.holdfast is not None else None
+        if isinstance(found, SQLiteStore):
+            self._opened = found
+        return self._opened
 
     async def _live(self) -> None:
         self._leave_now = asyncio.Event()
@@ -262,7 +269,7 @@ class Program:
             request_key=RequestKey("simulated", ask.key, ask.text.encode()),
         )
         order = Order(request, Told(numbered=hash_of(ask.tag) % 2 == 0))
-        outcome = await services.runner.begin(order, ask.wait_seconds)
+        outcome = await services.runner.begin(order, ask.wait_seconds, interrupt=ask.interrupt)
         if isinstance(outcome, RunningTurn):
             place = (outcome.session.conversation_id, outcome.session.id, outcome.turn.id)
             if tell := self._pending.get(number):

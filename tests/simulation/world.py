@@ -82,23 +82,27 @@ class Plan:
     spawn: float = 0.0
     busy_chance: float = 0.0
     bad_model: float = 0.2
+    longest_silence: float = 150.0
+    """Of a model that hangs."""
 
 
 STORM = Plan(
-    "storm", 180, clients=6, think_seconds=2.5, start=EPOCH - timedelta(hours=6, minutes=10),
-    kill=25, leave=60, stop=45, sleep=80, freeze=90, jump=70, full=60, break_=120, reboot=200, spawn=30,
+    "storm", 120, clients=6, think_seconds=2.5, start=EPOCH - timedelta(hours=6, minutes=10),
+    heartbeat_seconds=3, stale_seconds=12,
+    kill=30, leave=60, stop=15, longest_stop=30, sleep=60, freeze=90, jump=70, full=60, break_=120,
+    reboot=200, spawn=30,
     busy_chance=0.02,
 )  # fmt: skip
-"""Minutes in which everything happens, by the real settings of a server."""
+"""Minutes in which everything happens. Beats come faster than by default, so that hangs are noticed soon."""
 
 SEASON = Plan(
     "season", 14 * 86_400.0, servers=1, scripts=1, clients=3, conversations=3, think_seconds=4 * 3600,
-    heartbeat_seconds=600, stale_seconds=3600, sweep_seconds=600, tick_seconds=900,
+    heartbeat_seconds=1800, stale_seconds=5400, sweep_seconds=1800, tick_seconds=1800,
     idle=timedelta(hours=20), quiet=timedelta(minutes=30), timezone="Europe/Berlin",
     max_block=timedelta(hours=2), start=EPOCH + timedelta(days=20),
-    kill=86_400 * 1.5, leave=86_400 * 2, stop=86_400 * 3, longest_stop=3 * 3600, sleep=86_400 / 2,
+    kill=86_400 * 1.5, leave=86_400 * 2, stop=86_400 * 2, longest_stop=4 * 3600, sleep=86_400 / 2,
     longest_sleep=12 * 3600, jump=86_400 * 4, longest_jump=30 * 3600, full=86_400 * 5, reboot=86_400 * 6,
-    spawn=86_400 / 2, busy_chance=0.01,
+    spawn=86_400 / 2, busy_chance=0.01, longest_silence=20,
 )  # fmt: skip
 """Weeks of a laptop: closed every evening, its clock set now and then, over the change to summer time."""
 
@@ -143,7 +147,10 @@ class Model(ScriptedModel):
             if number and how != "answers" and self._chance.random() < 0.5:
                 if how == "breaks off":
                     raise ModelError("the line is dead")
-                await asyncio.sleep(self._chance.choice((5.0, 60.0)) if how == "is slow" else 150.0)
+                longest = self._world.plan.longest_silence
+                await asyncio.sleep(
+                    self._chance.choice((0.05, 0.4)) * longest if how == "is slow" else longest
+                )
                 if how == "hangs":
                     raise ModelError("the model said nothing for too long")
             yield f" {word}" if number else word
@@ -209,7 +216,7 @@ class World:
 
     def _live(self) -> None:
         for program in (*self.servers, *self.scripts):
-            self.outside.create_task(self._keep_running(program))
+            program.start()
         for client in self.clients:
             self.outside.create_task(client.talk())
         for fault, every in self._faults():
@@ -285,8 +292,10 @@ class World:
             self.trouble = self.trouble or violation
 
     def died(self, program: Program) -> None:
+        """Whatever ends, somebody starts it again."""
         self.deaths += 1
         self.watcher.died(program)
+        self.outside.call_later(self.chance.choice((0.1, 1.0, 8.0)), program.start)
 
     def on_loop_error(self, loop: Any, context: dict[str, Any]) -> None:
         """What nobody caught is a defect, of holdfast or of this world."""
@@ -366,15 +375,6 @@ class World:
         ]
         return self.chance.choice(found) if found else None
 
-    async def _keep_running(self, program: Program) -> None:
-        """Whatever ends, somebody starts it again."""
-        while True:
-            if program.state is State.DOWN:
-                await asyncio.sleep(self.chance.choice((0.1, 1.0, 8.0)))
-                if program.state is State.DOWN:
-                    program.start()
-            await asyncio.sleep(1.0 if self.plan.sweep_seconds < 60 else 60.0)
-
     async def _kill(self) -> None:
         if program := self._any(running=self.chance.random() < 0.9):
             program.kill()
@@ -387,7 +387,7 @@ class World:
         if program := self._any():
             pid = program.pid
             program.stop()
-            await asyncio.sleep(self.chance.uniform(0.5, self.plan.longest_stop))
+            await asyncio.sleep(self.chance.choice((0.01, 0.1, 0.5, 1.0)) * self.plan.longest_stop)
             if program.loop is not None and program.pid == pid and program.stopped:
                 program.go_on()
                 self.continues += 1
@@ -400,7 +400,7 @@ class World:
 
     async def _freeze(self) -> None:
         """Everybody stands still, but the clocks do not: a machine that swaps, or is paused."""
-        seconds = self.chance.uniform(1, self.plan.longest_stop)
+        seconds = self.chance.choice((2.0, 10.0, self.plan.longest_stop))
         self.note(f"everything stands still for {seconds:.0f} s")
         self.clock.move_to(self.clock.monotonic + seconds)
         self.continues += 1
@@ -415,7 +415,7 @@ class World:
     async def _fill(self) -> None:
         self.machine.disk.full = True
         self.note("the disk is full")
-        await asyncio.sleep(self.chance.choice((0.5, 3.0, 10.0, 120.0)))
+        await asyncio.sleep(self.chance.choice((0.5, 0.5, 3.0, 3.0, 10.0, 120.0)))
         self.machine.disk.full = False
         self.note("there is space again")
 
