@@ -24,6 +24,7 @@ from tests.integration.api.operating import DOCUMENT, asked, got, refused
 
 SECRET = "xylophone"
 BODIES: dict[str, Any] = {
+    "/api/memories/{id}": {"text": "changed"},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
     "/v1/responses": {"input": "hello"},
     "/v1/conversations/{id}": {"metadata": {"topic": "none"}},
@@ -89,6 +90,10 @@ async def ids_of(server: Running, client: httpx.AsyncClient, owner: str) -> dict
     await supervisor.wait(owner, process.id)
     while not (await server.store.process(owner, process.id)).ended:
         await supervisor.supervise_once()
+    memory = await server.store.remember(owner, said["conversation_id"], SECRET)
+    for _ in range(2):
+        flushed = (await server.say(SECRET, client=client, x_holdfast_session_key=f"{owner}:old"))["holdfast"]
+    await server.store.end_session(owner, flushed["session_id"], "new")
     alias = f"alias-{owner}"
     await server.store.add_alias(owner, alias, said["conversation_id"])
     return {
@@ -99,6 +104,8 @@ async def ids_of(server: Running, client: httpx.AsyncClient, owner: str) -> dict
         "item": items["data"][0]["id"],
         "notice": notice.id,
         "process": process.id,
+        "memory": memory.id,
+        "flushed": flushed["session_id"],
         "key": f"{owner}:chat",
         "alias": alias,
     }
@@ -132,6 +139,8 @@ async def everything_of(store: Store, owner: str) -> dict[str, Any]:
         "messages": [(await store.messages(owner, each)).items for each in conversations],
         "turns": [await store.turns(owner, each) for each in conversations],
         "notices": (await store.notices(owner)).items,
+        "memories": (await store.memories(owner)).items,
+        "flushes": (await store.flushes(owner)).items,
         "events": await store.events(owner=owner),
     }
 
