@@ -1,7 +1,7 @@
 # Everything runs in .venv, which is made on first use from requirements/*.lock (scripts/setup says how).
 
 .DEFAULT_GOAL := help
-.PHONY: run test quick check bench soak lock clean help
+.PHONY: run test quick check bench soak screens lock clean help
 
 RUN := .venv/run.stamp
 DEV := .venv/dev.stamp
@@ -15,6 +15,7 @@ run: $(RUN) ## serve the OpenAI API with a small local model: no key of any prov
 
 test: $(DEV) ## every test but the soak versions
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi # the Nth-fault suite, Linux only
+	@if [ "$$(uname)" = Linux ]; then scripts/need-tool chromium chromium chromium-browser google-chrome; fi # the pages
 	$(PYTEST) -q -n 2 -m "not soak"
 
 quick: $(DEV) ## the tests that need no browser and no PostgreSQL, in under a minute
@@ -32,6 +33,11 @@ bench: $(DEV) ## holdfast beside others, as ratios in one run
 soak: $(DEV) ## the fault suites at full length, with their figures
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi
 	HOLDFAST_TEST_SOAK=1 $(PYTEST) -m soak -s -n 0 --timeout 0 tests/reliability
+
+screens: $(DEV) ## the picture of the dashboard in docs/images, made anew by its test
+	@if [ "$$(uname)" = Linux ]; then scripts/need-tool chromium chromium chromium-browser google-chrome; fi
+	HOLDFAST_TEST_SCREENS=.venv/screens $(PYTEST) -q -n 0 tests/integration/dashboard/test_screens.py
+	mkdir -p docs/images && cp .venv/screens/conversation-1280-light.png docs/images/dashboard.png
 
 lock: ## write requirements/*.lock anew; UPGRADE=--upgrade takes the newest versions
 	scripts/lock $(UPGRADE)

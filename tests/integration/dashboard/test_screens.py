@@ -1,6 +1,6 @@
 """What pages look like: at a phone's width and a desk's, by day and by night. Nothing may stick out.
 
-HOLDFAST_TEST_SCREENS=DIR keeps the pictures there; `make screens` so writes the README's into docs/images.
+HOLDFAST_TEST_SCREENS=DIR keeps the pictures there; `make screens` takes the one in docs/images from them.
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ async def test_pages_fit_a_phone_and_a_desk_by_day_and_by_night(
     session = await furnished(site)
     wanted = os.environ.get("HOLDFAST_TEST_SCREENS")
     kept = Path(wanted) if wanted else tmp_path
+    kept.mkdir(parents=True, exist_ok=True)
     for width, height, dark in ((1280, 860, False), (1280, 860, True), (390, 844, False), (390, 844, True)):
         page = await site.visitor(width=width, height=height, dark=dark)
         for name, path in (("overview", "/"), ("conversation", f"/sessions/{session}")):

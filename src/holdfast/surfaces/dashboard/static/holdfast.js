@@ -64,7 +64,7 @@
       if (answer.redirected && new URL(answer.url).pathname === "/login") { location.reload(); return; }
       if (answer.ok) show(new DOMParser().parseFromString(await answer.text(), "text/html"));
       reachable(true);
-    } catch { reachable(false); setTimeout(refresh, 400); }
+    } catch { reachable(false); setTimeout(refresh, 250); }
     reading = null;
     if (again) { again = false; soon(); }
   }
