@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
+
 PATIENCE = 30.0
 
 
@@ -115,6 +117,15 @@ def until(condition: Any, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"it never came to pass that {what}"
         time.sleep(0.02)
+
+
+def drafts(home: Home) -> int:
+    """How many checkpoints of replies under way are on disk: what a kill from now on keeps."""
+    store = apsw.Connection(str(home.store), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return int(store.execute("SELECT count(*) FROM drafts").fetchall()[0][0])
+    finally:
+        store.close()
 
 
 @contextmanager

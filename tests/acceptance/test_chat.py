@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .command import Home, installed, until
+from .command import Home, drafts, installed, until
 from .serving import serving
 from .talker import Talker
 from .terminal import CTRL_C, CTRL_D, CTRL_Z, TAB, UP, Terminal, terminal
@@ -37,17 +37,6 @@ def messages(home: Home) -> list[tuple[str, str]]:
 def turns(home: Home) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = home.json("sessions", "turns", KEY)["data"]
     return found
-
-
-def drafted(home: Home) -> bool:
-    """Has the reply under way reached the disk? A kill from now on keeps it."""
-    import apsw
-
-    store = apsw.Connection(str(home.store), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        return store.execute("SELECT count(*) FROM drafts").fetchone() != (0,)
-    finally:
-        store.close()
 
 
 # --- talking ------------------------------------------------------------------------------------------------
@@ -119,7 +108,7 @@ def test_after_kill_9_the_next_chat_shows_the_half_reply_marked_and_takes_it_up(
         screen.type("tell me")
         talker.say("The tide")
         screen.expect("The tide")
-        until(lambda: drafted(talking), "the draft is on disk")
+        until(lambda: drafts(talking), "the draft is on disk")
         screen.process.send_signal(signal.SIGKILL)
         assert screen.end() == -signal.SIGKILL
     until(lambda: not talker.answering, "the killed chat's request is given up")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -94,6 +96,19 @@ def test_it_reads_as_the_one_that_was_asked_for() -> None:
         '"npm run build" (pid 552) may hold it until 02:10: it used the CPU 4 s ago. '
         '"python3 -m http.server 8765" (3 days, nobody connected) does not hold it; it will be stopped.'
     )
+
+
+def test_the_readme_quotes_it_word_for_word() -> None:
+    now = at("2026-11-03 00:05")
+    build = process("npm run build", now, age=timedelta(hours=1), active=timedelta(seconds=4), pid=552)
+    server = process("python3 -m http.server 8765", now, age=timedelta(days=3), active=None, pid=9)
+    talking = replace(SESSION, last_activity_at=at("2026-11-03 06:20"), opened_at=at("2026-11-02 20:00"))
+    readme = (Path(__file__).parents[3] / "README.md").read_text("utf-8")
+    (quoted,) = re.findall(r"^```text\n(telegram:.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    assert [" ".join(each.split()) for each in quoted.split("\n\n")] == [
+        said(policy("idle"), "2026-11-03 00:05", build, server),
+        said(policy("both"), "2026-11-03 06:25", session=talking),
+    ]
 
 
 IDLE = "idle 120 min, from [reset.sources.telegram]"
