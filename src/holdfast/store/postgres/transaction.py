@@ -22,6 +22,7 @@ from ...domain.events import EventType
 from ...domain.flushes import FlushRules
 from ...domain.messages import NewMessage
 from ...domain.resets import ResetPolicies
+from ..transactions.checks import INVARIANTS
 from ..transactions.rows import Row, to_json
 from ..transactions.transaction import NO_RESETS, Q, Transaction
 from .statements import statement as named
@@ -99,6 +100,21 @@ UNASKED = frozenset(
 # one of them change nothing after all, everything is rolled back and done again, asking each time.
 EXPECTED = frozenset({Q.take_lease})
 
+# They go over whole tables, or need an index that is no good for anything else.
+WHOLE = frozenset(
+    {
+        *INVARIANTS,
+        Q.messages_unknown_to_search,
+        Q.indexed_messages,
+        Q.index_anew,
+        Q.session_totals,
+        Q.session_end_reasons,
+        Q.session_sources,
+        Q.message_total,
+        Q.conversation_total,
+    }
+)
+
 LARGEST_BATCH = 200
 
 MANY = 6
@@ -112,6 +128,7 @@ _MESSAGE_ARRAYS = (
 )  # fmt: skip
 _INSERT_MESSAGE = named(Q.insert_message)
 _INSERT_MESSAGES = named(Q.insert_messages)
+_PLAN_FREELY = asked(named(Q.plan_freely), {})
 _INSERT_EVENTS = named(Q.insert_events)
 _EVENT_LOCK = named(Q.event_lock)
 
@@ -237,6 +254,8 @@ class PostgresTransaction(Transaction):
         wanted = asked(named(name), values)
         changes = self._changes
         locks = self._locks(name, values) if self._writes else []
+        if name in WHOLE:
+            changes.waiting.append(_PLAN_FREELY)
         *taken, answer = changes.carry_out(*(lock for _, lock in locks), wanted)
         # Of what is not there yet nothing was locked.
         changes.locked.update(key for (key, _), lock in zip(locks, taken, strict=True) if lock.count)

@@ -4,14 +4,17 @@
 SELECT current_setting('synchronous_commit');
 
 -- name: set_up
--- What every connection of ours needs, whatever the server's defaults are. Plans are made once: our statements find
--- what they want by an index, whichever values they are given.
+-- What every connection of ours needs, whatever the server's defaults are. Plans are made once, and our statements find
+-- what they want by an index, in its order, whichever values they are given and however old the statistics are; those
+-- that go over whole tables ask for `plan_freely` first.
 SELECT set_config('search_path', %(schema)s, false), set_config('synchronous_commit', %(durability)s, false),
        set_config('statement_timeout', %(statement)s, false), set_config('lock_timeout', %(statement)s, false),
        set_config('idle_in_transaction_session_timeout', %(idle)s, false), set_config('TimeZone', 'UTC', false),
        set_config('client_encoding', 'UTF8', false),
        set_config('default_transaction_isolation', 'read committed', false),
-       set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false);
+       set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false),
+       set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
+       set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false);
 
 -- name: backend
 SELECT pg_backend_pid();

@@ -75,6 +75,10 @@ UPDATE flush_turnstile SET token = token + 1 WHERE one = 1 RETURNING token;
 SELECT f.session, f.interruptions FROM flushes f WHERE f.state = 'running' AND {its_node_is_gone}
 FOR UPDATE SKIP LOCKED;
 
+-- name: flushes_held_by
+-- Claims of this node.
+SELECT session FROM flushes WHERE state = 'running' AND node = :node;
+
 -- name: free_flush
 -- Its node is gone, or gave it back. That was no attempt: the model is not to blame.
 UPDATE flushes SET state = 'pending', node = NULL, attempts = attempts - 1, interruptions = interruptions + 1,
@@ -154,6 +158,8 @@ SELECT (SELECT count(*) FROM flushes WHERE state = 'pending'),
        (SELECT count(*) FROM flushes WHERE state = 'dead');
 
 -- name: sessions_due_now
--- How many sessions the policies of this stamp will reset at once.
-SELECT count(*) FROM sessions
-WHERE ended_at IS NULL AND next_due_at IS NOT NULL AND dated_by = :stamp AND coalesce(recheck_at, next_due_at) <= :now;
+-- How many sessions the policies of this stamp will reset at once; by the index of what is due, which its order names.
+SELECT count(*) FROM (
+    SELECT 1 FROM sessions
+    WHERE ended_at IS NULL AND next_due_at IS NOT NULL AND dated_by = :stamp AND coalesce(recheck_at, next_due_at) <= :now
+    ORDER BY coalesce(recheck_at, next_due_at) LIMIT 1000000) AS due;

@@ -61,9 +61,10 @@ WHERE s.conversation = :conversation AND (:owner::text IS NULL OR s.owner = :own
 
 -- name: forks_of_conversation
 -- The first sessions of the conversations that began as a copy of one of this one's sessions.
-SELECT {session_columns} FROM {session_tables}
-WHERE s.ordinal = 1 AND (:owner::text IS NULL OR s.owner = :owner) AND s.conversation IN (
-    SELECT id FROM conversations WHERE forked_from IN (SELECT id FROM sessions WHERE conversation = :conversation))
+WITH forks AS MATERIALIZED (
+    SELECT f.id FROM sessions p JOIN conversations f ON f.forked_from = p.id WHERE p.conversation = :conversation)
+SELECT {session_columns} FROM forks CROSS JOIN {session_tables}
+WHERE s.conversation = forks.id AND s.ordinal = 1 AND (:owner::text IS NULL OR s.owner = :owner)
 ORDER BY s.opened_at, s.id;
 
 -- fragment: session_filter

@@ -28,3 +28,8 @@ UPDATE conversations c SET last_seq = c.last_seq + a.count
 FROM unnest(:ids::text[], :tokens::bigint[], :nodes::text[], :counts::bigint[]) AS a (id, token, node, count)
 WHERE c.id = a.id AND c.token = a.token AND c.holder = a.node
 RETURNING c.id, c.token, c.last_seq;
+
+-- name: plan_freely
+-- For what follows in this transaction, PostgreSQL may read tables whole and join them by hashing.
+SELECT set_config('enable_seqscan', 'on', true), set_config('enable_bitmapscan', 'on', true),
+       set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true);
