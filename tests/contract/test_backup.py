@@ -345,6 +345,7 @@ VERBS: dict[str, Verb] = {
     "finish_flush": lambda s, b, _: s.finish_flush(a_flush(s, b), "late"),
     "fail_flush": lambda s, b, _: s.fail_flush(a_flush(s, b), "late", None),
     "release_flush": lambda s, b, _: s.release_flush(a_flush(s, b)),
+    "release_flushes": lambda s, b, _: s.release_flushes(b.lease.node_id, keep=()),
     "flush": lambda s, b, _: s.flush(None, b.session.id),
     "flushes_of": lambda s, b, _: s.flushes_of([b.session.id]),
     "flushes": lambda s, b, _: s.flushes(None),

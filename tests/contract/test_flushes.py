@@ -287,6 +287,21 @@ async def test_what_is_given_back_was_no_attempt(store: Store, node: Node) -> No
     assert (claimed.attempts, claimed.interruptions) == (1, 1)
 
 
+async def test_a_node_gives_back_what_it_does_not_work_at(
+    store: Store, node: Node, second_store: Store, second_node: Node
+) -> None:
+    for key in ("a", "b", "c"):
+        await finished(store, node, key=key)
+    mine = await claim(store, node, together=2)
+    (theirs,) = await claim(second_store, second_node)
+    assert await store.release_flushes(node.id, keep=[mine[0].session_id]) == 1
+    assert await store.release_flushes(node.id, keep=[mine[0].session_id]) == 0
+    assert not await store.finish_flush(mine[1], "what nobody works at")
+    assert await store.finish_flush(mine[0], "kept")
+    assert await second_store.finish_flush(theirs, "kept")
+    assert [flush.session_id for flush in await claim(store, node)] == [mine[1].session_id]
+
+
 async def test_no_more_at_once_and_in_a_minute_than_allowed_over_all_nodes(
     store: Store, node: Node, second_store: Store, second_node: Node, clock: Clock
 ) -> None:

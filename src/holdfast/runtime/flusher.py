@@ -22,13 +22,25 @@ from datetime import timedelta
 from typing import Any
 
 from ..domain.flushes import Flush, FlushState, backlog_line, pause_after
-from ..errors import HoldfastError, NotFound, StoreBusy, StoreClosed, StoreError, StoreFull
+from ..errors import (
+    HoldfastError,
+    NotFound,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreUncertain,
+    StoreUnreachable,
+)
 from ..store.base import Store
 from .cancellation import finished
 from .flush_targets import FlushFailed, FlushTarget
 
 log = logging.getLogger(__name__)
 
+PASSING = (StoreBusy, StoreFull, StoreUnreachable, StoreUncertain)
+"""Trouble of a store that passes. Whoever does not know whether it was committed may ask again: the token
+allows it once."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 CROWDED_SECONDS = 2.0
 """How long to wait when something is due, but no more may be attempted now."""
@@ -70,7 +82,12 @@ class Flusher:
         self._pace = pace
         self._pause_seconds = pause_seconds
         self._loop: asyncio.Task[None] | None = None
+        self._claiming = asyncio.Lock()
         self._running: set[asyncio.Task[None]] = set()
+        self._held: set[str] = set()
+        """Sessions whose claims this node works at."""
+        self._unsure = False
+        """Did the store not say whether a claim was committed?"""
         self._unwell = ""
         """Why flushes fail, if they do; told once, and again when it is over."""
         self.counts: Counter[str] = Counter()
@@ -93,21 +110,42 @@ class Flusher:
 
     async def _claim(self) -> list[Flush] | None:
         """What may be flushed now; None: nothing is due."""
-        if not await self._store.flushes_due():
-            return None
-        return await self._store.claim_flushes(
-            self._own_node(), together=self._pace.together, per_minute=self._pace.per_minute
-        )
+        async with self._claiming:
+            if self._unsure:
+                await self._store.release_flushes(self._own_node(), keep=self._held)
+                self._unsure = False
+            if not await self._store.flushes_due():
+                return None
+            try:
+                claimed = await self._store.claim_flushes(
+                    self._own_node(), together=self._pace.together, per_minute=self._pace.per_minute
+                )
+            except StoreError:
+                self._unsure = True
+                raise
+            self._held |= {each.session_id for each in claimed}
+            return claimed
 
     # --- one flush ---------------------------------------------------------------------------------
 
     async def _flush(self, claimed: Flush, done: Flushed) -> None:
-        """To the end, whatever that is. Cut short, its claim is given back, and the model is asked again."""
+        """To the end, whatever that is."""
+        try:
+            await self._flush_claimed(claimed, done)
+        finally:
+            self._held.discard(claimed.session_id)
+
+    async def _flush_claimed(self, claimed: Flush, done: Flushed) -> None:
+        """Cut short, the claim is given back, and the model is asked again."""
         try:
             problem, text = await self._asked(claimed)
         except asyncio.CancelledError:
             await finished(self._store.release_flush(claimed))
             raise
+        except StoreError as error:  # the model is not to blame
+            log.warning("what %s said cannot be read now: %s", claimed.session_id, error)
+            await _stored(lambda: self._store.release_flush(claimed))
+            return
         if problem is not None:
             kept = await self._failed(claimed, problem, done)
         elif kept := await _stored(lambda: self._store.finish_flush(claimed, text)):
@@ -130,6 +168,8 @@ class Flusher:
             return str(problem), None
         except NotFound:
             return "its conversation is gone", None
+        except StoreError:
+            raise
         except HoldfastError as error:
             return f"{type(error).__name__}: {error}", None
         except Exception as error:  # a mistake of ours must not leave the claim behind
@@ -234,7 +274,7 @@ async def _stored(work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
     while True:
         try:
             return await finished(work())
-        except (StoreBusy, StoreFull) as trouble:
+        except PASSING as trouble:
             log.warning("what came of a flush waits to be stored: %s", trouble)
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.domain.flushes import FlushRules, FlushState
 from holdfast.domain.nodes import Node
-from holdfast.errors import ModelError, StoreFull
+from holdfast.errors import ModelError, StoreFull, StoreUncertain, StoreUnreachable
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime import flusher as flushing
@@ -276,6 +276,42 @@ async def test_an_answer_that_the_disk_has_no_room_for_is_kept_until_it_has(
     model = ScriptedModel(["kept"])
     assert (await flusher(store, node, model).flush_once()).done == [session_id]
     assert (tries, model.calls) == (4, 1)
+
+
+async def test_a_store_that_cannot_be_read_is_no_failure_of_the_model(
+    store: SQLiteStore, node: Node, finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = await finished()
+
+    async def unreachable(*_: Any) -> Any:
+        raise StoreUnreachable("the line is down")
+
+    agent = flusher(store, node, ScriptedModel(["kept"]))
+    with monkeypatch.context() as down:
+        down.setattr(store, "flush_input", unreachable)
+        done = await agent.flush_once()
+    assert (done.done, done.failed) == ([], {})
+    assert await state(store, session_id) == ("pending", 0, None)
+    assert (await agent.flush_once()).done == [session_id]
+
+
+async def test_a_claim_that_nobody_was_told_of_is_given_back(
+    store: SQLiteStore, node: Node, finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = await finished()
+    claim = store.claim_flushes
+
+    async def uncertain(*given: Any, **more: Any) -> Any:
+        await claim(*given, **more)
+        raise StoreUncertain("the line broke in the middle of a commit")
+
+    agent = flusher(store, node, ScriptedModel(["kept"]))
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "claim_flushes", uncertain)
+        with pytest.raises(StoreUncertain):
+            await agent.flush_once()
+    assert (await state(store, session_id))[0] == "running"
+    assert (await agent.flush_once()).done == [session_id]
 
 
 async def test_what_came_of_a_claim_that_passed_on_is_dropped(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -50,6 +50,11 @@ class Remembers(Protocol):
 
     async def release_flush(self, claimed: Flush) -> bool:
         """Give a claim back; that was no attempt. False if it has passed on."""
+        ...
+
+    async def release_flushes(self, node_id: str, *, keep: Collection[str]) -> int:
+        """Give back what this node has claimed but does not work at: all but the flushes of the sessions
+        `keep`. For a node that was not told whether a claim of its was committed. Returns how many."""
         ...
 
     # --- looking at flushes, and acting by hand ----------------------------------------------------------

@@ -7,7 +7,7 @@ moment at which a session has ended and its flush is not on disk. Whether and wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -218,6 +218,13 @@ def release(tx: Transaction, claimed: Flush) -> bool:
     if tx.one(Q.is_claimed, session=claimed.session_id, token=claimed.token) is None:
         return False
     return tx.run(Q.free_flush, session=claimed.session_id, now=tx.now) > 0
+
+
+def release_strays(tx: Transaction, node_id: str, keep: Collection[str]) -> int:
+    strays = [each for (each,) in tx.all(Q.flushes_held_by, node=node_id) if each not in keep]
+    for session_id in strays:
+        tx.run(Q.free_flush, session=session_id, now=tx.now)
+    return len(strays)
 
 
 # --- looking and acting by hand --------------------------------------------------------------------------

@@ -74,6 +74,10 @@ UPDATE flush_turnstile SET token = token + 1 WHERE one = 1 RETURNING token;
 -- Claims of nodes that are gone.
 SELECT f.session, f.interruptions FROM flushes f WHERE f.state = 'running' AND {its_node_is_gone};
 
+-- name: flushes_held_by
+-- Claims of this node.
+SELECT session FROM flushes WHERE state = 'running' AND node = :node;
+
 -- name: free_flush
 -- Its node is gone, or gave it back. That was no attempt: the model is not to blame.
 UPDATE flushes SET state = 'pending', node = NULL, attempts = attempts - 1, interruptions = interruptions + 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from ....domain.flushes import Flush, FlushInput, FlushState
@@ -36,6 +36,9 @@ class RememberingVerbs(Verbs):
 
     async def release_flush(self, claimed: Flush) -> bool:
         return await self._write(lambda tx: flush_writes.release(tx, claimed))
+
+    async def release_flushes(self, node_id: str, *, keep: Collection[str]) -> int:
+        return await self._write(lambda tx: flush_writes.release_strays(tx, node_id, keep))
 
     # --- looking at flushes, and acting by hand ----------------------------------------------------------
 
