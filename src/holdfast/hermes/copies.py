@@ -75,6 +75,7 @@ def private_copy(
             raise BadInput(_words(database, error)) from error
         try:
             _make_ready(connection, database, progress)
+            target.unlink()  # it is only read from now on, and leaves nothing behind however this ends
             yield connection
         except apsw.Error as error:
             raise BadInput(_words(database, error)) from error
@@ -191,8 +192,7 @@ def _make_ready(connection: apsw.Connection, database: Path, progress: Progress)
         for column in read:
             if column.split()[0] not in columns[table]:
                 connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
-    for name in ("prepare_messages", "prepare_results"):
-        connection.execute(STATEMENTS[name])
+    connection.execute(STATEMENTS["prepare_messages"])
     progress("checking", 1, 1)
 
 

@@ -67,6 +67,8 @@ class Examination:
 
 
 def examine(visit: Visit, now: datetime) -> Examination:
+    for step in ("gather_facts", "sort_facts", "sort_answers"):
+        visit.copy.execute(STATEMENTS[step])
     sessions, lineage = visit.sessions, visit.lineage
     background, problem = background_of(visit.home.processes_file, visit.zone)
     held = [_held(each, visit) for each in background]

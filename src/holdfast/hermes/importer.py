@@ -101,6 +101,8 @@ class Importer:
         self._ours: dict[str, str] = {}
         """Sessions here, by their ids there."""
         self._conversations: dict[str, str] = {}
+        self._begun: set[str] = set()
+        """Conversations of which something has been written."""
         self._waiting: list[Part] = []
         self._size = 0
         self._done = 0
@@ -130,7 +132,9 @@ class Importer:
             writing = _Writing(self._new(line), None, 1)
             await self._write_all(writing, line, line.sessions, {})
             return
-        latest = max(known.values(), key=lambda each: (each.last_seq, each.last_row))
+        latest = max(
+            (known[name] for name in reversed(names) if name in known), key=lambda each: each.last_seq
+        )
         if latest.stand is None:
             self.taken.deleted += names
             return
@@ -139,8 +143,9 @@ class Importer:
         if not fresh and not taken_back:
             self.taken.unchanged += 1
             return
-        if latest.held or latest.gone_on or latest.stand.tip_id != latest.session_id:
-            self.taken.gone_on += [each.id for each in fresh] or names[-1:]
+        early = [each.id for each in fresh if each.id in known and each.id != latest.name]
+        if early or latest.held or latest.gone_on or latest.stand.tip_id != latest.session_id:
+            self.taken.gone_on += early or [each.id for each in fresh] or names[-1:]
             return
         record, _ = await self._store.record(self._owner, latest.conversation_id)
         tip = await self._store.session(self._owner, latest.session_id)
@@ -175,7 +180,6 @@ class Importer:
         known: Mapping[str, Imported],
     ) -> None:
         """Write sessions of a line behind what is there, in as many parts as it takes."""
-        begins = writing.stand is None
         try:
             for session in sessions:
                 before = known.get(session.id)
@@ -188,10 +192,6 @@ class Importer:
         except Conflict as error:
             self.taken.problems.append(f"{line.tip.id}: {error}")
             return
-        if begins:
-            self.taken.conversations += 1
-        else:
-            self.taken.grown += 1
 
     async def _open(
         self, writing: _Writing, session: HermesSession, before: Imported | None, line: Line
@@ -231,7 +231,6 @@ class Importer:
         self._conversations[session.id] = writing.conversation.id
         if before is None:
             await self._name(writing, session, here)
-        self.taken.sessions += 1
         self.taken.unclosed += session.never_ended
         self.taken.undone += found.undone
         if edge:
@@ -270,7 +269,6 @@ class Importer:
         for message in messages_of(self._copy, session.id, seen):
             said_at, row = message.said_at or said_at, message.row
             writing.add(message, session.id, here, said_at)
-            self.taken.messages += 1
             self.taken.mended += message.mended
             if writing.count >= PART_MESSAGES or writing.size >= PART_BYTES:
                 writing.marks.append(Mark(session.id, here, row, whole=False))
@@ -307,13 +305,28 @@ class Importer:
 
     async def _flush(self, *, strict: bool = False) -> None:
         waiting, self._waiting, self._size = self._waiting, [], 0
-        for done in await asyncio.gather(
+        outcomes = await asyncio.gather(
             *(self._store.import_part(part) for part in waiting), return_exceptions=True
-        ):
+        )
+        for part, done in zip(waiting, outcomes, strict=True):
             if isinstance(done, Conflict | BadInput) and not strict:
                 self.taken.problems.append(str(done))
             elif isinstance(done, BaseException):
                 raise done
+            else:
+                self._count(part)
+
+    def _count(self, part: Part) -> None:
+        """It is written."""
+        taken, conversation_id = self.taken, part.conversation.id
+        if part.behind is None:
+            taken.conversations += 1
+            self._begun.add(conversation_id)
+        elif conversation_id not in self._begun:
+            taken.grown += 1
+            self._begun.add(conversation_id)
+        taken.sessions += sum(isinstance(each, SessionRecord) for each in part.records)
+        taken.messages += sum(isinstance(each, MessageRecord) for each in part.records)
 
     # --- keys and memories -------------------------------------------------------------------------
 
@@ -322,9 +335,10 @@ class Importer:
         for key, route in self._routes.by_key.items():
             conversation_id = self._conversations.get(route.session_id)
             if conversation_id is None:
-                self.taken.problems.append(
-                    f"the key {key} goes to the session {route.session_id}, which is not in the database"
-                )
+                if route.session_id not in self.taken.gone_on:
+                    self.taken.problems.append(
+                        f"the key {key} goes to the session {route.session_id}, which is not in the database"
+                    )
                 continue
             try:
                 await self._give_key(key, conversation_id)

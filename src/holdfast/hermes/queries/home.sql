@@ -2,9 +2,6 @@
 -- The order in which things were said, and what is asked of every row, without its text.
 CREATE INDEX holdfast_messages ON messages (session_id, id, active, compacted, timestamp, role);
 
--- name: prepare_results
-CREATE INDEX holdfast_results ON messages (session_id, tool_call_id) WHERE tool_call_id IS NOT NULL;
-
 -- name: schema_version
 SELECT max(version) FROM schema_version;
 
@@ -63,31 +60,43 @@ SELECT count(*) FROM messages m WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE
 -- Rows whose mark of being undone is missing.
 SELECT count(*) FROM messages WHERE active IS NULL;
 
+-- name: gather_facts
+-- What the doctor compares of every message that counts, without its text: one walk over the large table.
+CREATE TEMP TABLE facts AS
+SELECT m.id, m.session_id AS session, m.role, m.tool_call_id AS answers, m.platform_message_id AS number,
+       coalesce(m.active, 1) AS active, octet_length(m.content) AS size, m.tool_calls IS NOT NULL AS calls
+FROM messages m WHERE NOT ({undone});
+
+-- name: sort_facts
+CREATE INDEX temp.facts_in_order ON facts (session, id);
+
+-- name: sort_answers
+CREATE INDEX temp.facts_by_answer ON facts (session, answers, active) WHERE answers IS NOT NULL;
+
 -- name: orphan_calls
 -- Tool calls without a result in their session.
-SELECT count(*) FROM messages m, json_each(CASE WHEN json_valid(m.tool_calls) AND json_type(m.tool_calls) = 'array'
-                                                THEN m.tool_calls ELSE '[]' END) c
-WHERE m.tool_calls IS NOT NULL AND c.type = 'object' AND NOT ({undone}) AND NOT EXISTS (
-    SELECT 1 FROM messages r WHERE r.session_id = m.session_id AND r.tool_call_id IS NOT NULL
-      AND r.tool_call_id IN (json_extract(c.value, '$.id'), json_extract(c.value, '$.call_id')));
+SELECT count(*) FROM facts f JOIN messages m ON m.id = f.id,
+    json_each(CASE WHEN json_valid(m.tool_calls) AND json_type(m.tool_calls) = 'array' THEN m.tool_calls ELSE '[]' END) c
+WHERE f.calls AND c.type = 'object' AND NOT EXISTS (
+    SELECT 1 FROM facts r WHERE r.session = f.session AND r.answers IS NOT NULL
+      AND r.answers IN (json_extract(c.value, '$.id'), json_extract(c.value, '$.call_id')));
 
 -- name: repeated_rows
 -- Rows that say again what stands right before them, answer a call for the second time, or bear a platform's number for
 -- the second time.
 SELECT count(*) FROM (
-    SELECT id FROM (
-        SELECT m.id, m.role, m.content, m.tool_calls, m.tool_call_id, lag(m.role) OVER w AS role_before,
-               lag(m.content) OVER w AS content_before, lag(m.tool_calls) OVER w AS calls_before,
-               lag(m.tool_call_id) OVER w AS answered_before
-        FROM messages m WHERE NOT ({undone}) WINDOW w AS (PARTITION BY m.session_id ORDER BY m.id))
-    WHERE role = role_before AND content IS content_before AND tool_calls IS calls_before
-      AND tool_call_id IS answered_before AND coalesce(content, tool_calls, '') <> ''
+    SELECT a.id FROM (
+        SELECT f.id, f.role, f.answers, f.size, lag(f.id) OVER w AS before, lag(f.role) OVER w AS role_before,
+               lag(f.answers) OVER w AS answers_before, lag(f.size) OVER w AS size_before
+        FROM facts f WINDOW w AS (PARTITION BY f.session ORDER BY f.id)) n
+    JOIN messages a ON a.id = n.id JOIN messages b ON b.id = n.before
+    WHERE n.role = n.role_before AND n.size IS n.size_before AND n.answers IS n.answers_before
+      AND a.content IS b.content AND a.tool_calls IS b.tool_calls AND coalesce(a.content, a.tool_calls, '') <> ''
     UNION
-    SELECT m.id FROM messages m WHERE m.tool_call_id IS NOT NULL AND m.role = 'tool' AND NOT ({undone}) AND EXISTS (
-        SELECT 1 FROM messages r WHERE r.session_id = m.session_id AND r.tool_call_id = m.tool_call_id
-          AND r.role = 'tool' AND r.id < m.id AND coalesce(r.active, 1) = coalesce(m.active, 1))
+    SELECT id FROM (SELECT f.id, row_number() OVER (PARTITION BY f.session, f.answers, f.active ORDER BY f.id) AS time
+                    FROM facts f WHERE f.answers IS NOT NULL AND f.role = 'tool')
+    WHERE time > 1
     UNION
-    SELECT id FROM (
-        SELECT m.id, row_number() OVER (PARTITION BY m.session_id, m.role, m.platform_message_id ORDER BY m.id) AS time
-        FROM messages m WHERE m.platform_message_id IS NOT NULL AND NOT ({undone}) AND coalesce(m.active, 1) <> 0)
+    SELECT id FROM (SELECT f.id, row_number() OVER (PARTITION BY f.session, f.role, f.number ORDER BY f.id) AS time
+                    FROM facts f WHERE f.number IS NOT NULL AND f.active <> 0)
     WHERE time > 1);
