@@ -230,8 +230,8 @@ class PostgresStore(
         self._check_open()
         raise BadInput(
             "a PostgreSQL store is backed up by PostgreSQL's own tools, while everything goes on: "
-            f"pg_dump --format=custom --schema={self._address.schema} --file={target} DATABASE, and "
-            "pg_restore brings it back; nothing was written"
+            f"pg_dump --format=custom --schema={self._address.schema} --file={target} "
+            f"{self.location.partition('?')[0]}, and pg_restore brings it back; nothing was written"
         )
 
     def invariants(self) -> Sequence[str]:
