@@ -42,7 +42,7 @@ async def test_every_figure_it_asks_for_is_in_metrics_and_every_metric_is_shown(
 def test_panels_have_names_places_and_a_source_that_is_asked_for() -> None:
     found = board()
     assert {each["name"] for each in found["templating"]["list"]} == {"datasource", "job", "instance"}
-    places = set()
+    places: set[tuple[int, int]] = set()
     for panel in found["panels"]:
         place = panel["gridPos"]
         assert panel["title"] and place["x"] + place["w"] <= 24

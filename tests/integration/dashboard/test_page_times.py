@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -79,7 +80,10 @@ def multiply(database: Path, session_id: str, count: int, now_us: int) -> None:
 
 @pytest.fixture
 async def large(tmp_path: Path) -> AsyncIterator[tuple[Running, str]]:
-    settings = {"reset": {"mode": "idle", "idle_minutes": 120}, "lease": {"sweep_seconds": 3600}}
+    settings: dict[str, dict[str, Any]] = {
+        "reset": {"mode": "idle", "idle_minutes": 120},
+        "lease": {"sweep_seconds": 3600},
+    }
     async with running_server(tmp_path, settings=settings) as server:
         first = (await server.say("how does a holdfast hold?", X_Holdfast_Session_Key="cli:ada"))["holdfast"]
         session_id = first["session_id"]

@@ -41,7 +41,7 @@ class Teller:
 
 async def say(site: Site, text: str, key: str = "cli:ada") -> dict[str, Any]:
     """A turn from elsewhere; returns where it is."""
-    answer = await site.server.say(text, **{KEY: key})
+    answer = await site.server.say(text, x_holdfast_session_key=key)
     where: dict[str, Any] = answer["holdfast"]
     return where
 
@@ -398,7 +398,7 @@ async def test_hostile_strings_are_shown_and_do_nothing(start_site: StartSite) -
     )
     text = HOSTILE[0] + HOSTILE[60] + HOSTILE[120]
     call = {"id": text, "type": "function", "function": {"name": text, "arguments": text}}
-    odd = [
+    odd: list[dict[str, Any]] = [
         {"role": "assistant", "content": text, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": text, "content": text},
         {"role": "tool", "tool_call_id": "alone", "content": text},
@@ -409,7 +409,7 @@ async def test_hostile_strings_are_shown_and_do_nothing(start_site: StartSite) -
     )
     for number in range(0, len(HOSTILE), 8):  # as keys, sources, titles, notices, memories
         name = HOSTILE[number][:250].replace("\x01", "")
-        said = (await server.say(name, **{KEY: name.encode().decode("latin-1")}))["holdfast"]
+        said = (await server.say(name, x_holdfast_session_key=name.encode().decode("latin-1")))["holdfast"]
         await store.set_title("default", said["conversation_id"], name)
         await store.add_notice("default", said["conversation_id"], "reset", name)
         await store.remember("default", said["conversation_id"], name)

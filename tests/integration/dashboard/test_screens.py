@@ -78,7 +78,7 @@ async def furnished(site: Site) -> str:
         "cli:ada": [f"The low water of day {number} was at 0{number}:12." for number in range(1, 6)],
     }.items():
         for text in texts:
-            where = (await server.say(text, **{KEY: key}))["holdfast"]
+            where = (await server.say(text, x_holdfast_session_key=key))["holdfast"]
     compacted = await server.client.post(f"/api/sessions/{where['session_id']}/compact")
     assert compacted.status_code == 200, compacted.text
     tools = [{"type": "function", "function": {"name": "tide_table"}}]
@@ -86,9 +86,9 @@ async def furnished(site: Site) -> str:
     assert (await server.client.post(CHAT, json=asked, headers={KEY: "cli:ada"})).status_code == 200
     told = {"messages": [{"role": "tool", "tool_call_id": "call_1", "content": "05:12 17:40; 05:58 18:21"}]}
     where = (await server.client.post(CHAT, json=told, headers={KEY: "cli:ada"})).json()["holdfast"]
-    session = where["session_id"]
+    session: str = where["session_id"]
     await server.client.post(f"/api/sessions/{session}/fork", json={"key": "cli:ada-winter"})
-    await server.say("Please write me a script for that.", **{KEY: "cli:ada"})
+    await server.say("Please write me a script for that.", x_holdfast_session_key="cli:ada")
     broken = {"messages": [{"role": "user", "content": "This one is broken."}]}
     await server.client.post(CHAT, json=broken, headers={KEY: "cron:nightly-report"})
     asked = {"messages": [{"role": "user", "content": "Tell me a story while I wait."}], "stream": True}
