@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import policies_of
 from holdfast.domain.resets import ResetMode
 from holdfast.errors import BadSetting
+from holdfast.rules import policies_of
 from holdfast.settings import Settings, load
 
 FILE = """

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import Holdfast, dating_of
+from holdfast.app import Holdfast
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.resets import NEVER, ResetPolicies, Verdict
 from holdfast.errors import StoreClosed
+from holdfast.rules import dating_of
 from holdfast.runtime.reaper import Reaper
 from holdfast.runtime.resetter import AGAIN_SECONDS, BATCH, DATED_AT_ONCE, Dating, Resetter
 from holdfast.runtime.sweeper import Sweeper

@@ -33,7 +33,7 @@ async def doctor(
       holdfast doctor
       holdfast doctor --repair
     """
-    from ...app import processes_directory
+    from ...rules import processes_directory
     from ...runtime.doctor import Doctor
     from ...runtime.process_reader import ProcessReader
     from ...runtime.reaper import Reaper

@@ -67,7 +67,7 @@ async def _reset(opened: Opened) -> Reset:
 
 async def _prune(store: Store, invocation: Invocation) -> Pruned:
     """Drop, pass by pass, all that was kept long enough."""
-    from ...app import retention_of
+    from ...rules import retention_of
     from ...runtime.pruner import Pruner
     from ...store.base import Pruned
     from .progress import busy

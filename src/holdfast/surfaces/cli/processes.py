@@ -80,14 +80,14 @@ async def ps(
 
 
 def _reader(invocation: Invocation, store: Store) -> ProcessReader:
-    from ...app import processes_directory
+    from ...rules import processes_directory
     from ...runtime.process_reader import ProcessReader
 
     return ProcessReader(store, processes_directory(invocation.settings))
 
 
 def _active(invocation: Invocation, process: Process, now: datetime) -> bool:
-    from ...app import process_limits_of
+    from ...rules import process_limits_of
     from ...domain.processes import is_active
 
     return is_active(process, now, process_limits_of(invocation.settings))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.app import command_environment
 from holdfast.domain.nodes import NodeKind
 from holdfast.errors import BadSetting
+from holdfast.rules import command_environment
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.runtime.tools.choose import toolbox_of
 from holdfast.settings import load
