@@ -87,8 +87,8 @@ def _reader(invocation: Invocation, store: Store) -> ProcessReader:
 
 
 def _active(invocation: Invocation, process: Process, now: datetime) -> bool:
-    from ...rules import process_limits_of
     from ...domain.processes import is_active
+    from ...rules import process_limits_of
 
     return is_active(process, now, process_limits_of(invocation.settings))
 
