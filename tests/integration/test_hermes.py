@@ -16,6 +16,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from holdfast.domain.sessions import Session
+from holdfast.errors import BadInput
 from holdfast.hermes.doctor import Examination, examine
 from holdfast.hermes.importer import Importer, Taken
 from holdfast.hermes.visiting import visit
@@ -24,7 +25,7 @@ from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
 from holdfast.surfaces import objects
 from tests.contract.steps import new_node, say
-from tests.hermes.homes import KEY, VERSIONS, in_memory, print_of, write
+from tests.hermes.homes import KEY, VERSIONS, in_memory, print_of, start, write
 
 pytestmark = pytest.mark.slow
 
@@ -317,3 +318,58 @@ async def test_rows_whose_mark_is_missing_count_as_said(store: Store, there: Pat
     await take(store, there)
     assert await texts(store, "third") == ["where?", "In cold seas."]
     assert await context(store, await named(store, "third")) == ["where?", "In cold seas."]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_home_is_imported_while_hermes_writes_to_it(
+    store: Store, tmp_path: Path, version: str
+) -> None:
+    there = tmp_path / "hermes"
+    writer = start(version, "living", there)
+    assert writer.stdout is not None
+    try:
+        while int(writer.stdout.readline()) < 20:
+            pass
+        first = await take(store, there)
+        assert writer.poll() is None
+    finally:
+        said, _ = writer.communicate("")
+    written: int = json.loads(said.splitlines()[-1])["written"]
+    assert 20 <= first.messages <= written
+    rest = await take(store, there)
+    assert first.messages + rest.messages == written
+    kept = await store.messages(OWNER, (await named(store, "live")).conversation_id)
+    assert [each.content()["content"] for each in kept.items] == [f"message {n + 1}" for n in range(written)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        pytest.param("sessions.json", "sessions.json is damaged or half-written", id="half-written JSON"),
+        pytest.param("DROP TABLE messages", "has no table messages", id="no messages"),
+        pytest.param(
+            "ALTER TABLE messages DROP COLUMN role", "its messages lack role", id="another program's"
+        ),
+    ],
+)
+async def test_a_damaged_home_is_refused_and_nothing_of_it_is_imported(
+    store: Store, written: tuple[str, Path], tmp_path: Path, damage: str, words: str
+) -> None:
+    there = tmp_path / "hermes"
+    shutil.copytree(written[1], there)
+    if damage == "sessions.json":
+        file = there / "sessions" / damage
+        file.write_bytes(file.read_bytes()[:40])
+    else:
+        connection = apsw.Connection(str(there / "state.db"))
+        for (trigger,) in connection.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'trigger'"
+        ).fetchall():
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute(damage)
+        connection.close()
+    before = print_of(there)
+    with pytest.raises(BadInput, match=f"{words}.*Nothing was imported"):
+        await take(store, there)
+    assert print_of(there) == before
+    assert (await store.statistics(None)).conversations == 0
