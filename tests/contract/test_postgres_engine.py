@@ -550,6 +550,46 @@ async def test_a_forked_child_is_told_to_open_its_own(opening: Opening) -> None:
     await say(store, node)
 
 
+async def test_closing_does_not_wait_for_a_server_that_stands_still(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.store.postgres.writer.STOP_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.store.postgres.readers.STOP_SECONDS", 0.3)
+    store = await opening()
+    node = await new_node(store)
+    begun = await begin(store, node, "kelp")
+    await store.nodes()
+    stopped = [writing(store).backend, *(wire.backend for wire in store._readers._opened)]
+    for backend in stopped:
+        os.kill(backend, signal.SIGSTOP)
+    try:
+        asked = [
+            asyncio.create_task(store.append(begun.lease, [to_message("tide", "assistant")])),
+            *(asyncio.create_task(store.nodes()) for _ in range(4)),
+        ]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(10):
+            await asyncio.to_thread(asyncio.run, store.close())
+    finally:
+        for backend in stopped:
+            os.kill(backend, signal.SIGCONT)
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_message_with_more_words_than_the_index_can_hold_is_found_all_the_same(
+    opening: Opening,
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+    await begin(store, node, " ".join(f"word{number}" for number in range(60_000)), "kelp")
+    for repaired in (False, True):
+        for words, found in (("word59999", [1]), ('"word1 word2"', [1]), ("kelp", [2]), ("kelp word1", [])):
+            hits = await store.search(OWNER, words)
+            assert [hit.message.seq for hit in hits] == found, (words, repaired)
+        await store.repair()
+    assert await store.search("bob", "word1") == []
+
+
 async def test_rows_that_must_not_change_do_not(opening: Opening, by_hand: psycopg.Connection) -> None:
     store = await opening()
     node = await new_node(store)

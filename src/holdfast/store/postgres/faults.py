@@ -39,8 +39,9 @@ def state_of(error: BaseException) -> str:
 
 def cannot_connect(error: BaseException) -> bool:
     """Did it fail before there was a connection, or because there is none to be had now?"""
+    state = state_of(error)
     return isinstance(error, psycopg.OperationalError) and (
-        not error.sqlstate or error.sqlstate in ("53300", "57P03")
+        not state or state in ("53300", "57P01", "57P02", "57P03") or state.startswith("08")
     )
 
 

@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 0.5
+STOP_SECONDS = 2.0
+"""How long closing waits for reads that are under way."""
 
 
 class Readers:
@@ -45,6 +47,7 @@ class Readers:
         self._guard = threading.Lock()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-reader")
         self._closed = False
+        self._busy = 0
 
     async def run(self, work: Callable[[Changes], T]) -> T:
         """Run `work` on one of the connections, inside one snapshot."""
@@ -53,6 +56,15 @@ class Readers:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._work, work)
 
     def _work(self, work: Callable[[Changes], T]) -> T:
+        with self._guard:
+            self._busy += 1
+        try:
+            return self._patiently(work)
+        finally:
+            with self._guard:
+                self._busy -= 1
+
+    def _patiently(self, work: Callable[[Changes], T]) -> T:
         until = time.monotonic() + self._patience
         pause = PAUSE_SECONDS
         while True:
@@ -93,7 +105,14 @@ class Readers:
         return wire
 
     def close(self) -> None:
+        """Reads are short; those that a silent server keeps waiting are cut short."""
         self._closed = True
+        self._pool.shutdown(wait=False)
+        until = time.monotonic() + STOP_SECONDS
+        while self._busy and time.monotonic() < until:
+            time.sleep(0.005)
+        for wire in self._opened:
+            wire.cut()
         self._pool.shutdown(wait=True)
         for wire in self._opened:
             wire.close()

@@ -20,6 +20,7 @@ from psycopg.abc import Transformer as Loader
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
+from .deadlines import cut
 from .statements import COMMIT, ROLLBACK, Statement, Values
 
 Asked = tuple[Statement, Values]
@@ -150,6 +151,11 @@ class Wire:
             raise Lost(f"it has not answered for {self._answer_seconds:.0f} seconds")
         if any(event != select.POLLOUT for _, event in ready):
             self._pg.consume_input()
+
+    def cut(self) -> None:
+        """From any thread: whoever waits for an answer gets `Lost` instead."""
+        if not self.lost:
+            cut(self.connection.fileno())
 
     def close(self) -> None:
         self._pg.finish()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -47,6 +48,8 @@ GROUP_LOCK_SECONDS = 0.3
 """How long a group waits for a lock before its members are run alone."""
 LOCK_SECONDS = 0.1
 """How long one alone waits for a lock before it lets others go first and stands in line again."""
+STOP_SECONDS = 5.0
+"""How long closing waits for a server that does not answer."""
 MOST_TRIES = 5
 PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
@@ -108,6 +111,7 @@ class Writer:
         self._queue: deque[Job] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        self._stop_by = math.inf
         self._news = False
         """Was anything committed that somebody may want to hear of?"""
         self._failure: HoldfastError | None = None
@@ -142,12 +146,16 @@ class Writer:
                 self._wake.notify()
 
     def stop(self) -> None:
-        """Finish what was accepted, then close the connection."""
+        """Finish what was accepted, as far as the server answers, then close the connection."""
         with self._wake:
             self._stopping = True
+            self._stop_by = time.monotonic() + STOP_SECONDS
             self._wake.notify()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.join(STOP_SECONDS)
+        while self._thread.is_alive():
+            if self._wire is not None:
+                self._wire.cut()
+            self._thread.join(STOP_SECONDS)
 
     @property
     def failure(self) -> HoldfastError | None:
@@ -190,7 +198,7 @@ class Writer:
     def _alone(self, job: Job, error: BaseException | None) -> BaseException | None:
         """Run one job, again and again while only others were in its way, or nobody can be reached, and
         there is time. `error`: how it went so far, for whoever has no time left."""
-        until = job.since + self._patience
+        until = min(job.since + self._patience, self._stop_by)
         tries, pause, strict, job.later = 0, PAUSE_SECONDS, False, False
         while True:
             if self._failure is not None:
@@ -334,7 +342,7 @@ class Writer:
         """The connection was lost in a COMMIT. None: it was committed; an error: it was not."""
         until = time.monotonic() + self._patience
         pause = PAUSE_SECONDS
-        while time.monotonic() < until:
+        while time.monotonic() < min(until, self._stop_by):
             try:
                 wire = self._wire = self._connected()
                 wire.ask(statement(Q.end_backend), pid=backend)
