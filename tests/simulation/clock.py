@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -54,6 +55,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     _ready: Any
     _scheduled: list[Any]
     _timer_cancelled_count: int
+    _run_once: Callable[[], None]
+    _asyncgen_firstiter_hook: Any
+    _asyncgen_finalizer_hook: Any
 
     def __init__(self, clock: Clock, latency: Callable[[], float]) -> None:
         super().__init__()
@@ -100,6 +104,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timers[0]._when if timers else None
 
     def step(self) -> None:
-        """Everything that is ready now, once."""
-        self.call_soon(self.stop)
-        self.run_forever()
+        """Everything that is ready now, once: the inside of `run_forever`."""
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
+        asyncio._set_running_loop(self)
+        try:
+            self._run_once()
+        finally:
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)

@@ -52,9 +52,8 @@ def flushed_set_in_memory(put: Put) -> None:
         def forget(tx: Transaction) -> None:
             assert isinstance(tx, SQLiteTransaction)
             tx.connection.execute("DELETE FROM memories")
-            tx.connection.execute(
-                "UPDATE flushes SET state = 'pending', next_attempt_at = 0 WHERE state = 'done'"
-            )
+            again = "state = 'pending', next_attempt_at = 0, settled_at = NULL"
+            tx.connection.execute(f"UPDATE flushes SET {again} WHERE state = 'done'")
 
         task = asyncio.get_running_loop().create_task(store._write(forget))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -98,7 +97,7 @@ def reset_in_mid_turn(put: Put) -> None:
 
 def processes_block_for_ever(put: Put) -> None:
     """Whatever a session has started holds its reset up for as long as it runs."""
-    hold = resetting.hold_of
+    hold = processes.hold_of
 
     def holds(process: processes.Process, *given: Any) -> Blocker:
         return Blocker(hold(process, *given).reason, not process.ended)

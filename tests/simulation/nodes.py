@@ -145,6 +145,11 @@ class Program:
         """Is it a server that looks after the others right now?"""
         return self.kind is NodeKind.SERVER and self.state is State.UP and not self.stopped
 
+    @property
+    def beats(self) -> bool:
+        """Did its last beat reach the store?"""
+        return self.holdfast is not None and self.holdfast.keeper.beating
+
     # --- life -----------------------------------------------------------------------------------------
 
     def start(self) -> None:

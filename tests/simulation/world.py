@@ -17,7 +17,8 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -30,8 +31,9 @@ from holdfast.domain.conversations import Address
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.models.base import Chunk, ModelRequest, Purpose
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime import supervisor
+from holdfast.runtime import supervisor, turn_runner
 from holdfast.settings import load
+from holdfast.store.sqlite import watch
 from holdfast.store.sqlite.engine import SQLiteStore
 
 from .checks import Ledger, Violation, Watcher
@@ -59,7 +61,8 @@ class Plan:
     heartbeat_seconds: float = 15.0
     stale_seconds: float = 90.0
     sweep_seconds: float = 1.0
-    tick_seconds: float = 0.5
+    tick_seconds: float = 2.0
+    poll_seconds: float = 0.1
     idle: timedelta = timedelta(minutes=2)
     at_hour: int = 4
     quiet: timedelta = timedelta(minutes=1)
@@ -88,7 +91,7 @@ class Plan:
 
 STORM = Plan(
     "storm", 120, clients=6, think_seconds=2.5, start=EPOCH - timedelta(hours=6, minutes=10),
-    heartbeat_seconds=3, stale_seconds=12,
+    heartbeat_seconds=3, stale_seconds=12, longest_silence=40,
     kill=30, leave=60, stop=15, longest_stop=30, sleep=60, freeze=90, jump=70, full=60, break_=120,
     reboot=200, spawn=30,
     busy_chance=0.02,
@@ -97,7 +100,7 @@ STORM = Plan(
 
 SEASON = Plan(
     "season", 14 * 86_400.0, servers=1, scripts=1, clients=3, conversations=3, think_seconds=4 * 3600,
-    heartbeat_seconds=1800, stale_seconds=5400, sweep_seconds=1800, tick_seconds=1800,
+    heartbeat_seconds=1800, stale_seconds=5400, sweep_seconds=1800, tick_seconds=1800, poll_seconds=2,
     idle=timedelta(hours=20), quiet=timedelta(minutes=30), timezone="Europe/Berlin",
     max_block=timedelta(hours=2), start=EPOCH + timedelta(days=20),
     kill=86_400 * 1.5, leave=86_400 * 2, stop=86_400 * 2, longest_stop=4 * 3600, sleep=86_400 / 2,
@@ -170,6 +173,7 @@ class World:
         self.outside.set_exception_handler(self.on_loop_error)
         self.servers = [Program(self, f"server{number}") for number in range(plan.servers)]
         self.scripts = [Script(self, f"script{number}") for number in range(plan.scripts)]
+        self._programs = (*self.servers, *self.scripts)
         self.clients = [
             Client(self, f"client{number}", f"chat:{number % plan.conversations}")
             for number in range(plan.clients)
@@ -215,7 +219,7 @@ class World:
         return self
 
     def _live(self) -> None:
-        for program in (*self.servers, *self.scripts):
+        for program in self._programs:
             program.start()
         for client in self.clients:
             self.outside.create_task(client.talk())
@@ -233,30 +237,36 @@ class World:
 
     def _until(self, end: float) -> None:
         while True:
-            ready, next_at = [], end
-            for program in (None, *self.servers, *self.scripts):
-                loop = self.outside if program is None else program.loop
-                if loop is None or (program is not None and not program.runs):
+            now, next_at = self.clock.monotonic, end
+            ready: list[Program | None] = []
+            at = self.outside.next_at()
+            if at is not None and at <= now:
+                ready.append(None)
+            elif at is not None and at < next_at:
+                next_at = at
+            for program in self._programs:
+                if program.loop is None or program.stopped:
                     continue
-                at = loop.next_at()
-                if at is not None and at <= self.clock.monotonic:
+                at = program.loop.next_at()
+                if at is not None and at <= now:
                     ready.append(program)
-                elif at is not None:
-                    next_at = min(next_at, at)
+                elif at is not None and at < next_at:
+                    next_at = at
             if not ready:
-                if next_at >= end:
-                    self._move_to(end)
-                    return
                 self._move_to(next_at)
+                if next_at >= end:
+                    return
                 continue
-            program = self.chance.choice(ready)
-            self.steps += 1
-            if program is None:
-                self.outside.step()
-            else:
-                program.step()
-            if self.trouble is not None:
-                raise self.trouble
+            self._step(self.chance.choice(ready))
+
+    def _step(self, program: Program | None) -> None:
+        self.steps += 1
+        if program is None:
+            self.outside.step()
+        else:
+            program.step()
+        if self.trouble is not None:
+            raise self.trouble
 
     def _move_to(self, monotonic: float) -> None:
         passed = monotonic - self.clock.monotonic
@@ -264,20 +274,22 @@ class World:
         self._passed(passed)
 
     def _passed(self, seconds: float) -> None:
-        for server in self.servers:
-            keeps_watch = (
-                server.watches and server.holdfast is not None and server.holdfast.keeper.beating
-                and not self.machine.disk.full
-            )  # fmt: skip
-            if not keeps_watch:
-                self._watching_since.pop(server, None)
-            else:
-                self._watching_since.setdefault(server, self.watched)
         if not self.machine.disk.full:
-            self.watched += seconds * any(server.watches for server in self.servers)
-            self.observed += seconds * any(each.runs for each in (*self.servers, *self.scripts))
+            for program in self._programs:
+                if program.runs:
+                    self.observed += seconds
+                    break
+            for server in self.servers:
+                if server.watches:
+                    self.watched += seconds
+                    break
         if self.clock.monotonic >= self._next_look:
             self._next_look = self.clock.monotonic + self.plan.sweep_seconds
+            for server in self.servers:
+                if not server.watches or not server.beats or self.machine.disk.full:
+                    self._watching_since.pop(server, None)
+                else:
+                    self._watching_since.setdefault(server, self.watched)
             self.watcher.deadlines()
 
     def watching_for(self, server: Program) -> float:
@@ -323,7 +335,7 @@ class World:
         self.calm = True
         self.machine.disk.full, self.machine.disk.busy_chance = False, 0.0
         self.machine.disk.broken.clear()
-        for program in (*self.servers, *self.scripts):
+        for program in self._programs:
             if program.stopped:
                 program.go_on()
 
@@ -338,7 +350,7 @@ class World:
             raise Violation(f"the faults have long been over, and this is still unfinished: {left}")
 
     def _end(self) -> None:
-        for program in (*self.servers, *self.scripts):
+        for program in self._programs:
             program.kill("the run is over")
         self.watcher.close()
         self.graveyard.append((self.outside, asyncio.all_tasks(self.outside)))
@@ -370,9 +382,7 @@ class World:
             await fault()
 
     def _any(self, *, running: bool = True) -> Program | None:
-        found = [
-            each for each in (*self.servers, *self.scripts) if each.loop is not None and each.runs is running
-        ]
+        found = [each for each in self._programs if each.loop is not None and each.runs is running]
         return self.chance.choice(found) if found else None
 
     async def _kill(self) -> None:
@@ -426,7 +436,7 @@ class World:
 
     async def _reboot(self) -> None:
         self.note("the machine is restarted")
-        for program in (*self.servers, *self.scripts):
+        for program in self._programs:
             program.kill("the machine is restarted")
         self.machine.restart()
 
@@ -504,15 +514,23 @@ class World:
         )
 
     @contextmanager
-    def _constants(self) -> Any:
-        """How often a server sweeps and looks at processes is no setting."""
-        before = app.SERVER_SWEEP_SECONDS, supervisor.TICK_SECONDS
-        app.SERVER_SWEEP_SECONDS = self.plan.sweep_seconds
-        supervisor.TICK_SECONDS = self.plan.tick_seconds
+    def _constants(self) -> Iterator[None]:
+        """How often a server looks after things is not all in the settings."""
+        plan = self.plan
+        constants: list[tuple[Any, str, float]] = [
+            (app, "SERVER_SWEEP_SECONDS", plan.sweep_seconds),
+            (supervisor, "TICK_SECONDS", plan.tick_seconds),
+            (watch, "POLL_SECONDS", plan.poll_seconds),
+            (turn_runner, "LOOK_SECONDS", 10 * plan.poll_seconds),
+        ]
+        before = [(module, name, getattr(module, name)) for module, name, _ in constants]
+        for module, name, value in constants:
+            setattr(module, name, value)
         try:
             yield
         finally:
-            app.SERVER_SWEEP_SECONDS, supervisor.TICK_SECONDS = before
+            for module, name, value in before:
+                setattr(module, name, value)
 
 
 @cache
@@ -529,7 +547,7 @@ def _template() -> Path:
 
 
 @contextmanager
-def _quiet() -> Any:
+def _quiet() -> Iterator[None]:
     """Thousands of deaths are nothing to tell anybody about."""
     logger = logging.getLogger("holdfast")
     before, collecting = logger.level, gc.isenabled()
@@ -548,10 +566,12 @@ def _bury(graveyard: list[Any]) -> None:
     hook = sys.unraisablehook
     sys.unraisablehook = lambda unraisable: None
     try:
-        for _, tasks, *_rest in graveyard:
-            for task in tasks:
-                task._log_destroy_pending = False
-        graveyard.clear()
-        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of coroutines that died before their first step
+            for _, tasks, *_rest in graveyard:
+                for task in tasks:
+                    task._log_destroy_pending = False
+            graveyard.clear()
+            gc.collect()
     finally:
         sys.unraisablehook = hook
