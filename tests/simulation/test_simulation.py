@@ -1,0 +1,139 @@
+"""The real runtime on real SQL, in virtual time, with everything going wrong that can: every promise holds.
+
+HOLDFAST_TEST_SOAK=1      the long version (`make soak`)
+HOLDFAST_TEST_SEED=n      one seed only: to replay a failure, which names its seed
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from . import mutants
+from .checks import Violation
+from .world import SEASON, STORM, Plan, World
+
+SOAK = os.environ.get("HOLDFAST_TEST_SOAK") == "1"
+SEED = os.environ.get("HOLDFAST_TEST_SEED")
+WEEK = replace(SEASON, seconds=5 * 86_400.0)
+
+Tell = Callable[[str], None]
+
+
+class Tally:
+    """What runs have come to, in one line."""
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.seconds = 0.0
+        self.steps = 0
+        self.messages = 0
+        self.seen: Counter[str] = Counter()
+
+    def add(self, world: World) -> None:
+        self.seeds += 1
+        self.seconds += world.seconds
+        self.steps += world.watcher.commits
+        self.messages += len(world.ledger.begun)
+        self.seen += world.watcher.seen
+
+    def __str__(self) -> str:
+        days = self.seconds / 86_400
+        time = f"{days / 365.25:.1f} simulated years" if days > 400 else f"{days:.1f} simulated days"
+        return (
+            f"simulation: {self.seeds} seeds, {time}, {self.steps:,} steps, 0 violations "
+            f"({self.messages:,} messages acknowledged, {self.seen['node.reaped']:,} nodes reaped, "
+            f"{self.seen['session.reset']:,} resets, {self.seen['compaction.completed']:,} compactions, "
+            f"{self.seen['flush.done']:,} flushes)"
+        )
+
+
+def run_all(plans: Sequence[tuple[Plan, Sequence[int]]]) -> Tally:
+    tally = Tally()
+    for plan, seeds in plans:
+        for seed in [int(SEED)] if SEED else seeds:
+            print(f"{plan.name}, seed {seed}: replay with HOLDFAST_TEST_SEED={seed}")
+            tally.add(World(seed, plan).run())
+    return tally
+
+
+def test_whatever_goes_wrong_every_promise_holds(figures: Tell) -> None:
+    tally = run_all([(STORM, range(4)), (WEEK, range(1))])
+    figures(str(tally))
+    if not SEED:
+        never = [each for each in HAPPENS if not tally.seen[each]]
+        assert never == [], "a run in which this does not happen says nothing about it"
+
+
+HAPPENS = (
+    "turn.completed",
+    "turn.interrupted",
+    "turn.failed",
+    "turn.taken_up",
+    "node.left",
+    "node.reaped",
+    "node.reaped alive",
+    "session.reset",
+    "session.reset_deferred",
+    "compaction.completed",
+    "flush.done",
+    "flush.failed",
+    "process.started",
+    "process.adopted",
+    "process.stopping",
+)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not SOAK, reason="only with HOLDFAST_TEST_SOAK=1")
+def test_whatever_goes_wrong_for_years_every_promise_holds(figures: Tell) -> None:
+    first = random.SystemRandom().randrange(1_000_000)
+    tally = run_all([(STORM, range(first, first + 300)), (SEASON, range(first, first + 60))])
+    figures(str(tally))
+
+
+def test_a_seed_replays_exactly_also_in_another_process() -> None:
+    brief = replace(STORM, seconds=40)
+    here = [World(7, brief).run().digest for _ in range(2)]
+    assert here[0] == here[1]
+    assert World(8, brief).run().digest != here[0]
+    program = (
+        "from dataclasses import replace\n"
+        "from tests.simulation.world import STORM, World\n"
+        "print(World(7, replace(STORM, seconds=40)).run().digest)\n"
+    )
+    there = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": "."},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=True,
+    )
+    assert there.stdout.split() == here[0].split()
+
+
+LASTING = {mutants.processes_block_for_ever}
+"""What takes longer than a storm to show."""
+
+
+@pytest.mark.parametrize("mutant", mutants.ALL, ids=lambda mutant: mutant.__name__)
+def test_a_mistake_put_in_on_purpose_is_seen(mutant: Callable[[mutants.Put], None]) -> None:
+    seen = []
+    with mutants.broken_by(mutant):
+        for seed in range(12):
+            try:
+                World(seed, WEEK if mutant in LASTING else STORM).run()
+            except Violation as violation:
+                seen.append(violation)
+                break
+    assert seen, "no seed has seen it: the simulation proves nothing about this"
