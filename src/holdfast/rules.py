@@ -39,6 +39,7 @@ def retention_of(settings: Settings) -> Retention:
         drafts=DRAFTS_KEPT,
         events=timedelta(days=kept.events_days),
         requests=timedelta(days=kept.requests_days),
+        conversations=timedelta(days=kept.conversations_days) if kept.conversations_days else None,
     )
 
 

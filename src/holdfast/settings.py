@@ -213,6 +213,9 @@ class LeaseSettings:
 class RetentionSettings:
     events_days: float = _setting(30.0, "how long events are kept", above=0)
     requests_days: float = _setting(30.0, "how long a retried request is recognised", above=0)
+    conversations_days: float = _setting(
+        0.0, "how long a conversation is kept after somebody last spoke in it; 0: for ever", at_least=0
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,15 @@
 """What is only kept for a while, and that nothing else is ever dropped by age."""
 
+from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
+from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated
-from holdfast.store.base import Pruned, Retention, Store
+from holdfast.errors import NotFound
+from holdfast.store.base import Pruned, Retention, SessionFilter, Store
 from tests.contract.steps import OWNER, Clock, all_events, begin, draft, everything, request, say, to_message
 
 KEEP = Retention(drafts=timedelta(hours=24), events=timedelta(days=30), requests=timedelta(days=30))
@@ -114,3 +119,43 @@ async def test_a_pass_drops_at_most_as_many_as_it_may_the_oldest_first(
     newest = await store.begin_turn(request(node, request_key=RequestKey("/r", "k4", b"h")))
     assert isinstance(oldest, TurnBegun)
     assert isinstance(newest, TurnRepeated)
+
+
+AND_CONVERSATIONS = replace(KEEP, conversations=timedelta(days=60))
+
+
+async def test_conversations_go_by_when_somebody_last_spoke_and_only_if_that_was_asked_for(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    silent = await a_turn(store, node, key="silent")
+    spoken = await a_turn(store, node, key="spoken")
+    clock.move(hours=24 * 59)
+    await a_turn(store, node, key="spoken")
+    clock.move(hours=24 * 2)
+    assert (await store.prune(KEEP)).conversations == 0
+    pruned = await store.prune(AND_CONVERSATIONS)
+    assert (pruned.conversations, pruned.spared) == (1, 0)
+    with pytest.raises(NotFound):
+        await store.resolve(OWNER, Address(key="silent"))
+    assert await store.search(OWNER, "tide", conversation_id=spoken.session.conversation_id)
+    kept = await store.messages(OWNER, spoken.session.conversation_id)
+    assert len(kept.items) == 4, "as long as somebody speaks, all of it stays, however old"
+    assert {found.message.conversation_id for found in await store.search(OWNER, "tide")} == {
+        spoken.session.conversation_id
+    }
+    assert silent.session.conversation_id not in {
+        session.conversation_id for session in (await store.sessions(SessionFilter(OWNER))).items
+    }
+
+
+async def test_what_still_goes_on_keeps_a_conversation_and_is_counted(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    await begin(store, node, key="running")
+    await store.open_session(OWNER, Address(key="attached"), node.id, attached=True)
+    ended = await store.open_session(OWNER, Address(key="ended"), node.id)
+    await store.end_session(OWNER, ended.id, "closed")
+    clock.move(hours=24 * 61)
+    pruned = await store.prune(AND_CONVERSATIONS)
+    assert (pruned.conversations, pruned.spared) == (1, 2)
+    assert (await store.prune(AND_CONVERSATIONS)).spared == 2

@@ -1,7 +1,8 @@
-"""Drops what has been kept long enough: checkpoints of ended turns, events, request keys, nodes long gone.
+"""Drops what has been kept long enough: checkpoints of ended turns, events, request keys, nodes long gone;
+whole conversations only if the settings say so.
 
 Bounded per pass, the oldest first, and only now and then: a sweep with nothing to drop costs nothing.
-Messages, sessions and turns are never dropped by age here.
+Messages, sessions and turns never go by themselves.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ class Pruner:
                 "dropped %d drafts, %d events, %d request keys, %d nodes that are gone",
                 done.drafts, done.events, done.requests, done.nodes,
             )  # fmt: skip
+        if done.conversations:
+            log.info(
+                "deleted %d conversations that were kept long enough; %d as old stay, because something goes "
+                "on in them",
+                done.conversations,
+                done.spared,
+            )
         else:
             self._next = self._monotonic() + PAUSE_SECONDS
         return done

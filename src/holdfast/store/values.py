@@ -75,6 +75,8 @@ class Retention:
     drafts: timedelta
     events: timedelta
     requests: timedelta
+    conversations: timedelta | None = None
+    """Since somebody last spoke in them; None: for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,13 @@ class Pruned:
     events: int = 0
     requests: int = 0
     nodes: int = 0
+    conversations: int = 0
+    spared: int = 0
+    """Conversations old enough, kept because something still goes on in them."""
 
     @property
     def anything(self) -> bool:
-        return bool(self.drafts or self.events or self.requests or self.nodes)
+        return bool(self.drafts or self.events or self.requests or self.nodes or self.conversations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,13 +100,14 @@ UNASKED = frozenset(
 # one of them change nothing after all, everything is rolled back and done again, asking each time.
 EXPECTED = frozenset({Q.take_lease})
 
-# They go over whole tables, or need an index that is no good for anything else.
+# They go over whole tables, and may take their time.
 WHOLE = frozenset(
     {
         *INVARIANTS,
         Q.messages_unknown_to_search,
-        Q.indexed_messages,
+        Q.empty_index,
         Q.index_anew,
+        Q.unindexed_total,
         Q.session_totals,
         Q.session_end_reasons,
         Q.session_sources,
@@ -114,6 +115,8 @@ WHOLE = frozenset(
         Q.conversation_total,
     }
 )
+
+WHOLE_SECONDS = 600
 
 LARGEST_BATCH = 200
 
@@ -129,6 +132,7 @@ _MESSAGE_ARRAYS = (
 _INSERT_MESSAGE = named(Q.insert_message)
 _INSERT_MESSAGES = named(Q.insert_messages)
 _PLAN_FREELY = asked(named(Q.plan_freely), {})
+_TAKE_TIME = asked(named(Q.take_time), {"seconds": f"{WHOLE_SECONDS}s"})
 _INSERT_EVENTS = named(Q.insert_events)
 _EVENT_LOCK = named(Q.event_lock)
 
@@ -255,8 +259,11 @@ class PostgresTransaction(Transaction):
         changes = self._changes
         locks = self._locks(name, values) if self._writes else []
         if name in WHOLE:
+            changes.waiting += [_PLAN_FREELY, _TAKE_TIME]
+        elif name == Q.indexed_messages:  # its index is no good for anything else
             changes.waiting.append(_PLAN_FREELY)
-        *taken, answer = changes.carry_out(*(lock for _, lock in locks), wanted)
+        with changes.wire.answering_within(WHOLE_SECONDS if name in WHOLE else None):
+            *taken, answer = changes.carry_out(*(lock for _, lock in locks), wanted)
         # Of what is not there yet nothing was locked.
         changes.locked.update(key for (key, _), lock in zip(locks, taken, strict=True) if lock.count)
         if wanted[0].changes and answer.count:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -70,6 +71,16 @@ class Wire:
     @property
     def in_transaction(self) -> bool:
         return self._pg.transaction_status not in (pq.TransactionStatus.IDLE, pq.TransactionStatus.UNKNOWN)
+
+    @contextmanager
+    def answering_within(self, seconds: float | None) -> Iterator[None]:
+        """Other patience than usual for what is asked inside."""
+        usual = self._answer_seconds
+        self._answer_seconds = usual if seconds is None else seconds
+        try:
+            yield
+        finally:
+            self._answer_seconds = usual
 
     def ask(self, statement: Statement, **values: Any) -> list[tuple[Any, ...]]:
         return self.exchange([(statement, statement.encode(values))])[-1].rows()

@@ -8,13 +8,12 @@ transaction of its own: rows fail alone. None of it touches last_activity_at.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 from ...domain.events import EventType
 from ...domain.nodes import Node
 from ...domain.turns import TurnStatus
 from ...errors import NodeReaped
-from ..base import Held, Leftovers, Pruned, Retention
+from ..base import Held, Leftovers
 from .places import session_of
 from .session_writes import end_left_behind, free_left_behind, write_end
 from .settling import settle
@@ -76,18 +75,6 @@ def leftovers(tx: Transaction, also: Sequence[str]) -> Leftovers:
 
 def settle_node(tx: Transaction, node_id: str) -> bool:
     return tx.run(Q.settle_node, id=node_id, now=tx.now) > 0
-
-
-def prune(tx: Transaction, keep: Retention, limit: int) -> Pruned:
-    def drop(statement: str, span: timedelta) -> int:
-        return tx.run(statement, before=tx.now - span // timedelta(microseconds=1), limit=limit)
-
-    return Pruned(
-        drafts=drop(Q.prune_drafts, keep.drafts),
-        events=drop(Q.prune_events, keep.events),
-        requests=drop(Q.prune_requests, keep.requests),
-        nodes=drop(Q.prune_nodes, keep.events),
-    )
 
 
 def settle_conversation(tx: Transaction, conversation_id: str) -> bool:

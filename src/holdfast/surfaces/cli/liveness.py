@@ -44,7 +44,7 @@ async def sweep(invocation: Invocation, as_json: AsJson = False) -> int:
             pruned = await _prune(opened.store, invocation)
         if as_json:
             print_json(_swept(done, reset, pruned))
-        elif not (done.anything or reset.anything or pruned.anything):
+        elif not (done.anything or reset.anything or pruned.anything or pruned.spared):
             say("Nothing was due.")
         else:
             assert opened is not None
@@ -74,11 +74,17 @@ async def _prune(store: Store, invocation: Invocation) -> Pruned:
 
     pruner, total = Pruner(store, retention_of(invocation.settings)), Pruned()
     with busy("dropping what was kept long enough"):
-        while (done := await pruner.prune_once()).anything:
+        while True:
+            done = await pruner.prune_once()
             total = Pruned(
-                total.drafts + done.drafts, total.events + done.events, total.requests + done.requests
+                total.drafts + done.drafts,
+                total.events + done.events,
+                total.requests + done.requests,
+                conversations=total.conversations + done.conversations,
+                spared=done.spared,
             )
-    return total
+            if not done.anything:
+                return total
 
 
 async def _tell(opened: Opened, done: Reaped, reset: Reset, pruned: Pruned) -> None:
@@ -101,9 +107,14 @@ async def _tell(opened: Opened, done: Reaped, reset: Reset, pruned: Pruned) -> N
     if reset.deferred:
         which = _few(reset.deferred)
         say(f"Put {count(len(reset.deferred), 'due reset')} off: {which}. `holdfast why ID` says what for.")
-    if pruned.anything:
+    if pruned.drafts or pruned.events or pruned.requests:
         dropped = (count(pruned.drafts, "draft"), count(pruned.events, "event"))
         say(f"Dropped {', '.join(dropped)} and {count(pruned.requests, 'request key')}, kept long enough.")
+    if pruned.conversations:
+        say(f"Deleted {count(pruned.conversations, 'conversation')}, kept long enough.")
+    if pruned.spared:
+        spared = count(pruned.spared, "conversation")
+        say(f"Kept {spared} as old: something still goes on there (a turn, a program, a process, a flush).")
     for trouble in [*done.troubles, *reset.troubles]:
         say(f"Could not settle {trouble}. It will be tried again.")
 
@@ -122,7 +133,13 @@ def _swept(done: Reaped, reset: Reset, pruned: Pruned) -> dict[str, object]:
         "sessions": done.sessions,
         "reset": [{"id": session_id, "reason": reason} for session_id, reason in reset.reset.items()],
         "deferred": reset.deferred,
-        "pruned": {"drafts": pruned.drafts, "events": pruned.events, "requests": pruned.requests},
+        "pruned": {
+            "drafts": pruned.drafts,
+            "events": pruned.events,
+            "requests": pruned.requests,
+            "conversations": pruned.conversations,
+            "spared": pruned.spared,
+        },
         "troubles": [*done.troubles, *reset.troubles],
     }
 

@@ -20,8 +20,9 @@ SELECT set_config('search_path', %(schema)s, false), set_config('synchronous_com
 SELECT pg_backend_pid();
 
 -- name: migration_lock
--- Until the end of the transaction: one node at a time migrates the stores of a database.
-SELECT pg_advisory_xact_lock(1751478372, 0);
+-- Until the end of the transaction: one node at a time migrates the stores of a database, and takes the time it needs.
+SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
+       pg_advisory_xact_lock(1751478372, 0);
 
 -- name: store_table
 SELECT to_regclass(current_schema() || '.store');

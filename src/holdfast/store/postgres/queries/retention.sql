@@ -7,13 +7,13 @@
 
 -- name: old_conversations
 -- Those in which nobody has spoken since then and nothing goes on, the longest silent first.
-SELECT c.id FROM sessions s JOIN conversations c ON c.tip = s.id
+SELECT c.id FROM sessions s JOIN conversations c ON c.id = s.conversation AND c.tip = s.id
 WHERE s.last_activity_at < :before AND NOT {goes_on}
 ORDER BY s.last_activity_at LIMIT :limit FOR UPDATE OF c SKIP LOCKED;
 
 -- name: old_conversations_spared
 -- How many would be old enough, but for what goes on in them.
-SELECT count(*) FROM sessions s JOIN conversations c ON c.tip = s.id
+SELECT count(*) FROM sessions s JOIN conversations c ON c.id = s.conversation AND c.tip = s.id
 WHERE s.last_activity_at < :before AND {goes_on};
 
 -- name: prune_drafts

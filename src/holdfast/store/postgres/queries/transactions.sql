@@ -33,3 +33,7 @@ RETURNING c.id, c.token, c.last_seq;
 -- For what follows in this transaction, PostgreSQL may read tables whole and join them by hashing.
 SELECT set_config('enable_seqscan', 'on', true), set_config('enable_bitmapscan', 'on', true),
        set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true);
+
+-- name: take_time
+-- What follows in this transaction goes over whole tables.
+SELECT set_config('statement_timeout', :seconds, true);

@@ -1,5 +1,21 @@
 -- Each looks at the oldest rows only, so that a pass with nothing to do costs nothing.
 
+-- fragment: goes_on
+(c.holder IS NOT NULL OR (s.ended_at IS NULL AND s.attached = 1)
+  OR EXISTS (SELECT 1 FROM processes p WHERE p.conversation = c.id AND p.ended_at IS NULL)
+  OR EXISTS (SELECT 1 FROM flushes f WHERE f.conversation = c.id AND f.state IN ('pending', 'running')))
+
+-- name: old_conversations
+-- Those in which nobody has spoken since then and nothing goes on, the longest silent first.
+SELECT c.id FROM sessions s JOIN conversations c ON c.id = s.conversation AND c.tip = s.id
+WHERE s.last_activity_at < :before AND NOT {goes_on}
+ORDER BY s.last_activity_at LIMIT :limit;
+
+-- name: old_conversations_spared
+-- How many would be old enough, but for what goes on in them.
+SELECT count(*) FROM sessions s JOIN conversations c ON c.id = s.conversation AND c.tip = s.id
+WHERE s.last_activity_at < :before AND {goes_on};
+
 -- name: prune_drafts
 -- Checkpoints of turns that have ended; a stream is rendered from the final message afterwards.
 DELETE FROM drafts WHERE no IN (

@@ -19,6 +19,7 @@ from .. import (
     places,
     process_writes,
     reads,
+    retention,
 )
 from ..transaction import Transaction
 from .base import Verbs
@@ -52,7 +53,11 @@ class LivingVerbs(Verbs):
         return await self._write(lambda tx: node_writes.settle_node(tx, node_id))
 
     async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:
-        return await self._write(lambda tx: node_writes.prune(tx, keep, limit))
+        pruned = await self._write(lambda tx: retention.prune(tx, keep, limit))
+        if pruned.conversations:
+            self._cache.clear()
+            self.start_indexing()
+        return pruned
 
     # --- processes --------------------------------------------------------------------------------------
 

@@ -1,0 +1,46 @@
+"""Dropping what has been kept long enough, a bounded number at a time, the oldest first.
+
+Conversations go by when somebody last spoke in them, never by when they began, and whole: what is still going
+on in one (a turn, a program, a process, a flush) keeps it, and is counted.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ..base import Pruned, Retention
+from .session_writes import delete_conversation
+from .transaction import Q, Transaction
+
+CONVERSATIONS_AT_ONCE = 10
+"""Each may have thousands of messages, and everybody who writes waits."""
+
+
+def prune(tx: Transaction, keep: Retention, limit: int) -> Pruned:
+    def before(span: timedelta) -> int:
+        return tx.now - span // timedelta(microseconds=1)
+
+    def drop(statement: str, span: timedelta) -> int:
+        return tx.run(statement, before=before(span), limit=limit)
+
+    conversations, spared = (0, 0)
+    if keep.conversations is not None:
+        conversations, spared = _conversations(tx, before(keep.conversations), limit)
+    return Pruned(
+        drafts=drop(Q.prune_drafts, keep.drafts),
+        events=drop(Q.prune_events, keep.events),
+        requests=drop(Q.prune_requests, keep.requests),
+        nodes=drop(Q.prune_nodes, keep.events),
+        conversations=conversations,
+        spared=spared,
+    )
+
+
+def _conversations(tx: Transaction, before: int, limit: int) -> tuple[int, int]:
+    """How many are gone now, and how many stay because something goes on in them."""
+    most = min(limit, CONVERSATIONS_AT_ONCE)
+    old = [id_ for (id_,) in tx.all(Q.old_conversations, before=before, limit=most)]
+    for conversation_id in old:
+        delete_conversation(tx, None, conversation_id)
+    (spared,) = tx.one(Q.old_conversations_spared, before=before) or (0,)
+    return len(old), spared
