@@ -10,6 +10,10 @@ from environments import Package
 HERMES = Package("hermes-agent", "0.19.0", alone=True)
 OPENAI_AGENTS = Package("openai-agents", "0.24.0")
 LANGGRAPH = Package("langgraph-checkpoint-sqlite", "3.1.2")
+OPENAI_AGENTS_POSTGRES = Package("openai-agents[sqlalchemy]", "0.24.0", and_also=("asyncpg==0.32.0",))
+LANGGRAPH_POSTGRES = Package(
+    "langgraph-checkpoint-postgres", "3.2.0", and_also=("psycopg[binary,pool]==3.3.8",)
+)
 
 WRITERS = (1, 16, 64)
 HISTORY_MESSAGES = 10_000
@@ -73,3 +77,29 @@ HISTORY = (
 RESOLVE = (Row("resolve", "resolve a stale id", "holdfast_reading", HERE, "resolve", {"lines": [2, 2000]}),)
 OPEN = (Row("open", "open a store", "holdfast_reading", HERE, "open"),)
 SWEEP = (Row("sweep", "reset what is due", "holdfast_sweeping", HERE, "sweep", {"few": 10_000}),)
+
+POSTGRES = (
+    Row(
+        "openai",
+        "openai-agents 0.24 SQLAlchemySession, asyncpg",
+        "openai_agents_postgres",
+        OPENAI_AGENTS_POSTGRES,
+        "append",
+    ),
+    Row(
+        "langgraph",
+        "langgraph PostgreSQL saver 3.2, 50 messages",
+        "langgraph_postgres",
+        LANGGRAPH_POSTGRES,
+        "append",
+    ),
+    Row("bare", "bare PostgreSQL, one commit a message", "bare_postgres", HERE, "append"),
+    Row("group", "bare PostgreSQL, group commit", "bare_postgres", HERE, "group"),
+    Row("append", "holdfast, append under a lease", "holdfast_store", HERE, "append"),
+    Row("begin", "holdfast, begin turn", "holdfast_store", HERE, "begin"),
+    Row("turn", "holdfast, begin turn + commit reply (turns/s)", "holdfast_store", HERE, "turn"),
+)
+
+# Not rows of that table: turns of several nodes together, and one store beside a much larger one.
+NODE = Row("node", "holdfast, turns of one node", "holdfast_store", HERE, "turn")
+SCALE = Row("scale", "sweeps and lists", "holdfast_postgres_scale", HERE, "scale", {"few": 10_000})

@@ -21,11 +21,13 @@ class CannotInstall(Exception):
 
 @dataclass(frozen=True)
 class Package:
-    """What a peer needs from PyPI. `alone`: without its dependencies, because what we call needs none."""
+    """What a peer needs from PyPI. `alone`: without its dependencies, because what we call needs none.
+    `and_also`: what it leaves to its users to choose."""
 
     name: str
     version: str
     alone: bool = False
+    and_also: tuple[str, ...] = ()
 
 
 def cache_directory() -> Path:
@@ -42,7 +44,8 @@ def interpreter(package: Package) -> Path:
         shutil.rmtree(home, ignore_errors=True)
         _step([sys.executable, "-m", "venv", str(home)])
         install = [str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
-        _step([*install, *(["--no-deps"] if package.alone else []), f"{package.name}=={package.version}"])
+        wanted = [f"{package.name}=={package.version}", *package.and_also]
+        _step([*install, *(["--no-deps"] if package.alone else []), *wanted])
         (home / "ready").touch()
     return home / "bin" / "python"
 

@@ -45,6 +45,11 @@ class Figures:
         )
         return Ratio(tuple(a / b for a, b in pairs)) if pairs else None
 
+    def between(self, name: str, key: str, above: int, below: int) -> Ratio | None:
+        """One row in two settings, round by round."""
+        pairs = list(zip(self._values(key, name, above), self._values(key, name, below), strict=False))
+        return Ratio(tuple(a / b for a, b in pairs)) if pairs else None
+
     def within(self, key: str, above: str, below: str | None = None) -> Ratio | None:
         """Of one row: the figure `above`, or how it compares with `below`, round by round."""
         values = self._values(key, above, 0)

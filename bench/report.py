@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from contestants import WRITERS, Row
 from figures import Figures
-from targets import Target, append_targets, history_targets, open_targets, resolve_targets, sweep_targets
+from targets import (
+    Target,
+    append_targets,
+    history_targets,
+    open_targets,
+    postgres_targets,
+    resolve_targets,
+    sweep_targets,
+)
 
 NOT_MEASURED = "–"
 SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
@@ -84,6 +92,38 @@ def print_sweep(figures: Figures, few: int, many: int) -> None:
     table(["open sessions", "nothing due, ms", "100 due, ms"], lines)
     own_troubles(figures)
     verdicts(sweep_targets(figures))
+
+
+def print_postgres(figures: Figures, rows: Sequence[Row], sessions: int) -> None:
+    heading("PostgreSQL: 1 KB messages, acknowledged after a synced commit, messages a second")
+    header = ["store", *(f"{n} writer{'s' * (n > 1)}" for n in WRITERS)]
+    header += ["p50 ms at 1", "p50 / p99 ms at 64", "of group commit at 64"]
+    lines = []
+    for row in rows:
+        p50, p99 = (figures.of(row.key, name, 64) for name in ("p50_ms", "p99_ms"))
+        ratio = figures.ratio("per_second", row.key, "group", 64)
+        lines.append(
+            [
+                named(row, figures),
+                *(number(figures.of(row.key, "per_second", writers), 0) for writers in WRITERS),
+                number(figures.of(row.key, "p50_ms", 1), 2),
+                f"{number(p50, 1)} / {number(p99, 1)}",
+                number(ratio.value if ratio else None, 2),
+            ]
+        )
+    table(header, lines)
+    turns = [number(figures.of("nodes", "per_second", nodes), 0) for nodes in (1, 2)]
+    print(f"\nTurns a second of 64 writers on one node: {turns[0]}; spread over two nodes: {turns[1]}.")
+    heading("PostgreSQL: one store beside a larger one")
+    lines = [
+        [held, *(number(figures.of("scale", f"{name}_{what}_ms"), 2) for what in ("idle", "due", "page"))]
+        for held, name in (("10,000", "few"), (f"{sessions:,}", "many"))
+    ]
+    table(["open sessions", "sweep, nothing due, ms", "sweep, 100 due, ms", "page of 20, ms"], lines)
+    for key in ("nodes", "scale"):
+        if key in figures.unmeasured:
+            print(f"\n{key}: {figures.unmeasured[key]}")
+    verdicts(postgres_targets(figures))
 
 
 def own_troubles(figures: Figures) -> None:

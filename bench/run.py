@@ -4,7 +4,7 @@ Every measurement is a process of its own on a database of its own, on a real di
 across the stores, so that noise hits all alike, and the median of the rounds is printed. Peers come from PyPI
 into environments outside the tree (environments.py); one that cannot be had is named with the reason.
 
-    python bench/run.py                          everything, about twelve minutes
+    python bench/run.py                          everything, about sixteen minutes
     python bench/run.py --quick                  one short round, about three minutes
     python bench/run.py --only history,resolve   some of the tables
     python bench/run.py --json FILE              every figure of every round as well
@@ -29,12 +29,32 @@ from typing import Any, TypeVar
 import api
 import report
 from api_report import print_api
-from contestants import APPEND, HISTORY, HISTORY_MESSAGES, OPEN, RESOLVE, SINGLE, SWEEP, WRITERS, Row
+from contestants import (
+    APPEND,
+    HISTORY,
+    HISTORY_MESSAGES,
+    OPEN,
+    POSTGRES,
+    RESOLVE,
+    SINGLE,
+    SWEEP,
+    WRITERS,
+    Row,
+)
 from figures import Figures
 from measure import fsyncs_per_second
+from postgres import PostgresBench
 from runner import Runner, Unmeasured
 
-ROWS = {"append": APPEND, "history": HISTORY, "resolve": RESOLVE, "open": OPEN, "sweep": SWEEP, "api": ()}
+ROWS = {
+    "append": APPEND,
+    "history": HISTORY,
+    "resolve": RESOLVE,
+    "open": OPEN,
+    "sweep": SWEEP,
+    "api": (),
+    "postgres": POSTGRES,
+}
 
 T = TypeVar("T")
 
@@ -109,6 +129,16 @@ class Bench:
             table.round(rotated(api.ROWS, number))
             table.help()
         print_api(table.figures)
+
+    def postgres(self) -> None:
+        table = PostgresBench(self.runner, self.effort.seconds, progress)
+        self.results["postgres"] = table.figures
+        with table.server() as server:
+            for number in range(self.effort.rounds):
+                self.calibrate()
+                table.round(server, rotated(POSTGRES, number))
+            table.scale(server, self.effort.runs, self.effort.sessions)
+        report.print_postgres(table.figures, POSTGRES, self.effort.sessions)
 
     def _read(self, figures: Figures, rows: Sequence[Row], **job: Any) -> None:
         for number in range(self.effort.rounds):

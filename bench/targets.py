@@ -107,3 +107,23 @@ def sweep_targets(figures: Figures) -> list[Target]:
             at_most=SAME,
         ),
     ]
+
+
+def postgres_targets(figures: Figures) -> list[Target]:
+    def rate(above: str, below: str) -> Ratio | None:
+        return figures.ratio("per_second", above, below, 64)
+
+    def larger(what: str) -> Ratio | None:
+        return figures.within("scale", f"many_{what}_ms", f"few_{what}_ms")
+
+    return [
+        Target(
+            "append under a lease / bare group commit, 64 writers", rate("append", "group"), 0.35, aim=0.5
+        ),
+        Target("append under a lease / openai-agents", rate("append", "openai"), 10),
+        Target("append under a lease / langgraph", rate("append", "langgraph"), 10),
+        Target("turns of two nodes / of one", figures.between("per_second", "nodes", 2, 1), 1),
+        Target("a sweep with nothing due, of very many sessions / of 10,000", larger("idle"), at_most=SAME),
+        Target("resetting 100 among very many sessions / among 10,000", larger("due"), at_most=SAME),
+        Target("a page of very many sessions / of 10,000", larger("page"), at_most=SAME),
+    ]

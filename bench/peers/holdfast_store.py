@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 import apsw
+from bare_postgres import facts as postgres_facts
 from bare_sqlite import commit_one, open_connection, open_conversations
 from measure import Job, answer, message_bodies, percentile, write_by_tasks
 
@@ -26,8 +27,12 @@ from holdfast.domain.messages import NewMessage, new_message
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnRequest
 from holdfast.platforms import identity
+from holdfast.store.base import Store
+from holdfast.store.postgres.connections import Address as Where
+from holdfast.store.postgres.connections import connect as connect_to
+from holdfast.store.postgres.engine import open_store as open_postgres
 from holdfast.store.sqlite.connections import connect
-from holdfast.store.sqlite.engine import SQLiteStore, open_store
+from holdfast.store.sqlite.engine import open_store as open_sqlite
 
 OWNER = "bench"
 ROUTE = "bench"
@@ -37,7 +42,7 @@ IN_TURN = 20
 class Bench:
     """An open store, the node that acts on it, and messages to say."""
 
-    def __init__(self, store: SQLiteStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
         self.node_id = new_id("node")
         self.bodies = [new_message(body) for body in message_bodies(500)]
@@ -45,10 +50,10 @@ class Bench:
     def body(self, writer: int, number: int) -> NewMessage:
         return self.bodies[(writer * 7 + number) % len(self.bodies)]
 
-    async def sessions(self, count: int) -> list[str]:
+    async def sessions(self, count: int, name: str = "bench") -> list[str]:
         """New conversations, each with an open session."""
         opened = [
-            self.store.open_session(OWNER, Address(key=f"bench:{number}"), self.node_id)
+            self.store.open_session(OWNER, Address(key=f"{name}:{number}"), self.node_id)
             for number in range(count)
         ]
         return [session.id for session in await asyncio.gather(*opened)]
@@ -68,10 +73,19 @@ class Bench:
         return outcome.lease
 
 
+def is_postgres(path: str) -> bool:
+    return path.startswith("postgresql://")
+
+
+async def open_store(path: str, **how: Any) -> Store:
+    """A file, or the database of a URL."""
+    return await (open_postgres(path, **how) if is_postgres(path) else open_sqlite(Path(path), **how))
+
+
 @asynccontextmanager
 async def opened(path: str) -> AsyncIterator[Bench]:
     """A store with a node on it, in use as it would be in a server."""
-    bench = Bench(await open_store(Path(path)))
+    bench = Bench(await open_store(path))
     try:
         await bench.store.join(Node(bench.node_id, NodeKind.LIBRARY, identity()))
         yield bench
@@ -120,7 +134,7 @@ async def single(job: Job) -> dict[str, Any]:
 
 async def turn(job: Job) -> dict[str, Any]:
     async with opened(job.path) as bench:
-        sessions = await bench.sessions(job.writers)
+        sessions = await bench.sessions(job.writers, job.options.get("name", "bench"))
         bench.store.start_indexing()
 
         async def one_turn(writer: int, number: int) -> None:
@@ -161,17 +175,20 @@ async def begin(job: Job) -> dict[str, Any]:
         }
 
 
-async def index_lag(store: SQLiteStore) -> dict[str, float]:
+async def index_lag(store: Store) -> dict[str, float]:
     """How far the search index is behind, and how long it takes to catch up once nobody writes."""
-    index, since = store._index(), time.perf_counter()
-    lag = left = await asyncio.to_thread(index.lag)
+    since = time.perf_counter()
+    lag = left = (await store.figures()).unindexed or 0
     while left:
-        left = await asyncio.to_thread(index.lag)
+        left = (await store.figures()).unindexed or 0
     return {"index_lag": lag, "index_drain_ms": (time.perf_counter() - since) * 1e3}
 
 
 def facts(path: str) -> dict[str, Any]:
     """Asked of a connection opened exactly as the writer's."""
+    if is_postgres(path):
+        with connect_to(Where.parse(path)) as server:
+            return {"set_at": "holdfast's own connect()", **postgres_facts(server)}
     connection = connect(Path(path))
     full = connection.execute("PRAGMA synchronous").get
     connection.close()

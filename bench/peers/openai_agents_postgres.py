@@ -1,0 +1,39 @@
+"""openai-agents' SQLAlchemySession over PostgreSQL (asyncpg): a session object per writer, tasks of one event
+loop over one engine with a pool of 16 connections. Durability is the server's: every commit is synced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from agents.extensions.memory import SQLAlchemySession
+from measure import Job, answer, message_bodies, write_by_tasks
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+
+async def append(job: Job) -> dict[str, Any]:
+    bodies: Any = message_bodies(500)
+    url = job.path.replace("postgresql://", "postgresql+asyncpg://", 1)
+    engine = create_async_engine(url, pool_size=16, max_overflow=0)
+    sessions = [
+        SQLAlchemySession(f"session-{writer}", engine=engine, create_tables=True)
+        for writer in range(job.writers)
+    ]
+    for session in sessions:
+        await session.add_items([bodies[0]])
+
+    async def append_one(writer: int, number: int) -> None:
+        await sessions[writer].add_items([bodies[(writer * 7 + number) % len(bodies)]])
+
+    figures = await write_by_tasks(job, append_one)
+    async with engine.connect() as connection:
+        stored = (await connection.execute(text("SELECT count(*) FROM agent_messages"))).scalar_one()
+    await engine.dispose()
+    return {**figures, "stored": stored}
+
+
+if __name__ == "__main__":
+    job = Job.from_argv()
+    answer(asyncio.run({"append": append}[job.case](job)))
