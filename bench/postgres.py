@@ -99,6 +99,3 @@ def _database(server: PostgresServer) -> Iterator[str]:
         yield server.url(name, tcp=True)
     finally:
         server.drop(name)
-
-
-ROWS = POSTGRES
