@@ -32,7 +32,7 @@ bench: $(DEV) ## holdfast beside others, as ratios in one run
 
 soak: $(DEV) ## the fault suites at full length, with their figures
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi
-	HOLDFAST_TEST_SOAK=1 $(PYTEST) -m soak -s -n 0 --timeout 0 tests/reliability
+	HOLDFAST_TEST_SOAK=1 $(PYTEST) -m soak -s -n 0 --timeout 0 tests/reliability tests/simulation
 
 screens: $(DEV) ## the picture of the dashboard in docs/images, made anew by its test
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool chromium chromium chromium-browser google-chrome; fi
