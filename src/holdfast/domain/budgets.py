@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TOKENS_PER_BYTE = 0.3
-LEAST_PER_BYTE, MOST_PER_BYTE = 0.02, 1.0
+LEAST_PER_BYTE, MOST_PER_BYTE = 0.05, 1.0
 SMALLEST_SAMPLE = 1000
 """Bytes; in less than that the words around the words weigh too much to learn anything from."""
 
@@ -79,6 +79,11 @@ class Measured:
         if self.bytes < SMALLEST_SAMPLE:
             return TOKENS_PER_BYTE
         return min(MOST_PER_BYTE, max(LEAST_PER_BYTE, (self.tokens - self.parts) / self.bytes))
+
+    @property
+    def is_plausible(self) -> bool:
+        """Can it be the whole of what was given? Some servers report only what they had not seen before."""
+        return self.bytes < SMALLEST_SAMPLE or self.tokens - self.parts >= self.bytes * LEAST_PER_BYTE
 
     def fields(self) -> dict[str, int]:
         """As it is kept with the turn's usage."""
@@ -163,8 +168,9 @@ def reserve_of(options: Mapping[str, Any], window: int) -> int:
 
 def is_cut(before: Measured, now: Measured) -> bool | None:
     """Did the upstream silently leave something out? It was given much more than before, in the same session,
-    and reports hardly more tokens. None: it was not given enough more to tell."""
+    and reports hardly more tokens. None: it was not given enough more to tell, or reports so few that it
+    means something else by them."""
     grown = (now.bytes - before.bytes) * before.ratio + (now.parts - before.parts)
-    if grown < max(GROWTH_TOKENS, before.tokens * GROWTH_SHARE):
+    if grown < max(GROWTH_TOKENS, before.tokens * GROWTH_SHARE) or now.tokens < before.tokens / 2:
         return None
     return now.tokens - before.tokens < grown * NOTICED_SHARE

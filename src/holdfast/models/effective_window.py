@@ -17,6 +17,8 @@ from holdfast.models.base import Model
 from holdfast.models.windows import tagged
 
 ASSUMED_WINDOW = 8192
+SMALLEST_WINDOW = 256
+"""With less there is no room for a question and its answer."""
 
 
 class WindowOrigin(StrEnum):

@@ -20,7 +20,7 @@ from ..domain.contexts import Context
 from ..domain.leases import Lease
 from ..domain.sessions import Session
 from ..errors import ModelError
-from ..models.effective_window import Window
+from ..models.effective_window import SMALLEST_WINDOW, Window
 from ..models.refusals import is_too_long, limit_said
 from .compactor import Compactor
 from .windows import is_known
@@ -61,8 +61,10 @@ class Room:
     async def made(self, context: Context, extra: Weight, options: Mapping[str, Any]) -> bool:
         """See to it that this fits, with `extra` for instructions and tools. True: the context is another
         now, and is to be `given`."""
-        window = self._window = await self._compactor.windows.of(self._model)
         self.given(context, extra)
+        if (self._context + extra).most <= SMALLEST_WINDOW // 2:
+            return False  # that fits every window: nobody need be asked
+        window = self._window = await self._compactor.windows.of(self._model)
         self._reserve = reserve_of(options, window.tokens)
         if (self._context + extra).most + self._reserve <= window.tokens:
             return False
@@ -71,8 +73,9 @@ class Room:
 
     async def made_after(self, refusal: ModelError) -> bool:
         """The model was asked and has refused. True: because it was too much, and now it is less."""
-        if not is_too_long(refusal) or self._window is None:
+        if not is_too_long(refusal):
             return False
+        self._window = self._window or await self._compactor.windows.of(self._model)
         tokens = await self._tokens()
         limit = limit_said(refusal)
         if limit is not None:
@@ -100,14 +103,21 @@ class Room:
             self._compactor.windows.learn(self._model, reported)
             estimate = Scale(before.measured, same_context=True).total(self._context, self._extra.bytes)
             report = replace(report, measured=replace(measured, tokens=estimate))
+        elif not measured.is_plausible:
+            self.measured = None
+            return
         self.measured = report.measured
         self._compactor.note(conversation_id, report)
 
     async def left(self, said: int) -> None:
         """The answer, so many bytes, is on disk: is there enough room for the next turn?"""
-        scale = await self._scale() if self.measured is None else Scale(self.measured, same_context=True)
         context = self._context + Weight(said)
+        if (context + self._extra).most <= SMALLEST_WINDOW * self._compactor.threshold:
+            return
+        scale = await self._scale() if self.measured is None else Scale(self.measured, same_context=True)
         tokens = scale.total(context, self._extra.bytes)
+        if tokens <= SMALLEST_WINDOW * self._compactor.threshold:
+            return
         window = await self._compactor.windows.of(self._model)
         budget = Budget(tokens, window.tokens, self._compactor.threshold, self._reserve)
         if budget.past_threshold:

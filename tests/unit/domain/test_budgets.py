@@ -75,6 +75,12 @@ def test_a_small_sample_teaches_nothing() -> None:
     assert Measured(tokens=90, bytes=100).ratio == TOKENS_PER_BYTE
 
 
+def test_a_report_of_next_to_nothing_is_none() -> None:
+    assert Measured(tokens=2500, bytes=10_000).is_plausible
+    assert not Measured(tokens=60, bytes=10_000).is_plausible
+    assert Measured(tokens=6, bytes=100).is_plausible
+
+
 def test_what_was_measured_is_kept_with_the_turns_usage() -> None:
     measured = Measured(2500, 10_000, 2000, 1000)
     assert measured_in({"input_tokens": 9, **measured.fields()}) == measured
@@ -105,6 +111,7 @@ def test_the_room_for_an_answer_is_what_the_request_asks_for() -> None:
         (6000, 30_000, False),
         (4096, 20_400, None),  # hardly grown
         (4096, 18_000, None),  # shrunk
+        (300, 30_000, None),  # only what it had not seen before
     ],
 )
 def test_an_upstream_cuts_if_its_reports_stop_growing(tokens: int, bytes_: int, cut: bool | None) -> None:

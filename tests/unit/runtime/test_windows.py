@@ -1,0 +1,112 @@
+"""What is known of windows: asked once, asked again behind the scenes, and corrected by what happens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast.models.effective_window import ASSUMED_WINDOW, WindowOrigin
+from holdfast.models.scripted import ScriptedModel
+from holdfast.runtime import windows
+from holdfast.runtime.windows import Windows, is_known
+from holdfast.settings import ModelSettings
+
+
+class Asked(ScriptedModel):
+    """Says how large its window is, when it may."""
+
+    def __init__(self, *said: int | None) -> None:
+        super().__init__()
+        self._said = list(said)
+        self.times = 0
+        self.may = asyncio.Event()
+        self.may.set()
+
+    async def window(self, model: str | None = None) -> int | None:
+        self.times += 1
+        await self.may.wait()
+        return self._said.pop(0) if len(self._said) > 1 else self._said[0]
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def known(model: ScriptedModel, time: Time | None = None, **settings: Any) -> Windows:
+    return Windows(model, ModelSettings(**settings), time or Time())
+
+
+async def until(found: Windows, tokens: int) -> None:
+    for _ in range(100):
+        if (await found.of("m")).tokens == tokens:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it was never known")
+
+
+async def test_a_window_is_asked_for_once() -> None:
+    model = Asked(4096)
+    found = known(model)
+    assert [(await found.of("m")).tokens for _ in range(3)] == [4096] * 3
+    assert model.times == 1
+
+
+async def test_it_is_asked_for_again_without_anybody_waiting() -> None:
+    model, time = Asked(4096, 32768), Time()
+    found = known(model, time)
+    await found.of("m")
+    time.now += windows.KEPT_SECONDS
+    model.may.clear()
+    assert (await found.of("m")).tokens == 4096
+    model.may.set()
+    await until(found, 32768)
+
+
+async def test_a_model_that_does_not_answer_is_taken_for_one_that_does_not_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(windows, "PATIENCE_SECONDS", 0.01)
+    model = Asked(4096)
+    model.may.clear()
+    found = known(model)
+    window = await found.of("m")
+    assert (window.tokens, is_known(window)) == (ASSUMED_WINDOW, False)
+    model.may.set()
+    await until(found, 4096)
+    assert model.times == 1
+
+
+async def test_what_happened_goes_before_what_was_said_for_a_while() -> None:
+    time = Time()
+    found = known(Asked(32768), time)
+    found.learn("m", 4096)
+    assert ((await found.of("m")).tokens, (await found.of("other")).tokens) == (4096, 32768)
+    found.learn("m", 100_000)
+    assert (await found.of("m")).tokens == 32768  # nobody believes that it can take more than it says
+    found.learn("m", 4096)
+    time.now += windows.LEARNT_SECONDS
+    assert (await found.of("m")).tokens == 32768
+
+
+async def test_what_happened_makes_an_assumed_window_a_known_one() -> None:
+    found = known(Asked(None))
+    assert not is_known(await found.of(None))
+    found.learn(None, 100_000)
+    window = await found.of(None)
+    assert (window.tokens, window.origin) == (100_000, WindowOrigin.MODEL)
+
+
+async def test_closing_leaves_nothing_behind() -> None:
+    model = Asked(4096)
+    model.may.clear()
+    found = known(model)
+    asking = asyncio.create_task(found.of("m"))
+    await asyncio.sleep(0)
+    await found.close()
+    assert (await asking).tokens == ASSUMED_WINDOW
