@@ -14,13 +14,14 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
 
 from holdfast.domain.keys import parse_token
 from holdfast.models.base import Model
 from holdfast.surfaces.dashboard.logins import LoginBook
 from tests.integration.api.conftest import Running, running_server
 
+PATIENCE_MS = 20_000
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ALLOWED = ("Failed to load resource: the server responded with a status of 4",)
 """What the console may say: that a refusal was one."""
@@ -35,6 +36,7 @@ async def browser() -> AsyncIterator[Browser]:
     path = chromium()
     if path is None:
         pytest.skip("there is no Chromium on this machine (Debian: apt install chromium)")
+    expect.set_options(timeout=PATIENCE_MS)
     root = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:
         launched = await playwright.chromium.launch(
@@ -87,7 +89,7 @@ class Site:
         self.stack.push_async_callback(context.close)
         await self._watch(context)
         page = await context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: self.said.append(f"script: {error}"))
         page.on("console", self._heard)
         if logged_in:

@@ -145,7 +145,7 @@ async def conversation(visit: Visit) -> Answer:
     session = await visit.ask("GET", "/api/sessions/{id}", names=name)
     found = await store.session(owner, session["id"])
     conversation_id = found.conversation_id
-    before = int(visit.query("before")) if visit.query("before").isdecimal() else None
+    before = visit.call.query_number("before", 0) or None
     page, turns, line, forks, why, processes = await asyncio.gather(
         store.messages(
             owner,

@@ -51,7 +51,9 @@ async def overview(visit: Visit) -> Answer:
         chart=chart_of(pulse),
         waiting=list(zip(waiting, explained, strict=False)),
         waits=len(waiting),
-        deferred=sum(each["decision"] == "deferred" for each in explained),
+        deferred=sum(each["decision"] == "deferred" for each in explained)
+        if len(waiting) <= MOST_EXPLAINED
+        else 0,
         leaked=leaked,
         **beyond,
         **flushes,

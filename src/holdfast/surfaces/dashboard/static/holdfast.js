@@ -9,8 +9,9 @@
   const dot = document.querySelector("[data-connection]");
 
   // --- connection ------------------------------------------------------------------------------
-  let away = false;
+  let away = false, dying = false;
   function reachable(yes) {
+    if (yes && dying) return;
     if (dot) dot.className = "dot " + (yes ? "on" : "off");
     if (away === !yes) return;
     away = !yes;
@@ -22,8 +23,10 @@
 
   function replace(old, fresh) {
     const text = old.querySelector("textarea");
-    // A box that somebody is writing in stays as it is, unless it has become another one.
+    // A box that somebody is writing in stays as it is, unless it has become another one; so does selected text.
     if (old.hasAttribute("data-keep") && text && fresh.querySelector("textarea")) return;
+    const selected = getSelection();
+    if (!selected.isCollapsed && old.contains(selected.anchorNode)) { soon(2000); return; }
     const opened = keyed(old);
     for (const [key, node] of keyed(fresh)) {
       const before = opened.get(key);
@@ -55,17 +58,17 @@
     follow();
   }
 
-  let reading = null, again = false;
+  let reading = false, again = false;
   async function refresh() {
     if (reading) { again = true; return; }
-    reading = new AbortController();
+    reading = true;
     try {
       const answer = await fetch(location.href, { headers: { accept: "text/html" }, signal: AbortSignal.timeout(10000) });
       if (answer.redirected && new URL(answer.url).pathname === "/login") { location.reload(); return; }
       if (answer.ok) show(new DOMParser().parseFromString(await answer.text(), "text/html"));
       reachable(true);
     } catch { reachable(false); setTimeout(refresh, 250); }
-    reading = null;
+    reading = false;
     if (again) { again = false; soon(); }
   }
   let timer = 0;
@@ -78,8 +81,9 @@
     events = new EventSource(body.dataset.live);
     events.onopen = () => { if (away) soon(0); reachable(true); };
     events.onmessage = (message) => {
-      const watched = body.dataset.watch;
-      if (!watched || JSON.parse(message.data).conversation_id === watched) soon();
+      const watched = body.dataset.watch, happened = JSON.parse(message.data);
+      if (happened.type === "messages.read_by_admin") return;  // that was this page, or one like it
+      if (!watched || happened.conversation_id === watched) soon();
     };
     events.onerror = () => {
       reachable(false);
@@ -90,7 +94,9 @@
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) { events?.close(); events = null; } else { listen(); refresh(); }
   });
-  if (document.querySelector("[data-part]")) { listen(); setInterval(() => { if (!document.hidden) soon(); }, 15000); }
+  if (document.querySelector("[data-part]")) listen();
+  // Beats leave no event; a conversation changes only when something happens in it.
+  if (!body.dataset.watch && document.querySelector("[data-part]")) setInterval(() => { if (!document.hidden) soon(); }, 15000);
 
   // --- a reply that grows, a log that grows ----------------------------------------------------
     function inTalk() {
@@ -157,8 +163,9 @@
       event.preventDefault();
       const last = new URLSearchParams(new FormData(form));
       reachable(false);
+      dying = true;
       await fetch(form.action, { method: "POST", body: last }).catch(() => {});
-      soon(400);
+      setTimeout(() => { dying = false; soon(0); }, 400);
       return;
     }
     if (!form.hasAttribute("data-quiet")) return;
@@ -193,12 +200,13 @@
   });
   document.querySelector("form[data-send]")?.requestSubmit();
 
+  const touched = matchMedia("(pointer: coarse)").matches;  // there, Enter is for a new line
   // --- keys ------------------------------------------------------------------------------------
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select");
     if (event.key === "Escape") { typing?.blur(); for (const menu of all("details.who[open], details.acts[open]")) menu.open = false; return; }
     if (typing) {
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing && typing.hasAttribute("data-submit")) {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !touched && typing.hasAttribute("data-submit")) {
         event.preventDefault();
         if (typing.value.trim()) typing.form.requestSubmit();
       }
@@ -221,9 +229,18 @@
   });
 
   // --- time ------------------------------------------------------------------------------------
-  function countdown() {
+  const skew = Date.now() - (Date.parse(body.dataset.now) || Date.now());  // between this clock and the server's
+  const now = () => Date.now() - skew;
+  function tick() {
+    for (const node of all("time[datetime]:not([data-countdown])")) {
+      const seconds = Math.floor((now() - Date.parse(node.dateTime)) / 1000), left = Math.abs(seconds);
+      const [size, unit] = [[86400, "day"], [3600, "h"], [60, "min"], [1, "s"]].find(([each]) => left >= each) || [1, "s"];
+      const number = Math.floor(left / size), span = `${number} ${unit}${unit === "day" && number !== 1 ? "s" : ""}`;
+      const said = seconds < 0 ? `in ${span}` : seconds ? `${span} ago` : "just now";
+      if (node.textContent !== said) node.textContent = said;
+    }
     for (const node of all("[data-countdown]")) {
-      let left = Math.round((Date.parse(node.dateTime) - Date.now()) / 1000);
+      let left = Math.round((Date.parse(node.dateTime) - now()) / 1000);
       const late = left < 0;
       left = Math.abs(left);
       const two = (number) => String(number).padStart(2, "0");
@@ -232,8 +249,8 @@
       node.textContent = (late ? "due since " : "in ") + (days ? `${days} d ` : "") + clock;
     }
   }
-  countdown();
-  setInterval(countdown, 1000);
+  tick();
+  setInterval(tick, 1000);
 
   // A conversation opens where people left it: at its end.
   if (location.hash === "#end" || (!location.hash && body.classList.contains("conversation") && !location.search.includes("before="))) toEnd();
