@@ -150,6 +150,7 @@ def more(home: Path) -> dict[str, object]:
             "SELECT max(id) FROM messages WHERE session_id = 'inplace' AND active = 1"
         ).fetchone()[0]
         database.rewind_to_message("inplace", last)
+        database.rewind_to_message("branch", database.append_message("branch", "user", "no, wait"))
     database.close()
     return {}
 

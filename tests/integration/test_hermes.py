@@ -221,6 +221,7 @@ async def test_twice_changes_nothing_and_a_newer_copy_adds_what_is_new(
     if newer:
         assert (await context(store, await named(store, "inplace")))[1:] == ["d"]  # `e` was undone since
         assert "e" in await texts(store, "inplace")
+    assert len(await line_of(store, "branch")) == 1  # what was said there was taken back at once
     after = await export(store)
     await take(store, there)
     assert await export(store) == after

@@ -84,6 +84,8 @@ class Taken:
 
 
 class Importer:
+    """Takes one home, as it was visited, over into a store for one owner."""
+
     def __init__(
         self,
         store: Store,
@@ -183,22 +185,30 @@ class Importer:
         try:
             for session in sessions:
                 before = known.get(session.id)
+                seen = before.last_row if before else 0
                 if before is not None and not before.whole:
-                    here, seen = before.session_id, before.last_row
+                    here = before.session_id
                 else:
-                    here, seen = await self._open(writing, session, before, line)
+                    found = survey(self._copy, session.id, seen, writing.next_seq, writing.covers)
+                    self.taken.undone += found.undone
+                    if before is not None and not found.count:  # said and taken back, since the last time
+                        writing.marks.append(Mark(session.id, before.session_id, session.last_row))
+                        continue
+                    here = await self._open(writing, session, before, found, line)
                 await self._write_messages(writing, session, here, seen)
             await self._enqueue(writing)
-        except Conflict as error:
+        except (Conflict, BadInput) as error:
             self.taken.problems.append(f"{line.tip.id}: {error}")
-            return
 
     async def _open(
-        self, writing: _Writing, session: HermesSession, before: Imported | None, line: Line
-    ) -> tuple[str, int]:
-        """A session behind the others of its conversation; returns its id, and the row it begins behind."""
-        seen = before.last_row if before else 0
-        found = survey(self._copy, session.id, seen, writing.next_seq, writing.covers)
+        self,
+        writing: _Writing,
+        session: HermesSession,
+        before: Imported | None,
+        found: Survey,
+        line: Line,
+    ) -> str:
+        """Begin a session behind the others of its conversation; returns its id."""
         edge, parent = self._edge(writing, before, found, line)
         view = View(found.parts)
         if before is not None and found.shown_before and writing.view is not None:
@@ -232,10 +242,9 @@ class Importer:
         if before is None:
             await self._name(writing, session, here)
         self.taken.unclosed += session.never_ended
-        self.taken.undone += found.undone
         if edge:
             self.taken.edges[edge] += 1
-        return here, seen
+        return here
 
     def _edge(
         self, writing: _Writing, before: Imported | None, found: Survey, line: Line
@@ -322,7 +331,7 @@ class Importer:
         if part.behind is None:
             taken.conversations += 1
             self._begun.add(conversation_id)
-        elif conversation_id not in self._begun:
+        elif part.records and conversation_id not in self._begun:
             taken.grown += 1
             self._begun.add(conversation_id)
         taken.sessions += sum(isinstance(each, SessionRecord) for each in part.records)

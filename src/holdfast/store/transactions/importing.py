@@ -239,14 +239,15 @@ def import_part(tx: Transaction, part: Part) -> None:
         tx.run(Q.extend_session, id=session_id, last_seq=last)
     _insert_others(tx, part)
     _mark(tx, part, last_seq)
-    tx.event(
-        EventType.CONVERSATION_IMPORTED,
-        conversation.owner,
-        conversation.id,
-        origin=part.origin,
-        sessions=len(sessions),
-        messages=len(messages),
-    )
+    if part.records:
+        tx.event(
+            EventType.CONVERSATION_IMPORTED,
+            conversation.owner,
+            conversation.id,
+            origin=part.origin,
+            sessions=len(sessions),
+            messages=len(messages),
+        )
 
 
 def _insert_others(tx: Transaction, part: Part) -> None:
