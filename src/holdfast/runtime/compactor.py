@@ -131,9 +131,8 @@ class Compactor:
         it did. It shows only when a context has grown for a while."""
         before = self._grew_from.get(conversation_id)
         same = before is not None and (before.session_id, before.model) == (now.session_id, now.model)
-        if before is None or not same or now.measured.bytes < before.measured.bytes:
-            cut = False
-        else:
+        cut: bool | None = False
+        if before is not None and same and now.measured.bytes >= before.measured.bytes:
             cut = is_cut(before.measured, now.measured)
         if cut is False:
             self._grew_from[conversation_id] = now
@@ -330,7 +329,7 @@ class Compactor:
         except ConversationBusy as busy:
             raise _Unmade(Failure.BUSY, str(busy)) from busy
         log.info(
-            "conversation %s goes on in %s: %d messages became a summary, %d tokens %d",
+            "conversation %s goes on in %s: %d messages became a summary, %d tokens became %d",
             claim.conversation_id, done.session.id, facts.messages, facts.tokens_before, facts.tokens_after,
         )  # fmt: skip
         return done

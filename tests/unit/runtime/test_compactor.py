@@ -114,7 +114,7 @@ async def test_past_the_threshold_a_conversation_goes_on_with_a_summary(store: S
     assert started.data["why"] == "threshold"
     assert started.data["tokens"] > WINDOW * 0.55
     assert completed.data["tokens_after"] < WINDOW * 0.55
-    assert completed.data["messages"] == session.view.parts[1].last - 2  # type: ignore[union-attr,operator]
+    assert completed.data["messages"] == session.view.parts[1].last - 2  # type: ignore[operator]
     assert completed.session_id == session.id
 
 
@@ -332,7 +332,7 @@ async def test_a_long_tool_loop_is_compacted_between_two_steps(store: SQLiteStor
         return {"content": None, "tool_calls": [call]}
 
     script.answer = answer
-    toolbox = Toolbox((Look(),))  # type: ignore[arg-type]
+    toolbox = Toolbox((Look(),))
     async with compacting(store, script, toolbox=toolbox) as (server, compactor):
         running = await server.run(user("go on"), key="a", tools=frozenset({"look"}))
         outcome = await ended(running)
