@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
 
-import pytest
+from holdfast.domain.conversations import Address
+from holdfast.domain.names import DEFAULT_OWNER
+from holdfast.domain.sessions import Session
+from holdfast.store.base import Store
+from holdfast.store.sqlite.engine import open_store
 
 from .command import Home, drafts, installed, until
 from .serving import serving
@@ -16,6 +21,8 @@ from .talker import Talker
 from .terminal import CTRL_C, CTRL_D, CTRL_Z, TAB, UP, Terminal, terminal
 
 KEY = "cli:ada"
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -29,14 +36,54 @@ def chatting(home: Home, *options: str, key: str = KEY) -> Iterator[Terminal]:
         yield opened
 
 
+def look(home: Home, read: Callable[[Store, str], Awaitable[T]], key: str = KEY) -> T:
+    """Read in the store, from here: a command for each look would cost more than the chat. What reads is
+    given the store and the conversation's id."""
+
+    async def opened() -> T:
+        store = await open_store(home.store)
+        try:
+            place = await store.resolve(DEFAULT_OWNER, Address(key=key, create=False))
+            return await read(store, place.conversation.id)
+        finally:
+            await store.close()
+
+    return asyncio.run(opened())
+
+
 def messages(home: Home) -> list[tuple[str, str]]:
-    found = home.json("sessions", "messages", KEY, "--scope", "conversation")["data"]
-    return [(each["content"], each["status"]) for each in found]
+    """What was said in the conversation, and whether it was said to its end."""
+
+    async def read(store: Store, conversation: str) -> list[tuple[str, str]]:
+        page = await store.messages(DEFAULT_OWNER, conversation)
+        return [(each.content()["content"], each.status.value) for each in page.items]
+
+    return look(home, read)
 
 
-def turns(home: Home) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = home.json("sessions", "turns", KEY)["data"]
-    return found
+def context(home: Home, key: str = KEY) -> list[str]:
+    """What the model would get."""
+
+    async def read(store: Store, conversation: str) -> list[str]:
+        place = await store.resolve(DEFAULT_OWNER, Address(id=conversation))
+        found = (await store.context(DEFAULT_OWNER, place.tip.id)).messages()
+        return [each["content"] for each in found]
+
+    return look(home, read, key)
+
+
+def line(home: Home) -> list[Session]:
+    """The conversation's sessions, oldest first."""
+    return look(home, lambda store, conversation: store.line(DEFAULT_OWNER, conversation))
+
+
+def turns(home: Home) -> list[str]:
+    """How the conversation's turns ended, the newest first."""
+
+    async def read(store: Store, conversation: str) -> list[str]:
+        return [turn.status.value for turn in await store.turns(DEFAULT_OWNER, conversation)]
+
+    return look(home, read)
 
 
 # --- talking ------------------------------------------------------------------------------------------------
@@ -49,8 +96,8 @@ def test_replies_stream_lines_are_remembered_and_the_session_lives_as_long_as_th
         screen.type("tell me")
         talker.say("The [bold]tide[/bold]", " \x1b[31mrises")
         screen.expect("The [bold]tide[/bold] \\x1b[31mrises")  # shown, not obeyed, while more is to come
-        (session,) = talking.sessions()
-        assert (session["state"], session["attached"], session["source"]) == ("active", True, "cli")
+        (session,) = line(talking)
+        assert (session.running_turn is not None, session.attached, session.source) == (True, True, "cli")
         talker.answer(", and falls.")
         screen.expect(", and falls.\n> ")
         screen.press(UP)
@@ -63,8 +110,8 @@ def test_replies_stream_lines_are_remembered_and_the_session_lives_as_long_as_th
         screen.press(CTRL_D)
         screen.expect(f"Go on with: holdfast chat --key {KEY}")
         assert screen.end() == 0
-    (session,) = talking.sessions()
-    assert (session["end_reason"], session["title"]) == ("closed", "Of tides")
+    (session,) = line(talking)
+    assert (session.end_reason, session.title) == ("closed", "Of tides")
     kept = talking.path / "chat_history"
     assert kept.read_text() == "tell me\n/title Of tides\n"
     assert kept.stat().st_mode & 0o777 == 0o600
@@ -86,8 +133,7 @@ def test_ctrl_c_interrupts_the_reply_and_retry_takes_it_up_as_the_same_turn(
         talker.answer("The tide rises.")
         screen.expect("The tide rises.\n> ")
         assert talker.heard == [{"role": "user", "content": "tell me"}], "the half reply left the context"
-        (turn,) = turns(talking)
-        assert turn["status"] == "completed"
+        assert turns(talking) == ["completed"]
         screen.type("/retry")
         talker.answer("It falls.")
         screen.expect("It falls.\n> ")
@@ -97,8 +143,7 @@ def test_ctrl_c_interrupts_the_reply_and_retry_takes_it_up_as_the_same_turn(
         screen.expect("> ")
         screen.press(CTRL_C)
         assert screen.end() == 0
-    context = talking.json("sessions", "messages", KEY, "--scope", "context")["data"]
-    assert [each["content"] for each in context] == ["tell me", "It falls."]
+    assert context(talking) == ["tell me", "It falls."]
 
 
 def test_after_kill_9_the_next_chat_shows_the_half_reply_marked_and_takes_it_up(
@@ -122,14 +167,15 @@ def test_after_kill_9_the_next_chat_shows_the_half_reply_marked_and_takes_it_up(
         screen.expect("The tide rises.\n> ")
         screen.type("/quit")
         assert screen.end() == 0
-    (turn,) = turns(talking)
-    assert turn["status"] == "completed"
-    assert [each["end_reason"] for each in talking.sessions()] == ["closed", "reaped"]
-    assert {each["edge"] for each in talking.sessions()} == {None, "resume"}
+    assert turns(talking) == ["completed"]
+    assert [(each.edge, each.end_reason) for each in line(talking)] == [
+        (None, "reaped"),
+        ("resume", "closed"),
+    ]
 
 
 def test_stopped_with_ctrl_z_and_reaped_meanwhile_it_simply_goes_on(talking: Home, talker: Talker) -> None:
-    talking.environment |= {"HOLDFAST_LEASE__HEARTBEAT_SECONDS": "0.2", "HOLDFAST_LEASE__STALE_SECONDS": "1"}
+    talking.environment |= {"HOLDFAST_LEASE__HEARTBEAT_SECONDS": "0.2", "HOLDFAST_LEASE__STALE_SECONDS": "3"}
     talking.environment["PS1"] = "$ "
     with (
         serving(talking),
@@ -143,7 +189,7 @@ def test_stopped_with_ctrl_z_and_reaped_meanwhile_it_simply_goes_on(talking: Hom
         screen.expect("Hello Ada.\n> ")
         screen.press(CTRL_Z)
         screen.expect("Stopped")
-        until(lambda: talking.sessions()[0]["end_reason"] == "reaped", "the server takes it for hung")
+        until(lambda: line(talking)[0].end_reason == "reaped", "the server takes it for hung")
         screen.type("fg")
         screen.expect("taken for dead meanwhile")
         screen.expect("> ")
@@ -157,9 +203,10 @@ def test_stopped_with_ctrl_z_and_reaped_meanwhile_it_simply_goes_on(talking: Hom
         ]
         screen.type("/quit")
         screen.expect("$ ")
-    newest, oldest = talking.sessions()
-    assert (newest["edge"], newest["end_reason"]) == ("resume", "closed")
-    assert (oldest["edge"], oldest["end_reason"]) == (None, "reaped")
+    assert [(each.edge, each.end_reason) for each in line(talking)] == [
+        (None, "reaped"),
+        ("resume", "closed"),
+    ]
 
 
 def test_sigterm_ends_it_in_good_order(talking: Home, talker: Talker) -> None:
@@ -170,7 +217,7 @@ def test_sigterm_ends_it_in_good_order(talking: Home, talker: Talker) -> None:
         screen.process.send_signal(signal.SIGTERM)
         assert screen.end() == 128 + signal.SIGTERM
     assert messages(talking) == [("tell me", "completed"), ("The tide", "interrupted")]
-    assert talking.sessions()[0]["end_reason"] == "closed"
+    assert line(talking)[0].end_reason == "closed"
 
 
 # --- others -------------------------------------------------------------------------------------------------
@@ -225,7 +272,7 @@ def test_two_chats_of_one_key_take_turns_and_say_whom_they_wait_for(talking: Hom
 
 def test_every_command_does_what_it_says(home: Home) -> None:
     home.ok("chat", "--key", KEY, said="my name is Ada\n")
-    first = home.sessions()[0]["id"]
+    first = line(home)[0].id
     done = home.run(
         *("chat", "--key", KEY),
         said="\n".join(["/title Of tides", "/title", "/why", "/ps", "/new", "/retry", "afresh", "/help"]),
@@ -238,19 +285,17 @@ def test_every_command_does_what_it_says(home: Home) -> None:
     assert "started no process" in done.stderr
     assert "nothing to take up" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
-    context = home.json("sessions", "messages", KEY, "--scope", "context")["data"]
-    assert [each["content"] for each in context] == ["afresh", "You said: afresh"]
+    assert context(home) == ["afresh", "You said: afresh"]
 
     done = home.run(
         "chat", "--resume", first, said=f"/fork cli:fork\nin the fork\n/resume {KEY}\nback\n/resume\n"
     )
     assert done.returncode == 0, done.stderr
-    context = home.json("sessions", "messages", KEY, "--scope", "context")["data"]
-    assert [each["content"] for each in context] == [
-        *("my name is Ada", "You said: my name is Ada", "back", "You said: back")
-    ], "the very session that was named, though the conversation had begun afresh since"
-    fork = home.json("sessions", "messages", "cli:fork")["data"]
-    assert [each["content"] for each in fork][-2:] == ["in the fork", "You said: in the fork"]
+    named = ["my name is Ada", "You said: my name is Ada"]
+    assert context(home) == [*named, "back", "You said: back"], (
+        "the very session that was named, though the conversation had begun afresh since"
+    )
+    assert context(home, "cli:fork") == [*named, "in the fork", "You said: in the fork"]
     assert "cli:fork" in done.stdout, "the list"
 
 
@@ -261,29 +306,27 @@ def test_compact_goes_on_with_a_summary_and_says_where(talking: Home, talker: Ta
         talker.answer(reply)
     done = talking.run("chat", "--key", KEY, said="one\ntwo\nthree\n/compact\nwhat was it about?\n")
     assert done.returncode == 0, done.stderr
-    newest, oldest = talking.sessions()
-    assert (newest["edge"], oldest["end_reason"]) == ("compaction", "compaction")
-    assert f"Compacted: goes on in {newest['id']}; {oldest['id']} leads there" in done.stderr
+    oldest, newest = line(talking)
+    assert (newest.edge, oldest.end_reason) == ("compaction", "compaction")
+    assert f"Compacted: goes on in {newest.id}; {oldest.id} leads there" in done.stderr
     heard = [str(each["content"]) for each in talker.heard]
     assert any("A summary of waves and tides." in each for each in heard)
     assert heard[-3:] == ["three", "Yes.", "what was it about?"]
     assert done.stdout.endswith("Of waves.\n")
 
 
-@pytest.mark.parametrize(
-    ("said", "complaint"),
-    [
-        ("/nw\nnever said\n", "did you mean /new?"),
-        ("/resume sess_unknown\nnever said\n", "no session"),
-        ("/fork cli:taken\nnever said\n", "cli:taken"),
-    ],
-)
-def test_in_a_pipe_the_first_failure_ends_it(home: Home, said: str, complaint: str) -> None:
+def test_in_a_pipe_the_first_failure_ends_it(home: Home) -> None:
     home.ok("chat", "--key", "cli:taken", said="hello\n")
-    done = home.run("chat", "--key", KEY, said=said)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert complaint in done.stderr
-    assert "Traceback" not in done.stderr
+    for said, complaint in (
+        ("/nw", "did you mean /new?"),
+        ("/resume sess_unknown", "no session"),
+        ("/fork cli:taken", "cli:taken"),
+    ):
+        done = home.run("chat", "--key", KEY, said=f"{said}\nnever said\n")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert complaint in done.stderr
+        assert "Traceback" not in done.stderr
+    assert messages(home) == []
 
 
 def test_a_model_that_fails_ends_a_pipe_and_the_message_is_kept(talking: Home, talker: Talker) -> None:
@@ -306,4 +349,4 @@ def test_wrong_usage_is_said_before_anything_is_stored(home: Home) -> None:
 
 def test_without_a_key_the_conversation_is_the_users_own(home: Home) -> None:
     assert home.ok("chat", said="hello\n", env={"LOGNAME": "ada", "USER": "ada"}) == "You said: hello\n"
-    assert home.sessions()[0]["key"] == "cli:ada"
+    assert messages(home) == [("hello", "completed"), ("You said: hello", "completed")]
