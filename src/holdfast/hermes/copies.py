@@ -75,7 +75,9 @@ def private_copy(
             raise BadInput(_words(database, error)) from error
         try:
             _make_ready(connection, database, progress)
-            target.unlink()  # it is only read from now on, and leaves nothing behind however this ends
+            # It is only read from now on: without a name it leaves nothing behind, however this ends.
+            target.unlink()
+            directory.rmdir()
             yield connection
         except apsw.Error as error:
             raise BadInput(_words(database, error)) from error
