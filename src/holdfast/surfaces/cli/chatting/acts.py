@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ....domain.sessions import EndReason
+from ....errors import NotFound
 from ....runtime.reasons import why_of
 from ....runtime.states import states_of
 from ....store.base import SessionFilter
@@ -41,7 +42,12 @@ class Acts:
 
     async def _new(self, _: str) -> None:
         room = self._room
-        tip = await room.tip()
+        try:
+            tip = await room.tip()
+        except NotFound:  # somebody has deleted the conversation
+            room.live = await room.node.session(room.live.key)
+            room.tell(f"Begun in {room.live.id}.")
+            return
         if not tip.ended:
             room.own_ends.add(tip.id)
             await room.node.leases.when_free(

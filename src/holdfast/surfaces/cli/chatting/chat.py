@@ -24,7 +24,7 @@ from .acts import Acts
 from .answering import Answering, Ended
 from .desk import Cleared, Desk, End, Line, Woken
 from .room import Room, enter
-from .slash import Said, Slash, Unclear, meaning_of
+from .slash import Said, Slash, Unclear, Wanted, meaning_of
 from .tidings import Tidings
 
 PROMPT = "> "
@@ -117,14 +117,14 @@ class Chat:
             wanted = meaning_of(whole)
             if wanted is None:
                 continue
-            if not isinstance(wanted, Said | Unclear) and wanted.slash is Slash.QUIT:
+            if wanted == Wanted(Slash.QUIT):
                 return 0
             ended = await self._do(wanted)
             text = ended.unsaid
             if not ended.answered and not room.desk.interactive:
                 return 1
 
-    async def _do(self, wanted: object) -> Ended:
+    async def _do(self, wanted: Said | Wanted | Unclear) -> Ended:
         try:
             match wanted:
                 case Said(text):
@@ -132,8 +132,8 @@ class Chat:
                 case Unclear(sentence):
                     complain(sentence)
                     return Ended(False)
-                case _:
-                    return await self._acts.do(wanted)  # type: ignore[arg-type]
+                case Wanted():
+                    return await self._acts.do(wanted)
         except HoldfastError as error:
             complain(error)
             return Ended(False)

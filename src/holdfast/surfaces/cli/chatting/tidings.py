@@ -7,6 +7,7 @@ from here is known here, and not told again. Notices are told once; each is a ro
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 
 from ....domain.events import Event, EventType
@@ -18,6 +19,8 @@ from ..message_views import show_messages
 from ..output import Styled
 from ..words import count
 from .room import Room
+
+log = logging.getLogger(__name__)
 
 TURN_ENDS = {
     EventType.TURN_COMPLETED,
@@ -61,7 +64,9 @@ class Tidings:
     async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
+        if isinstance(ended, Exception):
+            log.error("what happened meanwhile could not be shown to the end: %r", ended)
 
     async def tell(self) -> None:
         """Show what has happened since the last time."""

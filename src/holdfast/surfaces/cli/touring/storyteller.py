@@ -32,7 +32,7 @@ class Storyteller:
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
-        """How often, by purpose; flushes by their session too."""
+        """How often, by purpose."""
         self.silent = asyncio.Event()
         """Set: it is asked for a flush, and lets whoever asks wait."""
         self.keeps_flushes_waiting = False
