@@ -174,7 +174,7 @@ class LiveSession:
             if conversation_id == self.conversation_id:
                 raise NestedTurn(conversation_id, turn_id)
         place = await workshop.store.resolve(workshop.owner, Address(id=self.conversation_id))
-        self._session = await workshop.compactor.by_hand(place.tip, None, workshop.busy_wait_seconds)
+        self._session = await workshop.compactor.by_hand(place.tip, workshop.busy_wait_seconds)
 
     async def fork(self, *, key: str | None = None, up_to: int | None = None) -> LiveSession:
         """A new conversation that begins with a copy of this context; this one stays as it is."""

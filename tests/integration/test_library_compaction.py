@@ -105,6 +105,31 @@ async def test_a_handle_follows_its_session_when_that_was_compacted_behind_its_b
         assert (await hf.store.session(None, session.id)).end_reason == "new"
 
 
+async def test_a_summary_that_comes_during_the_next_turn_waits_for_its_end(tmp_path: Path) -> None:
+    asked, may = asyncio.Event(), asyncio.Event()
+
+    async def slowly(messages: list[dict[str, Any]], purpose: str) -> str:
+        asked.set()
+        await may.wait()
+        return "gist"
+
+    async with holdfast.open(f"sqlite:///{tmp_path}/a.db", model=slowly, settings=SETTINGS) as hf:
+        session = await hf.session(key="cli:ada")
+        async with asyncio.timeout(20):
+            while not asked.is_set():
+                await talk(session, 1)
+            async with session.turn("meanwhile") as turn:
+                may.set()
+                for _ in range(3):  # it tries, and waits
+                    await hf.store.changed(hf.store.version(), 0.05)
+                await turn.append("fine")
+            while (tip := await hf.session(key="cli:ada")).id == session.id:
+                await hf.store.changed(hf.store.version(), 0.1)
+        context = await tip.context()
+        assert context[2]["content"].endswith("gist")
+        assert [each["content"] for each in context[-2:]] == ["meanwhile", "fine"]
+
+
 async def test_within_a_turn_of_its_own_a_program_cannot_compact(tmp_path: Path) -> None:
     async with holdfast.open(f"sqlite:///{tmp_path}/a.db", model=Summaries()) as hf:
         session = await hf.session(key="cli:ada")

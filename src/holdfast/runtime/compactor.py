@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -147,8 +149,11 @@ class Compactor:
         """Compact this session while everything goes on. One at a time for each conversation."""
         if self._closed or session.conversation_id in self._behind:
             return
+        # It belongs to no turn, whoever begins it: to wait for one is not to wait for itself.
         task = asyncio.get_running_loop().create_task(
-            self._behind_everything(_Job(session.id, why, budget)), name=f"compacting {session.id}"
+            self._behind_everything(_Job(session.id, why, budget)),
+            name=f"compacting {session.id}",
+            context=Context(),
         )
         self._behind[session.conversation_id] = task
         task.add_done_callback(lambda _: self._behind.pop(session.conversation_id, None))
@@ -164,13 +169,13 @@ class Compactor:
             log.warning("the context of %s stays as it is: %s", session.id, unmade)
             return None
 
-    async def by_hand(self, session: Session, model: str | None, busy_seconds: float) -> Session:
+    async def by_hand(self, session: Session, busy_seconds: float) -> Session:
         """Compact this session now, however small it is; returns the one that goes on.
 
         NotCompacted: it is not open, somebody else is at it, or there is nothing to gain. ModelError: there
         is no summary. ConversationBusy: a turn held it for too long. Nothing has changed then.
         """
-        window = await self.windows.of(model or session.model)
+        window = await self.windows.of(session.model)
         outline = await self._store.outline(None, session.id)
         scale = _scale(outline)
         tokens = scale.total(_weight(outline))
@@ -229,6 +234,10 @@ class Compactor:
             raise
         except _Unmade as unmade:
             await self._give_up(job, claim, unmade.failure)
+            raise
+        except Exception:
+            with suppress(HoldfastError):  # what went wrong is to be seen; the claim ends by itself
+                await self._give_up(job, claim, Failure.STOPPED)
             raise
         finally:
             self._compacting.discard(claim.conversation_id)

@@ -499,10 +499,10 @@ async def test_by_hand_a_short_context_is_compacted_too(store: SQLiteStore) -> N
     async with compacting(store, script, window=100_000) as (server, compactor):
         await talk(server, compactor, 5)
         parent = await tip(store)
-        child = await compactor.by_hand(parent, None, 5)
+        child = await compactor.by_hand(parent, 5)
         assert (child.edge, child.parent_id) == ("compaction", parent.id)
         with pytest.raises(NotCompacted, match="has ended"):
-            await compactor.by_hand(parent, None, 5)
+            await compactor.by_hand(parent, 5)
     assert [each.data["why"] for each in await told(store)] == ["by_hand", "by_hand"]
 
 
@@ -510,7 +510,7 @@ async def test_by_hand_it_says_when_there_is_nothing_to_gain(store: SQLiteStore)
     async with compacting(store, Script()) as (server, compactor):
         await talk(server, compactor, 1, text="hi")
         with pytest.raises(NotCompacted, match="too little"):
-            await compactor.by_hand(await tip(store), None, 5)
+            await compactor.by_hand(await tip(store), 5)
     assert (await tip(store)).edge is None
 
 
@@ -523,7 +523,7 @@ async def test_by_hand_it_says_why_there_is_no_summary(store: SQLiteStore, kind:
     ):
         await talk(server, compactor, 4)
         with pytest.raises(ModelError, match="was not compacted") as raised:
-            await compactor.by_hand(await tip(store), None, 5)
+            await compactor.by_hand(await tip(store), 5)
     assert raised.value.status == (504 if kind == "hangs" else None)
     assert (await tip(store)).edge is None
 
@@ -544,12 +544,12 @@ async def test_by_hand_a_turn_is_waited_for_only_so_long(store: SQLiteStore) -> 
         async with asyncio.timeout(5):
             await holding.wait()
         with pytest.raises(ConversationBusy):
-            await compactor.by_hand(await tip(store), None, 0.05)
+            await compactor.by_hand(await tip(store), 0.05)
         release.set()
         await ended(running)
         assert (await types(store)) == ["started", "put_off"]
         script.answer = lambda messages: "fine"
-        assert (await compactor.by_hand(await tip(store), None, 5)).edge == "compaction"
+        assert (await compactor.by_hand(await tip(store), 5)).edge == "compaction"
 
 
 async def test_two_by_hand_at_once_make_one_child(store: SQLiteStore) -> None:
@@ -558,7 +558,7 @@ async def test_two_by_hand_at_once_make_one_child(store: SQLiteStore) -> None:
         await talk(server, compactor, 5)
         session = await tip(store)
         outcomes = await asyncio.gather(
-            *(compactor.by_hand(session, None, 5) for _ in range(5)), return_exceptions=True
+            *(compactor.by_hand(session, 5) for _ in range(5)), return_exceptions=True
         )
     made = [each for each in outcomes if isinstance(each, Session)]
     assert len(made) == 1
@@ -582,7 +582,7 @@ async def test_a_turn_that_is_cancelled_while_it_compacts_leaves_the_way_free(st
         assert await server.runner.stop(OWNER, running.turn.id, TurnStatus.CANCELLED, "enough")
         assert (await types(store)) == ["started", "put_off"]
         script.summary = lambda messages: "gist"
-        assert (await compactor.by_hand(await tip(store), None, 5)).edge == "compaction"
+        assert (await compactor.by_hand(await tip(store), 5)).edge == "compaction"
 
 
 async def test_who_summarises_and_in_which_words_is_a_setting(store: SQLiteStore) -> None:

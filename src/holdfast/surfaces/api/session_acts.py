@@ -88,7 +88,7 @@ async def compact(call: Call) -> Reply:
     if compactor is None:
         raise NotCompacted("this server compacts nothing")
     wait_seconds = call.services.settings.server.busy_wait_seconds
-    return await shown(call, await compactor.by_hand(tip, None, wait_seconds))
+    return await shown(call, await compactor.by_hand(tip, wait_seconds))
 
 
 async def delete(call: Call) -> Reply:
