@@ -24,7 +24,7 @@
         ├── StoreUpgraded       a newer holdfast migrated it meanwhile: restart this process
         ├── StoreFull           the disk is full; nothing was written; goes on when there is space
         ├── StoreBusy           another process kept the write lock longer than our patience
-        ├── StoreUnreachable    the database server cannot be reached; nothing was written; goes on when it is back
+        ├── StoreUnreachable    the database server cannot be reached; nothing was written; goes on later
         ├── StoreUncertain      the connection was lost in a commit and its outcome could not be found out
         ├── StoreFailed         an I/O error, corruption or a replaced file: stopped for good
         ├── SearchFailed        the search index is damaged or cannot grow; everything else goes on
@@ -234,8 +234,8 @@ class StoreUnreachable(StoreError):
 
 
 class StoreUncertain(StoreError):
-    """The connection to the database server was lost while it committed, and what became of that could not be found
-    out in time. What was to be written is there whole, or not at all: look before doing it again."""
+    """The connection to the database server was lost while it committed, and what became of that could not be
+    found out in time. What was to be written is there whole, or not at all: look before doing it again."""
 
 
 class StoreFailed(StoreError):

@@ -108,7 +108,7 @@ def _forget_flushes() -> None:
         flushed.add(claimed.session_id)
         return finish(tx, claimed, text)
 
-    flush_writes.claim = claim_what_is_not_in_the_set
+    flush_writes.claim = claim_what_is_not_in_the_set  # type: ignore[assignment]
     flush_writes.finish = note_it_in_the_set
 
 

@@ -156,8 +156,8 @@ class Continuity:
             forks = await self._store.conversations_with_history(owner, chain, forked_from=conversation.id)
             if len(forks) == 1:
                 (fork,) = forks
-                new, old = history.messages[known:], Address(id=fork.id)
-                return Placed(old, new, history.prints[known:], chain, _seen(fork))
+                rest, prints = history.messages[known:], history.prints[known:]
+                return Placed(Address(id=fork.id), rest, prints, chain, _seen(fork))
         branch = Branch(placement.session_id, placement.seq)
         return Placed(stays, rest, prints, None, seen, branch)
 

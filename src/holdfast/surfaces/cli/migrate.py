@@ -55,7 +55,7 @@ async def migrate(
     for table in arrived.tables:
         say(f"  {table.table:<20} {table.rows:>10,} rows   {table.checksum[:16]}")
     say(
-        f"{invocation.location} was moved to {arrived.location}: {arrived.rows:,} rows, each of them verified."
+        f"{invocation.location} was moved to {arrived.location}: {arrived.rows:,} rows, all of them verified."
     )
     say(f'Set store.url = "{arrived.location}" (with its password, if it has one) on every node.')
 
