@@ -77,14 +77,21 @@ class Ledger:
 class Talk:
     """A conversation as it should be."""
 
+    tip: str
     active_at: datetime
     """When somebody last spoke, or was answered."""
     since: datetime
     """When its context began."""
-    context: list[str] = field(default_factory=list)
-    """The tags of what was said since it last began afresh, in order."""
     running: str | None = None
     reset_on: date | None = None
+
+
+@dataclass
+class Context:
+    """What a session shows, as it should be."""
+
+    said: list[str] = field(default_factory=list)
+    """The tags of what was said since it last began afresh, in order."""
     summarised: bool = False
 
 
@@ -107,6 +114,9 @@ class Watcher:
         self._last_message = 0
         self.commits = 0
         self.talks: dict[str, Talk] = {}
+        self.contexts: dict[str, Context] = {}
+        self.resumed: set[str] = set()
+        """Sessions that somebody has gone on from on purpose."""
         self.turns: dict[str, Answering] = {}
         self.gone: set[str] = set()
         self.owners: dict[str, Program] = {}
@@ -224,14 +234,11 @@ class Watcher:
                 self._leave(data["node"])
         if conversation is None:
             return
-        talk = self.talks.setdefault(conversation, Talk(now, now))
+        talk = self.talks.setdefault(conversation, Talk("", now, now))
         match type_:
             case EventType.SESSION_OPENED:
-                if data["edge"] == "compaction":
-                    talk.summarised = True
-                elif data["edge"] != "resume":
-                    talk.context, talk.summarised = [], False
-                    talk.since, talk.active_at = now, now
+                assert session is not None
+                self._opened(talk, session, data["edge"], data["parent"], now)
             case EventType.FLUSH_DONE:
                 assert session is not None
                 if session in self.flushed:
@@ -250,7 +257,7 @@ class Watcher:
                 begun = self.turns.setdefault(turn, Answering(conversation, ""))
                 begun.node = data["node"]
                 talk.running, talk.active_at = turn, now
-                talk.context.append(begun.tag)
+                self.contexts[talk.tip].said.append(begun.tag)
             case EventType.TURN_TAKEN_UP:
                 assert turn is not None
                 again = self.turns[turn]
@@ -258,8 +265,8 @@ class Watcher:
                     raise Violation(f"{turn} was taken up though it is running or completed")
                 again.running, again.node = True, data["node"]
                 talk.running, talk.active_at = turn, now
-                if again.tag not in talk.context:
-                    talk.context.append(again.tag)
+                if again.tag not in self.contexts[talk.tip].said:
+                    self.contexts[talk.tip].said.append(again.tag)
             case EventType.TURN_COMPLETED:
                 assert turn is not None
                 done = self.turns[turn]
@@ -274,6 +281,17 @@ class Watcher:
                 self.turns[turn].running, talk.running = False, None
                 if data.get("why") not in ("its node is gone", "its node left"):
                     talk.active_at = now
+
+    def _opened(self, talk: Talk, session: str, edge: str | None, parent: str | None, now: datetime) -> None:
+        talk.tip = session
+        if edge in ("resume", "compaction") and parent is not None:
+            before = self.contexts[parent]
+            self.contexts[session] = Context([*before.said], before.summarised or edge == "compaction")
+            if parent in self.resumed:
+                talk.since = now
+        else:
+            self.contexts[session] = Context()
+            talk.since, talk.active_at = now, now
 
     # --- liveness -------------------------------------------------------------------------------------
 
@@ -402,15 +420,14 @@ class Watcher:
             running = self.turns.get(talk.running or "")
             if running is None or not tags or running.tag != tags[-1]:
                 continue
-            expected = talk.context
-            if (
-                talk.summarised
-            ):  # the middle has become a summary: the rest is still in order, and the end whole
+            context = self.contexts[talk.tip]
+            expected = context.said
+            if context.summarised:  # the middle is gone: the rest is still in order, and the end whole
                 left = iter(expected)
                 if all(tag in left for tag in tags) and tags[-2:] == expected[-2:][-len(tags) :]:
                     continue
             if tags != expected:
-                raise Violation(f"the model was sent {tags}, but the context is {talk.context}")
+                raise Violation(f"the model was sent {tags}, but the context is {expected}")
 
     def asked_to_flush(self, session: str) -> None:
         """One call normally; one more for each attempt that failed, and for each death or standstill."""

@@ -20,6 +20,9 @@ FINAL = {"TurnSuperseded", "RequestMismatch", "cancelled"}
 """Answers that asking again does not change."""
 
 
+ACTS = ("begin anew", "resume", "cancel")
+
+
 class Client:
     def __init__(self, world: World, name: str, key: str) -> None:
         self.world = world
@@ -32,7 +35,10 @@ class Client:
         chance, plan = self.world.chance, self.world.plan
         while not self.world.calm:
             await asyncio.sleep(chance.expovariate(1 / plan.think_seconds))
-            await self.say()
+            if self.told and chance.random() < 0.1:
+                chance.choice(self.world.servers).act(chance.choice(ACTS), chance.choice(self.told))
+            else:
+                await self.say()
 
     async def say(self) -> None:
         """One message, asked for until it is answered, or given up."""

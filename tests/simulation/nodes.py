@@ -298,6 +298,27 @@ class Program:
         )
         return Answer(outcome.session.conversation_id, outcome.session.id, outcome.turn.id, text)
 
+    def act(self, what: str, name: str) -> None:
+        """A person does something to a conversation, otherwise than by speaking; nobody waits for it."""
+        if self.loop is not None and self.services is not None:
+            self.world.note(f"{self}: somebody wants to {what}")
+            self.loop.create_task(self._act(self.services, what, name))
+
+    async def _act(self, services: Services, what: str, name: str) -> None:
+        store, node_id = services.store, services.holdfast.node_id
+        try:
+            place = await store.resolve(OWNER, Address(id=name))
+            if what == "begin anew":
+                await store.end_session(OWNER, place.tip.id, "new")
+            elif what == "cancel" and place.tip.running_turn is not None:
+                why = "a person said stop"
+                await services.runner.stop(OWNER, place.tip.running_turn, TurnStatus.CANCELLED, why)
+            elif what == "resume" and place.addressed is not None:
+                self.world.watcher.resumed.add(place.addressed)
+                await store.resume_session(OWNER, place.addressed, node_id)
+        except HoldfastError as error:
+            self.world.note(f"{self} could not {what}: {type(error).__name__}")
+
 
 def hash_of(text: str) -> int:
     """The same in every run, other than `hash`."""
