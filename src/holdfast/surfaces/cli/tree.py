@@ -13,8 +13,8 @@ HELP_OPTIONS = ["--help", "-h"]
 
 
 ORDER = (
-    *("serve", "demo", "chat", "run", "env", "keys", "sessions", "why", "ps", "logs", "stop", "pin", "memories"),
-    *("sweep", "nodes", "doctor", "backup", "import", "config", "version"),
+    *("serve", "demo", "chat", "run", "env", "keys", "sessions", "why", "ps", "logs", "stop", "pin"),
+    *("memories", "sweep", "nodes", "doctor", "backup", "migrate", "import", "config", "version"),
     *("list", "show", "messages", "turns", "lineage", "stats", "search"),
     *("end", "cancel", "resume", "fork", "delete", "export"),
     *("hermes", "file"),
