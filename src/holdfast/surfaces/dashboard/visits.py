@@ -13,12 +13,11 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 
 from ...domain.keys import Caller, Scope, acting_for
 from ...errors import BadInput
@@ -159,14 +158,16 @@ class Visit:
 
     async def read_form(self) -> Mapping[str, str]:
         """What a form sent; the last of fields of one name."""
-        kind = self.call.headers.get("content-type").partition(";")[0].strip().lower()
+        headers = self.call.headers
+        length = headers.get("content-length", "0")
+        if headers.get("transfer-encoding") or not length.isdecimal() or int(length) > LONGEST_FORM:
+            raise Refusal(413, "this form is too long, or does not say how long it is", "request_too_large")
         body = await self.call.body()
         if not body:
             return {}
+        kind = headers.get("content-type").partition(";")[0].strip().lower()
         if kind != "application/x-www-form-urlencoded":
             raise BadInput(f"a form is sent as application/x-www-form-urlencoded, not {kind!r:.60}")
-        if len(body) > LONGEST_FORM:
-            raise Refusal(413, "this form is too long", "request_too_large")
         try:
             return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=100, errors="strict"))
         except ValueError:
@@ -201,12 +202,8 @@ def cookie_name(host: str) -> str:
 
 
 def cookie_in(headers: Headers) -> str:
-    """The login's token, or nothing."""
-    try:
-        found = SimpleCookie(headers.get("cookie")).get(cookie_name(headers.get("host")))
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
+    """The login's token, or nothing, whatever cookies other programs of this machine have left."""
+    return cookie_parser(headers.get("cookie")).get(cookie_name(headers.get("host")), "")
 
 
 def cookie_for(headers: Headers, token: str, seconds: float) -> str:
