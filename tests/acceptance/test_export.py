@@ -23,11 +23,11 @@ def test_conversations_move_from_one_home_to_another(home: Home, tmp_path: Path)
 
     another = Home(tmp_path / "another")
     assert another.ok("import", str(file)) == "2 conversations imported: 2 sessions, 4 messages.\n"
-    assert another.ok("sessions", "export", "--all") == file.read_text()
+    assert another.ok("sessions", "export") == file.read_text()
     again = another.json("import", str(file))
     assert (again["conversations"], again["unchanged"], again["messages"]) == (0, 2, 0)
     refused = home.run("import", str(tmp_path / "nowhere.jsonl"))
     assert (refused.returncode, "there is no file" in refused.stderr) == (1, True)
     refused = home.run("sessions", "export", "--all", "-o", str(file))
     assert (refused.returncode, "never overwrites" in refused.stderr) == (1, True)
-    assert home.run("sessions", "export").returncode == 2
+    assert home.run("sessions", "export", "cli:ada", "--all").returncode == 2

@@ -13,6 +13,7 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.messages import new_message
 from holdfast.domain.nodes import Node
 from holdfast.domain.records import (
+    NOTHING,
     AliasRecord,
     ConversationRecord,
     ExclusionRecord,
@@ -106,6 +107,16 @@ async def test_what_is_taken_over_is_as_it_was(store: Store, clock: Clock) -> No
     (event,) = await store.events(owner=OWNER)
     assert (event.type, event.at) == ("conversation.imported", clock.now)
     assert event.data == {"origin": "hermes", "sessions": 1, "messages": 2}
+
+
+async def test_what_a_message_carried_goes_when_something_of_it_is_deleted(store: Store) -> None:
+    first = session()
+    extra = Raw(b'{"reasoning":"number 1 and number 2"}')
+    given = part(first, *(said(n, first.id, extra=extra) for n in (1, 2)))
+    await store.import_part(given)
+    await store.delete_message(OWNER, given.conversation.id, 1)
+    one, two = await store.message_records(given.conversation.id, first=1, last=2)
+    assert (one.body, one.extra, two.extra) == (NOTHING, NOTHING, extra)
 
 
 async def test_it_goes_on_as_if_it_had_always_been_here(store: Store, node: Node) -> None:

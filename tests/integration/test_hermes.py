@@ -284,6 +284,27 @@ async def test_a_chat_that_hermes_has_reset_takes_its_key_along(
     assert (await store.resolve(OWNER, Address(key=KEY))).tip.id == (await named(store, "later")).id
 
 
+async def test_what_is_strange_about_a_lineage_is_told_and_everything_comes(
+    store: Store, there: Path
+) -> None:
+    connection = apsw.Connection(str(there / "state.db"))
+    connection.execute("PRAGMA foreign_keys = OFF").fetchall()
+    connection.execute(
+        "UPDATE sessions SET parent_session_id = 'gone' WHERE id = 'later';"
+        "UPDATE sessions SET parent_session_id = 'branch' WHERE id = 'trunk';"
+        "UPDATE sessions SET parent_session_id = 'first' WHERE id = 'empty'"
+    )
+    connection.close()
+    taken = await take(store, there)
+    told = "\n".join(taken.problems)
+    assert "1 session among its own ancestors; a conversation begins with it: trunk" in told
+    assert "1 session without its parent, which is not there; a conversation of its own: later" in told
+    assert "1 session continued by several sessions; one goes on, the others are forks: first" in told
+    assert [each.edge for each in await line_of(store, "first")] == [None, "compaction", "compaction"]
+    assert (await named(store, "empty")).edge == "fork"
+    assert await texts(store, "trunk") == ["one", "two"]
+
+
 async def test_the_doctor_tells_what_a_home_looks_like(there: Path, newer: bool) -> None:
     before = print_of(there)
     process = {"command": "python3 -m http.server 8765", "session_key": KEY, "started_at": 1_767_000_000.0}

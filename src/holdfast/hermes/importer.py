@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -42,7 +42,7 @@ from ..errors import BadInput, Conflict, NotFound
 from ..store.base import Store
 from .copies import Progress, unheard
 from .home import memories_of
-from .lineage import Line
+from .lineage import Line, Lineage
 from .reading import HermesMessage, HermesSession, messages_of
 from .surveys import Survey, survey, undone_before
 from .visiting import Visit
@@ -54,6 +54,7 @@ PART_MESSAGES = 1000
 PART_BYTES = 4 << 20
 PARTS_TOGETHER = 64
 MEMORY_CHARACTERS = 15_000
+SHOWN = 5
 
 
 @dataclass
@@ -109,7 +110,7 @@ class Importer:
         self._size = 0
         self._done = 0
         self._whole = sum(session.said for line in seen.lineage.lines for session in line.sessions)
-        self.taken = Taken(problems=list(seen.routes.skipped))
+        self.taken = Taken(problems=[*seen.routes.skipped, *_oddities(seen.lineage)])
 
     async def run(self) -> Taken:
         memories = memories_of(self._home)
@@ -474,6 +475,18 @@ class _Writing:
 def origin_of(session_id: str, row: int) -> str:
     """Where a message came from."""
     return f"{ORIGIN}:{session_id}:{row}"
+
+
+def _oddities(lineage: Lineage) -> Iterator[str]:
+    """What is strange about how sessions hang together, and what was made of it."""
+    for ids, what in (
+        (lineage.cycles, "among its own ancestors; a conversation begins with it"),
+        (lineage.dangling, "without its parent, which is not there; a conversation of its own"),
+        (lineage.several, "continued by several sessions; one goes on, the others are forks"),
+    ):
+        if ids:
+            named = ", ".join([*ids[:SHOWN], *(["…"] if len(ids) > SHOWN else [])])
+            yield f"{len(ids):,} {'session' if len(ids) == 1 else 'sessions, each'} {what}: {named}"
 
 
 def _pieces(entries: Sequence[str]) -> list[str]:

@@ -21,7 +21,9 @@ async def export(
             metavar="[ID_OR_KEY]", help="The conversation that this session id, key or alias leads to."
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every conversation.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every conversation, also without saying so.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to; it must not exist yet.")
     ] = None,
@@ -43,8 +45,8 @@ async def export(
     from .progress import busy
     from .words import count
 
-    if (id_or_key is None) != everything:
-        invocation.wrong_usage("name one conversation, or say --all")
+    if id_or_key is not None and everything:
+        invocation.wrong_usage("name one conversation, or say --all, but not both")
     _require_new(output)
     async with invocation.existing(quiet=True) as opened:
         if id_or_key is not None:
