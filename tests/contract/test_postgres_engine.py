@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,44 @@ async def test_work_that_refuses_or_fails_leaves_its_group_alone(opening: Openin
 
 
 _NODE = {"kind": "library", "host": "h", "boot_id": "b", "pid_ns": "p", "pid": 1, "pid_start": "1", "now": 1}
+
+
+async def test_one_that_stood_in_line_again_is_done_once(
+    opening: Opening, by_hand: psycopg.Connection
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+    begun = [await begin(store, node, "kelp", key=f"cli:{number}") for number in range(3)]
+    with by_hand.transaction():
+        by_hand.execute("SELECT 1 FROM conversations WHERE key = 'cli:0' FOR UPDATE")
+        waiting = [
+            asyncio.create_task(store.append(begun[0].lease, [to_message(f"tide {n}", "assistant")]))
+            for n in range(3)
+        ]
+        await asyncio.sleep(0.5)
+    busy = [
+        store.append(begun[number % 2 + 1].lease, [to_message("ebb", "assistant")]) for number in range(20)
+    ]
+    await asyncio.gather(*busy)
+    assert sorted(await asyncio.gather(*waiting)) == [2, 3, 4]
+    said = await contents(store, begun[0].session.conversation_id)
+    assert sorted(said) == ["kelp", "tide 0", "tide 1", "tide 2"]
+
+
+async def test_only_the_node_that_holds_a_lease_appends_under_it(opening: Opening) -> None:
+    store = await opening()
+    node, other = await new_node(store), await new_node(store)
+    begun = await begin(store, node, "kelp")
+    outcomes = await asyncio.gather(
+        store.append(replace(begun.lease, node_id=other.id), [to_message("not mine", "assistant")]),
+        store.append(begun.lease, [to_message("tide", "assistant"), to_message("ebb", "assistant")]),
+        store.append(replace(begun.lease, token=7), [to_message("too late", "assistant")]),
+        store.append(begun.lease, [to_message("flow", "assistant")]),
+        return_exceptions=True,
+    )
+    assert [type(outcome).__name__ for outcome in outcomes] == ["LeaseLost", "int", "LeaseLost", "int"]
+    assert outcomes[1::2] == [3, 4]
+    assert await contents(store, begun.session.conversation_id) == ["kelp", "tide", "ebb", "flow"]
 
 
 async def test_a_lock_that_is_kept_for_too_long_is_named(

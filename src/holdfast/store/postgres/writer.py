@@ -57,6 +57,8 @@ LONGEST_PAUSE_SECONDS = 1.0
 T = TypeVar("T")
 Work = Callable[[Changes, int], T]
 Appending = tuple[Lease, Sequence[NewMessage]]
+Holding = tuple[str, int, str]
+"""A lease, as far as it is asked for: its conversation, token and node."""
 
 _BEGUN = statement(Q.begun)
 _NUMBER_ALL = statement(Q.number_all)
@@ -171,6 +173,8 @@ class Writer:
                 group = [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
             if not group:
                 break
+            for job in group:
+                job.later = False
             try:
                 self._commit(group)
             except BaseException as error:  # a defect of ours must not leave callers waiting for ever
@@ -178,7 +182,7 @@ class Writer:
                     StoreFailed(f"{self._location}: the writer broke ({type(error).__name__}: {error})")
                 )
                 for job in group:
-                    job.error = self._failure
+                    job.error, job.later = self._failure, False
             self._tell([job for job in group if not job.later])
             with self._wake:
                 self._queue.extend(job for job in group if job.later)
@@ -199,7 +203,7 @@ class Writer:
         """Run one job, again and again while only others were in its way, or nobody can be reached, and
         there is time. `error`: how it went so far, for whoever has no time left."""
         until = min(job.since + self._patience, self._stop_by)
-        tries, pause, strict, job.later = 0, PAUSE_SECONDS, False, False
+        tries, pause, strict = 0, PAUSE_SECONDS, False
         while True:
             if self._failure is not None:
                 job.error = self._failure
@@ -296,43 +300,37 @@ class Writer:
 
     def _append(self, jobs: list[Job], changes: Changes, now: int) -> None:
         """All appends of a group: one statement numbers, guarded by each lease, and one stores."""
-        counts: dict[tuple[str, int, str], int] = {}
+        counts: dict[Holding, int] = {}
         for job in jobs:
             assert job.append is not None
             lease, messages = job.append
-            key = (lease.conversation_id, lease.token, lease.node_id)
-            counts[key] = counts.get(key, 0) + len(messages)
+            held = (lease.conversation_id, lease.token, lease.node_id)
+            counts[held] = counts.get(held, 0) + len(messages)
         # In one order on every node, so that no two wait for each other.
-        keys = sorted(counts)
-        answer = changes.carry_out(
-            asked(
-                _NUMBER_ALL,
-                {
-                    "ids": [id_ for id_, _, _ in keys],
-                    "tokens": [token for _, token, _ in keys],
-                    "nodes": [node for _, _, node in keys],
-                    "counts": [counts[key] for key in keys],
-                },
-            )
-        )[-1]
-        last: dict[tuple[str, int], int] = {}
-        for id_, token, last_seq in answer.rows():
-            last[id_, token] = last_seq - next(counts[key] for key in keys if key[:2] == (id_, token))
+        ids, tokens, nodes = zip(*sorted(counts), strict=True)
+        wanted = {
+            "ids": ids,
+            "tokens": tokens,
+            "nodes": nodes,
+            "counts": [counts[each] for each in sorted(counts)],
+        }
+        numbered = changes.carry_out(asked(_NUMBER_ALL, wanted))[-1].rows()
+        last: dict[Holding, int] = {}
+        for id_, token, node, last_seq in numbered:
+            held = (id_, token, node)
+            last[held] = last_seq - counts[held]
         rows: list[tuple[Any, ...]] = []
         for job in jobs:
             assert job.append is not None
             lease, messages = job.append
-            before = last.get((lease.conversation_id, lease.token))
-            if before is None:
+            held = (lease.conversation_id, lease.token, lease.node_id)
+            if held not in last:
                 job.error = LeaseLost(lease.conversation_id, lease.token)
                 continue
-            for place, message in enumerate(messages, 1):
-                rows.append(
-                    message_row(
-                        message, lease.conversation_id, before + place, lease.session_id, lease.turn_id
-                    )
-                )
-            job.result = last[lease.conversation_id, lease.token] = before + len(messages)
+            for message in messages:
+                last[held] += 1
+                rows.append(message_row(message, held[0], last[held], lease.session_id, lease.turn_id))
+            job.result = last[held]
         if rows:
             changes.store_messages(rows, now)
 

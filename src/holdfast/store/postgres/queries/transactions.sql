@@ -27,7 +27,7 @@ SELECT pg_advisory_xact_lock(1751478372, 'events'::regclass::oid::integer);
 UPDATE conversations c SET last_seq = c.last_seq + a.count
 FROM unnest(:ids::text[], :tokens::bigint[], :nodes::text[], :counts::bigint[]) AS a (id, token, node, count)
 WHERE c.id = a.id AND c.token = a.token AND c.holder = a.node
-RETURNING c.id, c.token, c.last_seq;
+RETURNING c.id, c.token, c.holder, c.last_seq;
 
 -- name: plan_freely
 -- For what follows in this transaction, PostgreSQL may read tables whole and join them by hashing.
