@@ -11,17 +11,14 @@ somebody speaks to it.
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from msgspec import Raw
 
 from ..domain.conversations import Address
 from ..domain.ids import is_ours, new_id
-from ..domain.memories import MemoryOrigin
 from ..domain.names import MAX_NAME
 from ..domain.records import (
     AliasRecord,
@@ -30,11 +27,9 @@ from ..domain.records import (
     Hanging,
     Imported,
     Mark,
-    MemoryRecord,
     MessageRecord,
     Part,
     SessionRecord,
-    Stand,
 )
 from ..domain.sessions import IMPORTED_PREFIX, Edge
 from ..domain.views import View
@@ -43,17 +38,17 @@ from ..store.base import Store
 from .copies import Progress, unheard
 from .home import memories_of
 from .lineage import Line, Lineage
-from .reading import HermesMessage, HermesSession, messages_of
+from .reading import HermesSession, messages_of
+from .remembering import remember
 from .surveys import Survey, survey, undone_before
 from .visiting import Visit
+from .writing import ORIGIN, Writing, origin_of
 
-ORIGIN = "hermes"
 UNCLOSED = f"{IMPORTED_PREFIX}unclosed"
 UNDONE = f"{IMPORTED_PREFIX}undone"
 PART_MESSAGES = 1000
 PART_BYTES = 4 << 20
 PARTS_TOGETHER = 64
-MEMORY_CHARACTERS = 15_000
 SHOWN = 5
 
 
@@ -132,7 +127,7 @@ class Importer:
         self._progress("importing", self._done, self._whole)
         self._done += sum(session.said for session in line.sessions)
         if not known:
-            writing = _Writing(self._new(line), None, 1)
+            writing = Writing(self._new(line), None, 1)
             await self._write_all(writing, line, line.sessions, {})
             return
         latest = max(
@@ -152,7 +147,7 @@ class Importer:
             return
         record, _ = await self._store.record(self._owner, latest.conversation_id)
         tip = await self._store.session(self._owner, latest.session_id)
-        writing = _Writing(record, latest.stand, tip.ordinal + 1)
+        writing = Writing(record, latest.stand, tip.ordinal + 1)
         writing.records += taken_back
         writing.before, writing.view, writing.began_at = tip.id, tip.view, tip.first_seq
         await self._write_all(writing, line, fresh, known)
@@ -177,7 +172,7 @@ class Importer:
 
     async def _write_all(
         self,
-        writing: _Writing,
+        writing: Writing,
         line: Line,
         sessions: Sequence[HermesSession],
         known: Mapping[str, Imported],
@@ -203,7 +198,7 @@ class Importer:
 
     async def _open(
         self,
-        writing: _Writing,
+        writing: Writing,
         session: HermesSession,
         before: Imported | None,
         found: Survey,
@@ -248,7 +243,7 @@ class Importer:
         return here
 
     def _edge(
-        self, writing: _Writing, before: Imported | None, found: Survey, line: Line
+        self, writing: Writing, before: Imported | None, found: Survey, line: Line
     ) -> tuple[str | None, str | None]:
         if before is not None:
             compacted = found.kept_before and not found.shown_before
@@ -258,7 +253,7 @@ class Importer:
         parent = self._ours.get(line.parent) if line.parent else None
         return (line.edge.value, parent) if line.edge and parent else (None, None)
 
-    async def _name(self, writing: _Writing, session: HermesSession, here: str) -> None:
+    async def _name(self, writing: Writing, session: HermesSession, here: str) -> None:
         """Let the session's old id lead to it, unless it leads elsewhere."""
         if is_ours(session.id) or not 0 < len(session.id) <= MAX_NAME or not session.id.strip():
             self.taken.problems.append(f"{session.id!r:.80} cannot be a name here; it leads nowhere")
@@ -274,7 +269,7 @@ class Importer:
             f"what was imported is {writing.conversation.id}"
         )
 
-    async def _write_messages(self, writing: _Writing, session: HermesSession, here: str, seen: int) -> None:
+    async def _write_messages(self, writing: Writing, session: HermesSession, here: str, seen: int) -> None:
         said_at, row = session.started_at, seen
         for message in messages_of(self._copy, session.id, seen):
             said_at, row = message.said_at or said_at, message.row
@@ -304,7 +299,7 @@ class Importer:
 
     # --- writing -----------------------------------------------------------------------------------
 
-    async def _enqueue(self, writing: _Writing) -> None:
+    async def _enqueue(self, writing: Writing) -> None:
         """Hand over what has been gathered; small parts are written together."""
         part = writing.part()
         self._waiting.append(part)
@@ -373,108 +368,20 @@ class Importer:
         return not (line[-1].end_reason or "").startswith(IMPORTED_PREFIX)
 
     async def _remember(self, memories: Mapping[str, Sequence[str]]) -> None:
-        """What every session of the home was told goes to each conversation with a key, for a memory belongs
-        to a conversation here; without any such, to the one spoken in last."""
-        texts = {name: _pieces(entries) for name, entries in memories.items()}
-        if not texts:
-            return
-        keyed = {self._conversations.get(route.session_id) for route in self._routes.by_key.values()}
-        wanted = {conversation_id for conversation_id in keyed if conversation_id}
+        """What every session of the home was told goes to each conversation with a key; if there is none, to
+        the one spoken in last."""
+        wanted = {self._conversations.get(route.session_id) for route in self._routes.by_key.values()}
         if not wanted and self._lineage.lines:
             newest = max(self._lineage.lines, key=lambda line: line.tip.active_at)
-            wanted = {self._conversations[newest.tip.id]} if newest.tip.id in self._conversations else set()
-        for conversation_id in sorted(wanted):
-            for name, pieces in texts.items():
-                await self._remember_in(conversation_id, name, pieces)
-
-    async def _remember_in(self, conversation_id: str, name: str, pieces: Sequence[str]) -> None:
-        mark = f"memories/{name} for {conversation_id}"
-        print_ = zlib.crc32("\n".join(pieces).encode())
-        known = await self._store.imported(self._owner, ORIGIN, [mark])
-        if mark in known and known[mark].last_row == print_:
-            return
-        try:
-            record, _ = await self._store.record(self._owner, conversation_id)
-            place = await self._store.resolve(self._owner, Address(id=conversation_id))
-        except NotFound:
-            return
-        now = self._store.now()
-        records = [
-            MemoryRecord(new_id("mem"), None, MemoryOrigin.PERSON.value, piece, now) for piece in pieces
-        ]
-        stand = Stand(place.conversation.last_seq, place.tip.id)
-        part = Part(ORIGIN, record, tuple(records), (Mark(mark, place.tip.id, print_),), stand)
-        try:
-            await self._store.import_part(part)
-        except Conflict as error:
-            self.taken.problems.append(f"{name} was not remembered: {error}")
-            return
-        self.taken.memories += len(records)
-
-
-class _Writing:
-    """What has been gathered of a conversation and is not written yet."""
-
-    def __init__(self, conversation: ConversationRecord, stand: Stand | None, ordinal: int) -> None:
-        self.conversation = conversation
-        self.stand = stand
-        self.ordinal = ordinal
-        self.next_seq = stand.last_seq + 1 if stand else 1
-        self.before: str | None = None
-        """The session that the next one comes from."""
-        self.view: View | None = None
-        self.began_at = self.next_seq
-        """The number of that session's first message."""
-        self.records: list[Hanging] = []
-        self.aliases: list[AliasRecord] = []
-        self.marks: list[Mark] = []
-        self.count = self.size = 0
-
-    @property
-    def covers(self) -> tuple[int, int] | None:
-        """The messages of that session, if it has any."""
-        return (self.began_at, self.next_seq - 1) if self.began_at < self.next_seq else None
-
-    def add(self, said: HermesMessage, session_id: str, here: str, said_at: datetime) -> None:
-        message = said.message
-        self.records.append(
-            MessageRecord(
-                seq=self.next_seq,
-                session_id=here,
-                turn_id=None,
-                role=message.role,
-                status=message.status.value,
-                created_at=said_at,
-                body=Raw(message.body),
-                calls=message.calls,
-                answers=message.answers,
-                origin=origin_of(session_id, said.row),
-                extra=said.extra,
-            )
-        )
-        if said.aside is not None:
-            self.records.append(ExclusionRecord(self.next_seq, said.aside, said_at))
-        self.next_seq += 1
-        self.count += 1
-        self.size += len(message.body) + len(bytes(said.extra))
-
-    def part(self) -> Part:
-        return Part(
-            ORIGIN, self.conversation, tuple(self.records), tuple(self.marks), self.stand, tuple(self.aliases)
-        )
-
-    def written(self, part: Part) -> None:
-        """The next part goes behind this one."""
-        sessions = [each.id for each in part.records if isinstance(each, SessionRecord)]
-        tip = sessions[-1] if sessions else self.stand.tip_id if self.stand else ""
-        self.stand = Stand(self.next_seq - 1, tip)
-        self.records, self.aliases, self.marks = [], [], []
-        self.count = self.size = 0
-
-
-def origin_of(session_id: str, row: int) -> str:
-    """Where a message came from."""
-    return f"{ORIGIN}:{session_id}:{row}"
+            wanted = {self._conversations.get(newest.tip.id)}
+        for conversation_id in sorted(each for each in wanted if each):
+            for file, entries in memories.items():
+                try:
+                    self.taken.memories += await remember(
+                        self._store, self._owner, conversation_id, file, entries
+                    )
+                except (Conflict, NotFound) as error:
+                    self.taken.problems.append(f"{file} was not remembered in {conversation_id}: {error}")
 
 
 def _oddities(lineage: Lineage) -> Iterator[str]:
@@ -487,15 +394,3 @@ def _oddities(lineage: Lineage) -> Iterator[str]:
         if ids:
             named = ", ".join([*ids[:SHOWN], *(["…"] if len(ids) > SHOWN else [])])
             yield f"{len(ids):,} {'session' if len(ids) == 1 else 'sessions, each'} {what}: {named}"
-
-
-def _pieces(entries: Sequence[str]) -> list[str]:
-    """Entries put together, as few texts as there may be."""
-    pieces: list[str] = []
-    for entry in entries:
-        whole = entry[:MEMORY_CHARACTERS]
-        if pieces and len(pieces[-1]) + len(whole) < MEMORY_CHARACTERS:
-            pieces[-1] = f"{pieces[-1]}\n{whole}"
-        else:
-            pieces.append(whole)
-    return pieces

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ....domain.records import ConversationRecord, Hanging, Imported, MessageRecord, Part
-from .. import importing
+from .. import exporting, importing
 from .base import Verbs
 
 
@@ -15,17 +15,17 @@ class ImportingVerbs(Verbs):
     async def conversation_ids(
         self, owner: str | None, *, after: int = 0, limit: int = 100
     ) -> list[tuple[int, str]]:
-        return await self._read(lambda tx: importing.conversation_ids(tx, owner, after, limit))
+        return await self._read(lambda tx: exporting.conversation_ids(tx, owner, after, limit))
 
     async def record(
         self, owner: str | None, conversation_id: str
     ) -> tuple[ConversationRecord, Sequence[Hanging]]:
-        return await self._read(lambda tx: importing.record(tx, owner, conversation_id))
+        return await self._read(lambda tx: exporting.record(tx, owner, conversation_id))
 
     async def message_records(
         self, conversation_id: str, *, first: int, last: int, limit: int = 500
     ) -> list[MessageRecord]:
-        return await self._read(lambda tx: importing.message_records(tx, conversation_id, first, last, limit))
+        return await self._read(lambda tx: exporting.message_records(tx, conversation_id, first, last, limit))
 
     async def imported(self, owner: str, origin: str, names: Sequence[str]) -> Mapping[str, Imported]:
         return await self._read(lambda tx: importing.imported(tx, owner, origin, names))
