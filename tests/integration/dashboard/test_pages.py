@@ -336,6 +336,10 @@ async def test_memories_are_mended_and_forgotten(site: Site) -> None:
     await page.goto("/memories")
     await page.get_by_text("Edit or forget").click()
     await page.locator("article textarea").fill("She likes dulse.")
+    shown = await page.locator("body").get_attribute("data-live")
+    await say(site, "something else")
+    await expect(page.locator("body")).not_to_have_attribute("data-live", shown or "")  # it was read anew
+    await expect(page.locator("article textarea")).to_have_value("She likes dulse.")
     await page.get_by_role("button", name="Save").click()
     await expect(page.locator("article .text")).to_have_text("She likes dulse.")
     await page.get_by_text("Edit or forget").click()

@@ -22,9 +22,9 @@
   const keyed = (from) => new Map(all("[data-key]", from).map((node) => [node.dataset.key, node]));
 
   function replace(old, fresh) {
-    const text = old.querySelector("textarea");
-    // A box that somebody is writing in stays as it is, unless it has become another one; so does selected text.
-    if (old.hasAttribute("data-keep") && text && fresh.querySelector("textarea")) return;
+    // What somebody is writing or has selected stays as it is; so does a box that would only be the same again.
+    if (all("textarea, input:not([type=hidden])", old).some((field) => field.value !== field.defaultValue)) return;
+    if (old.hasAttribute("data-keep") && old.querySelector("textarea") && fresh.querySelector("textarea")) return;
     const selected = getSelection();
     if (!selected.isCollapsed && old.contains(selected.anchorNode)) { soon(2000); return; }
     const opened = keyed(old);
@@ -99,7 +99,7 @@
   if (!body.dataset.watch && document.querySelector("[data-part]")) setInterval(() => { if (!document.hidden) soon(); }, 15000);
 
   // --- a reply that grows, a log that grows ----------------------------------------------------
-    function inTalk() {
+  function inTalk() {
     const end = document.getElementById("end");
     return end ? end.getBoundingClientRect().top <= innerHeight + 40 && end.getBoundingClientRect().bottom >= 0 : false;
   }
