@@ -39,7 +39,8 @@ from .words import (
 
 log = logging.getLogger(__name__)
 
-BATCH = 200
+BATCH = 500
+PAGE = 500
 PAUSE_SECONDS = 0.2
 LOOK_SECONDS = 5.0
 LONGEST_TAIL = 1_000
@@ -151,9 +152,12 @@ def search(
         conversation_of(tx, owner, conversation_id)
     scope = {"owner": owner, "conversation": conversation_id}
     found: list[Found] = []
-    for row in tx.all(Q.unindexed_messages, **scope):
-        _judge(row, terms, words, found)
-    found = found[:limit]
+    below = END_OF_TIME
+    while len(found) < limit and (rows := tx.all(Q.unindexed_messages, below=below, limit=PAGE, **scope)):
+        for row in rows:
+            if row[1] is not None:
+                _judge(row[1:], terms, words, found)
+        below = rows[-1][0]
     scopes = [lexeme_of_conversation(conversation_id)] if conversation_id else []
     if owner is not None and not scopes:
         scopes = [lexeme_of_owner(owner)]

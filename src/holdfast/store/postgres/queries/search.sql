@@ -33,12 +33,14 @@ SELECT count(*) FROM (SELECT 1 FROM unindexed LIMIT :limit) AS waiting;
 SELECT count(*) FROM unindexed;
 
 -- name: unindexed_messages
--- What the index does not hold yet, the newest first.
-SELECT {found_columns}
-FROM unindexed u JOIN messages m ON m.conversation = u.conversation AND m.seq = u.seq AND m.deleted_at IS NULL
-JOIN conversations c ON c.id = m.conversation
-WHERE (:owner::text IS NULL OR c.owner = :owner) AND (:conversation::text IS NULL OR c.id = :conversation)
-ORDER BY m.no DESC;
+-- What the index does not hold yet, the newest first, below the cursor; its own number first, so that a page of
+-- others' and deleted ones still moves the cursor.
+SELECT u.no, {found_columns}
+FROM (SELECT * FROM unindexed WHERE no < :below ORDER BY no DESC LIMIT :limit) u
+LEFT JOIN (messages m JOIN conversations c ON c.id = m.conversation)
+    ON m.conversation = u.conversation AND m.seq = u.seq AND m.deleted_at IS NULL
+   AND (:owner::text IS NULL OR c.owner = :owner) AND (:conversation::text IS NULL OR c.id = :conversation)
+ORDER BY u.no DESC;
 
 -- name: indexed_messages
 -- Candidates from the index, the newest first, below the cursor; and those it could not hold whole. First the index,
