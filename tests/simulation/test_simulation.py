@@ -21,9 +21,11 @@ from . import mutants
 from .checks import Violation
 from .world import SEASON, STORM, Plan, World
 
+pytestmark = pytest.mark.timeout(900)
+
 SOAK = os.environ.get("HOLDFAST_TEST_SOAK") == "1"
 SEED = os.environ.get("HOLDFAST_TEST_SEED")
-WEEK = replace(SEASON, seconds=5 * 86_400.0)
+DAYS = replace(SEASON, seconds=4 * 86_400.0)
 
 Tell = Callable[[str], None]
 
@@ -60,17 +62,18 @@ def run_all(plans: Sequence[tuple[Plan, Sequence[int]]]) -> Tally:
     tally = Tally()
     for plan, seeds in plans:
         for seed in [int(SEED)] if SEED else seeds:
-            print(f"{plan.name}, seed {seed}: replay with HOLDFAST_TEST_SEED={seed}")
             tally.add(World(seed, plan).run())
     return tally
 
 
 def test_whatever_goes_wrong_every_promise_holds(figures: Tell) -> None:
-    tally = run_all([(STORM, range(4)), (WEEK, range(1))])
+    tally = run_all([(STORM, range(3)), (DAYS, range(1))])
+    more = iter(range(3, 15))  # what a seed does changes with the code: some may be too quiet
+    while not SEED and (never := [each for each in HAPPENS if not tally.seen[each]]):
+        seed = next(more, None)
+        assert seed is not None, f"{never} never happened, so nothing was shown about it"
+        tally.add(World(seed, STORM).run())
     figures(str(tally))
-    if not SEED:
-        never = [each for each in HAPPENS if not tally.seen[each]]
-        assert never == [], "a run in which this does not happen says nothing about it"
 
 
 HAPPENS = (
@@ -132,7 +135,7 @@ def test_a_mistake_put_in_on_purpose_is_seen(mutant: Callable[[mutants.Put], Non
     with mutants.broken_by(mutant):
         for seed in range(12):
             try:
-                World(seed, WEEK if mutant in LASTING else STORM).run()
+                World(seed, DAYS if mutant in LASTING else STORM).run()
             except Violation as violation:
                 seen.append(violation)
                 break

@@ -320,7 +320,8 @@ class World:
 
     def _told(self) -> str:
         lines = "\n".join(self.story[-40:])
-        return f"plan {self.plan.name}, seed {self.seed}; what happened last:\n{lines}"
+        again = f"HOLDFAST_TEST_SEED={self.seed}"
+        return f"plan {self.plan.name}, seed {self.seed} ({again}); what happened last:\n{lines}"
 
     @property
     def digest(self) -> str:
