@@ -116,7 +116,7 @@ async def test_without_a_good_key_nothing_is_told(server: Running) -> None:
 
 
 async def test_an_unknown_path_is_a_404(server: Running) -> None:
-    for path in ("/nothing", "/api", "/api/sessions/", "/v1/chat", "/api/../etc/passwd", "//", "/api/why"):
+    for path in ("/nothing", "/api", "/api/sessions/", "/v1/chat", "/api/../etc/passwd", "/api/why"):
         for client in (server.client, await server.with_token(None)):
             check_error(await client.get(path), 404, "not_found")
 
