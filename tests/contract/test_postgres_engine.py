@@ -339,7 +339,7 @@ async def test_only_the_node_that_holds_a_lease_appends_under_it(opening: Openin
         return_exceptions=True,
     )
     assert [type(outcome).__name__ for outcome in outcomes] == ["LeaseLost", "int", "LeaseLost", "int"]
-    assert outcomes[1::2] == [3, 4]
+    assert list(outcomes[1::2]) == [3, 4]
     assert await contents(store, begun.session.conversation_id) == ["kelp", "tide", "ebb", "flow"]
 
 
