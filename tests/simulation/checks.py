@@ -123,9 +123,9 @@ class Watcher:
         """Whose node it is."""
         self.lives: dict[str, int] = {}
         """Which life of that program: its pid."""
-        self.beats: dict[str, tuple[int, float, int]] = {}
-        """Of nodes that are present: the beat, since when it stands still, in observed time, and how often
-        anybody had been continued until then."""
+        self.beats: dict[str, tuple[int, float, float]] = {}
+        """Of nodes that are present: the beat, and since when it stands still, in observed and in watched
+        time."""
         self.died_at: dict[str, float] = {}
         """Of nodes whose program is dead: since when, in watched time."""
         self._since: dict[tuple[str, str], float] = {}
@@ -183,7 +183,7 @@ class Watcher:
                 self._right_to_write(program, gone_before, turn, f"message {no} of {conversation}")
         for id_, beat in self._rows("SELECT id, beat FROM nodes WHERE left_at IS NULL AND reaped_at IS NULL"):
             if id_ not in self.beats or self.beats[id_][0] != beat:
-                self.beats[id_] = (beat, self._world.observed, self._world.continues)
+                self.beats[id_] = (beat, self._world.observed, self._world.watched)
 
     def _note(self, line: str) -> None:
         self.log.update(f"{self._world.clock.monotonic:.6f} {line}\n".encode())
@@ -311,9 +311,7 @@ class Watcher:
         plan, world = self._world.plan, self._world
         if node not in self.died_at:
             self.seen["node.reaped alive"] += 1
-            _, since, continues = self.beats[node]
-            # Each time somebody is continued it may take up to two sweeps of its own standstill for time.
-            silent = world.observed - since + 2 * plan.sweep_seconds * (world.continues - continues) + 1e-3
+            silent = world.observed - self.beats[node][1] + 1e-3
             if silent < plan.stale_seconds:
                 owner = self.owners[node]
                 raise Violation(f"{owner} lives, was silent for {silent:.1f} s, and was reaped: {why}")
@@ -386,8 +384,8 @@ class Watcher:
         plan, world = self._world.plan, self._world
         limit = plan.stale_seconds + plan.heartbeat_seconds + 4 * plan.sweep_seconds + 3
         watched_for = max((world.watching_for(each) for each in world.servers), default=0.0)
-        for node, (_, since, _) in self.beats.items():
-            silent = world.observed - since
+        for node, (_, _, since) in self.beats.items():
+            silent = world.watched - since
             if node not in self.gone and min(silent, watched_for) > limit:
                 raise Violation(f"{self.owners[node]} hangs for {silent:.1f} s, and nobody has reaped it")
 

@@ -186,7 +186,8 @@ class World:
         self.watched = 0.0
         """How long a server was there to look after the others, and could write."""
         self.observed = 0.0
-        """The same for any program at all: scripts sweep too."""
+        """The same for any program at all: scripts sweep too. What an observer may take for time in which it
+        watched, though it stood still or could not write, is in it."""
         self.continues = 0
         self.deaths = 0
         self._watching_since: dict[Program, float] = {}
@@ -401,7 +402,12 @@ class World:
             await asyncio.sleep(self.chance.choice((0.01, 0.1, 0.5, 1.0)) * self.plan.longest_stop)
             if program.loop is not None and program.pid == pid and program.stopped:
                 program.go_on()
-                self.continues += 1
+                self._continued()
+
+    def _continued(self) -> None:
+        """Who is continued may take up to two sweeps of its own standstill for time in which it watched."""
+        self.continues += 1
+        self.observed += 2 * self.plan.sweep_seconds
 
     async def _sleep(self) -> None:
         """The lid is closed: only the wall clock goes on."""
@@ -414,7 +420,7 @@ class World:
         seconds = self.chance.choice((2.0, 10.0, self.plan.longest_stop))
         self.note(f"everything stands still for {seconds:.0f} s")
         self.clock.move_to(self.clock.monotonic + seconds)
-        self.continues += 1
+        self._continued()
 
     async def _jump(self) -> None:
         seconds = self.chance.uniform(-1, 1) * self.plan.longest_jump
@@ -425,6 +431,7 @@ class World:
 
     async def _fill(self) -> None:
         self.machine.disk.full = True
+        self.observed += self.plan.heartbeat_seconds  # nobody knows until its next beat
         self.note("the disk is full")
         await asyncio.sleep(self.chance.choice((0.5, 0.5, 3.0, 3.0, 10.0, 120.0)))
         self.machine.disk.full = False
