@@ -374,7 +374,7 @@ def view_part(value: Part) -> Object:
 def statistics(value: Statistics, leaked: int) -> Object:
     return {
         "object": "statistics",
-        "sessions": value.sessions,
+        "total": value.sessions,
         "open": value.open,
         "leaked": leaked,
         "conversations": value.conversations,

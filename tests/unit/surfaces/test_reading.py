@@ -185,7 +185,7 @@ def test_lineage_draws_the_line_its_edges_and_its_forks(told: Home) -> None:
 
 def test_stats_count_everything_once(told: Home) -> None:
     stats = told.json("sessions", "stats")
-    assert stats["sessions"] == 5
+    assert stats["total"] == 5
     assert stats["open"] == 1
     assert stats["leaked"] == 0
     assert stats["end_reasons"] == {"closed": 3, "new": 1}

@@ -143,7 +143,7 @@ class Tour:
         statistics = msgspec.json.decode(await self._stage.run("sessions", "stats", "--json"))
         self._check(statistics["leaked"] == 0, "no session is leaked")
         self._proof(
-            f"reaped {took:.1f} s later; {statistics['leaked']} of {statistics['sessions']} sessions leaked"
+            f"reaped {took:.1f} s later; {statistics['leaked']} of {statistics['total']} sessions leaked"
         )
 
     # --- an id keeps working ---------------------------------------------------------------------------
