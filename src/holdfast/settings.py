@@ -27,6 +27,16 @@ _NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY", "HOLDFA
 _ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
 _WEBHOOK = re.compile(r"https?://[^/\s]+(/\S*)?")
 _PASSWORD = re.compile(r"(?<=^)(\w+://[^:/?#@]*):[^@]*@|(?<=[?&])(password)=[^&#]*")
+_FLAGS = {
+    "true": True,
+    "false": False,
+    "yes": True,
+    "no": False,
+    "on": True,
+    "off": False,
+    "1": True,
+    "0": False,
+}
 _HOST = re.compile(r"[^/?#@\s:*]+|\[[0-9a-fA-F:.]+\]")
 
 
@@ -34,8 +44,9 @@ def _setting(default: Any, meaning: str, **limits: Any) -> Any:
     """A setting of its default's type: text, a number, a whole number, yes or no, a list of texts, a table of
     numbers.
 
-    Limits: `at_least`, `at_most`, `above`, `or_zero` for numbers, also a table's; `choices`, `not_empty` for
-    texts; `shape`, `such_as` for texts and for each text of a list; `zone` for the name of a time zone.
+    Limits: `at_least`, `at_most`, `above`, `below`, `or_zero` for numbers, also a table's; `choices`,
+    `not_empty` for texts; `shape`, `such_as` for texts and for each text of a list; `zone` for the name of a
+    time zone; `store` for a store's address.
     """
     metadata = {"meaning": meaning, **limits}
     if isinstance(default, dict):
@@ -49,6 +60,7 @@ class StoreSettings:
         "",
         "empty: holdfast.db in the home; sqlite:///path (relative to where you are); "
         "or postgresql://user@host/database",
+        store=True,
     )
 
 
@@ -125,7 +137,7 @@ class ResetSettings:
     idle_minutes: float = _setting(
         1440.0, "idle: this long after anybody spoke", above=0, at_most=MOST_MINUTES
     )
-    at_hour: int = _setting(4, "daily: at this hour", at_least=0, at_most=23)
+    at_hour: float = _setting(4.0, "daily: at this hour; 4.5 is half past four", at_least=0, below=24)
     quiet_minutes: float = _setting(
         15.0,
         "a due daily reset waits until nobody has spoken for this long",
@@ -359,7 +371,7 @@ def _by_source(
                 )
             converted = _convert(given, known[name], f"{origin}: {where}.{source}.{name}")
             found.setdefault(source, {})[name] = converted
-            origins[f"{where}.{source}.{name}"] = origin
+            origins[f"{where}.{source}.{name}"] = origins[where] = origin
     return found
 
 
@@ -400,12 +412,12 @@ def _number(value: Any, kind: type[Any], limits: Mapping[str, Any], where: str) 
     if isinstance(number, bool) or not isinstance(number, kind):
         raise BadSetting(f"{where} must be a {'whole ' if kind is int else ''}number, not {value!r}")
     least, most = limits.get("at_least", float("-inf")), limits.get("at_most", float("inf"))
-    above = limits.get("above", float("-inf"))
+    above, below = limits.get("above", float("-inf")), limits.get("below", float("inf"))
     endless = kind is float and not float("-inf") < number < float("inf")
-    if (endless or not (least <= number <= most and number > above)) and not (
+    if (endless or not (least <= number <= most and above < number < below)) and not (
         limits.get("or_zero") and number == 0
     ):
-        words = {"at_least": "at least", "above": "above", "at_most": "at most"}
+        words = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}
         if most >= FAR and not number > most:
             del words["at_most"]  # a limit that nobody meets is told only to who has passed it
         allowed = " and ".join(f"{word} {limits[name]}" for name, word in words.items() if name in limits)
@@ -415,9 +427,9 @@ def _number(value: Any, kind: type[Any], limits: Mapping[str, Any], where: str) 
 
 
 def _flag(value: Any, where: str) -> bool:
-    """Yes or no; in the environment, as a word."""
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
+    """Yes or no; in the environment, as a word or a digit."""
+    if isinstance(value, str) and value.lower() in _FLAGS:
+        return _FLAGS[value.lower()]
     if not isinstance(value, bool):
         raise BadSetting(f"{where} must be true or false, not {value!r}")
     return value
@@ -432,6 +444,11 @@ def _text(value: Any, limits: Mapping[str, Any], where: str) -> str:
         raise BadSetting(f"{where} must be one of {', '.join(limits['choices'])}, not {value!r}")
     if limits.get("zone") and value:
         _check_zone(value, where)
+    if limits.get("store") and not is_postgres(value):
+        try:
+            database_path(value)
+        except BadSetting as error:
+            raise BadSetting(f"{where}: {error}") from None
     if "shape" in limits and value and not limits["shape"].fullmatch(value):
         raise BadSetting(f"{where} must look like {limits['such_as']}, not {value!r}")
     return value
@@ -449,8 +466,14 @@ def _check_zone(name: str, where: str) -> None:
 
 
 def _texts(value: Any, limits: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """A list of texts; from one text, such as the environment's, the parts between its commas."""
-    if isinstance(value, str):
+    """A list of texts; from one text, such as the environment's, the parts between its commas, or what is
+    written as it would be in the file."""
+    if isinstance(value, str) and value.strip().startswith("["):
+        try:
+            value = tomllib.loads(f"list = {value}")["list"]
+        except tomllib.TOMLDecodeError:
+            raise BadSetting(f"{where} must be a list of texts, not {value!r}") from None
+    elif isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
         raise BadSetting(f"{where} must be a list of texts, not {value!r}")
@@ -504,4 +527,7 @@ def database_path(url: str, environment: Mapping[str, str] = os.environ) -> Path
     path = rest.removeprefix("/") if rest.startswith("/") else ""
     if not path or path == ":memory:":
         raise BadSetting(f"{url!r} names no file; use sqlite:///relative.db or sqlite:////absolute.db")
-    return Path(path).expanduser()
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise BadSetting(f"{url!r} begins in the home of a user that is not known here") from None

@@ -82,6 +82,23 @@ def test_the_environment_says_the_same_in_text() -> None:
     assert "secret" not in repr(settings)
 
 
+def test_a_list_may_be_written_in_the_environment_as_in_the_file() -> None:
+    settings = read("", {"HOLDFAST_AGENT__TOOLS": '["terminal", "search"]'})
+    assert settings.agent.tools == ("terminal", "search")
+
+
+@pytest.mark.parametrize(("said", "meant"), [("0", False), ("off", False), ("No", False), ("1", True)])
+def test_yes_and_no_in_the_environment_are_any_of_the_usual_words(said: str, meant: bool) -> None:
+    assert read("", {"HOLDFAST_MEMORY__FLUSH": said}).memory.flush is meant
+
+
+def test_what_differs_for_a_source_has_an_origin_as_a_whole_too() -> None:
+    settings = read("[reset.sources.telegram]\nmode = 'idle'\n")
+    assert settings.origins["reset.sources"] == "holdfast.toml"
+    environment = {"HOLDFAST_RESET__SOURCES__TELEGRAM__IDLE_MINUTES": "5"}
+    assert read("", environment).origins["reset.sources"] == next(iter(environment))
+
+
 def test_an_empty_text_empties_a_list_and_a_table() -> None:
     environment = {"HOLDFAST_SERVER__CORS_ORIGINS": "", "HOLDFAST_MODEL__WINDOWS": ""}
     settings = read('[server]\ncors_origins = ["https://a"]\n[model.windows]\nold = 512\n', environment)
@@ -105,6 +122,12 @@ def test_a_table_that_was_given_is_not_shared_with_its_giver() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (
+            "[store]\nurl = 'mysql://db'",
+            "store.url: there is no store engine for 'mysql'; use sqlite:///path",
+        ),
+        ("[store]\nurl = 'sqlite:///~nobody0/a.db'", "begins in the home of a user that is not known here"),
+        ("[store]\nurl = 'agent.db'", "store.url: a store URL looks like sqlite:///path/to/file.db or"),
         ("[server]\nport = 65536", "server.port must be at least 0 and at most 65535, not 65536"),
         ("[server]\nport = -1", "server.port must be at least 0 and at most 65535, not -1"),
         ("[server]\nport = 80.5", "server.port must be a whole number, not 80.5"),
@@ -150,6 +173,8 @@ def test_an_impossible_setting_is_named_with_its_file_and_what_it_should_be(text
     [
         ("HOLDFAST_SERVER__PORT", "eighty", "server.port must be a whole number, not 'eighty'"),
         ("HOLDFAST_SERVER__PORTS", "80", "there is no setting server.ports; did you mean server.port?"),
+        ("HOLDFAST_AGENT__TOOLS", '["terminal', "agent.tools must be a list of texts, not '[\"terminal'"),
+        ("HOLDFAST_MEMORY__FLUSH", "2", "memory.flush must be true or false, not '2'"),
         ("HOLDFAST_MODEL__WINDOWS", "32768", "must be a table of numbers by name, not '32768'"),
         ("HOLDFAST_MODEL__WINDOWS", "a=b", "model.windows.a must be a whole number, not 'b'"),
     ],

@@ -82,9 +82,9 @@ def test_other_policies_have_another_stamp_and_the_same_the_same(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[reset]\nat_hour = 25", "reset.at_hour must be at least 0 and at most 23, not 25"),
-        ("[reset]\nat_hour = -1", "reset.at_hour must be at least 0 and at most 23, not -1"),
-        ("[reset]\nat_hour = 4.5", "reset.at_hour must be a whole number, not 4.5"),
+        ("[reset]\nat_hour = 25", "reset.at_hour must be at least 0 and below 24, not 25"),
+        ("[reset]\nat_hour = -1", "reset.at_hour must be at least 0 and below 24, not -1"),
+        ("[reset]\nat_hour = 'four'", "reset.at_hour must be a number, not 'four'"),
         ("[reset]\nidle_minutes = -5", "reset.idle_minutes must be above 0, not -5"),
         ("[reset]\nidle_minutes = 0", "reset.idle_minutes must be above 0, not 0"),
         ("[reset]\nidle_minutes = nan", "reset.idle_minutes must be above 0, not nan"),
@@ -107,7 +107,7 @@ def test_other_policies_have_another_stamp_and_the_same_the_same(tmp_path: Path)
         ),
         (
             "[reset.sources.telegram]\nat_hour = 24",
-            "reset.sources.telegram.at_hour must be at least 0 and at most 23, not 24",
+            "reset.sources.telegram.at_hour must be at least 0 and below 24, not 24",
         ),
         (
             "[reset.sources.telegram]\nat_hours = 4",

@@ -48,7 +48,8 @@ class ResetPolicy:
 
     mode: ResetMode = ResetMode.NONE
     idle: timedelta = timedelta(minutes=1440)
-    at_hour: int = 4
+    at_hour: float = 4.0
+    """4.5 is half past four."""
     quiet: timedelta = timedelta(minutes=15)
     timezone: str = ""
     """An IANA name; empty: this machine's, which the settings have filled in."""
@@ -196,7 +197,7 @@ def late(policy: ResetPolicy, wanted: Due, now: datetime) -> Verdict:
 def ground_of(policy: ResetPolicy, wanted: Due, now: datetime) -> Reason:
     """The rule by which it is, or will be, due."""
     idle, quiet = minutes(policy.idle), minutes(policy.quiet)
-    day = f"{policy.at_hour:02}:00 ({policy.timezone})"
+    day = f"{wall_clock(policy.at_hour)} ({policy.timezone})"
     match wanted.end_reason, now >= wanted.at:
         case EndReason.IDLE, True:
             said = f"nobody has spoken for {idle}"
@@ -268,7 +269,17 @@ def clock_of(policy: ResetPolicy, now: datetime) -> Callable[[datetime], str]:
 # --- days ----------------------------------------------------------------------------------------------
 
 
-def boundary_after(instant: datetime, at_hour: int, timezone: str) -> datetime | None:
+def wall_clock(at_hour: float) -> str:
+    """What a clock shows at this hour: 04:30, or 04:30:36 if it has to."""
+    return _time_of(at_hour).isoformat().removesuffix(":00")
+
+
+def _time_of(at_hour: float) -> time:
+    seconds = min(round(at_hour * 3600), 86_399)
+    return time(seconds // 3600, seconds // 60 % 60, seconds % 60)
+
+
+def boundary_after(instant: datetime, at_hour: float, timezone: str) -> datetime | None:
     """The first boundary of a day behind this instant."""
     start = instant.astimezone(ZoneInfo(timezone)).date()
     days = (start + timedelta(days=offset) for offset in range(-1, 5))
@@ -277,13 +288,13 @@ def boundary_after(instant: datetime, at_hour: int, timezone: str) -> datetime |
 
 
 @lru_cache(4096)
-def boundary_of(day: date, at_hour: int, timezone: str) -> datetime | None:
+def boundary_of(day: date, at_hour: float, timezone: str) -> datetime | None:
     """The first instant of this local date at or after the hour, in UTC; None: there is none.
 
     A skipped hour ends with its gap, a repeated one counts once, the first time.
     """
     zone = ZoneInfo(timezone)
-    wall = datetime.combine(day, time(at_hour))
+    wall = datetime.combine(day, _time_of(at_hour))
     instant = wall.replace(tzinfo=zone).astimezone(UTC)
     if instant.astimezone(zone).replace(tzinfo=None) == wall:
         return instant

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from .events import Event
-from .resets import DEFAULT, Decision, Due, Reason, ResetPolicy, Verdict, clock_of, due, minutes
+from .resets import DEFAULT, Decision, Due, Reason, ResetPolicy, Verdict, clock_of, due, minutes, wall_clock
 from .sessions import EndReason, Session
 
 
@@ -128,7 +128,7 @@ def _rule(session: Session, policy: ResetPolicy, wanted: Due) -> str:
         idle = policy.idle.total_seconds()
         said = f"{idle / 60:g} min" if idle >= 60 else f"{idle:g} s"
         return f"idle {said}, from {_origin(policy, 'idle_minutes')}"
-    day = f"daily at {policy.at_hour:02}:00 {policy.timezone}"
+    day = f"daily at {wall_clock(policy.at_hour)} {policy.timezone}"
     if wanted.at == session.last_activity_at + policy.quiet:
         day = f"{day}, once nobody has spoken for {minutes(policy.quiet)}"
     return f"{day}, from {_origin(policy, 'at_hour')}"

@@ -20,6 +20,7 @@ from holdfast.domain.resets import (
     due,
     minutes,
     verdict,
+    wall_clock,
 )
 from holdfast.domain.sessions import EndReason, Session
 from holdfast.domain.views import View
@@ -149,11 +150,21 @@ def test_what_does_not_hold_is_told_and_does_not_defer() -> None:
             "Australia/Lord_Howe", "2026-10-04", 2, "2026-10-03T15:30+00:00", id="half an hour skipped"
         ),
         pytest.param("Pacific/Apia", "2011-12-30", 4, None, id="a date that does not exist"),
+        pytest.param(BERLIN, "2026-11-03", 6.5, "2026-11-03T05:30+00:00", id="half past"),
+        pytest.param(BERLIN, "2026-03-29", 2.5, "2026-03-29T01:00+00:00", id="half past, skipped"),
+        pytest.param(BERLIN, "2026-11-03", 23.99999, "2026-11-03T22:59:59+00:00", id="the last second"),
     ],
 )
-def test_the_boundary_of_a_day(zone: str, day: str, hour: int, instant: str | None) -> None:
+def test_the_boundary_of_a_day(zone: str, day: str, hour: float, instant: str | None) -> None:
     found = boundary_of(date.fromisoformat(day), hour, zone)
     assert found == (datetime.fromisoformat(instant) if instant else None)
+
+
+@pytest.mark.parametrize(
+    ("hour", "shown"), [(4.0, "04:00"), (4.5, "04:30"), (0.1, "00:06"), (0.01, "00:00:36")]
+)
+def test_an_hour_is_told_as_clocks_show_it(hour: float, shown: str) -> None:
+    assert wall_clock(hour) == shown
 
 
 def test_behind_a_date_that_does_not_exist_comes_the_next() -> None:
