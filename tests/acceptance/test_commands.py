@@ -41,7 +41,7 @@ def test_the_readme_of_a_newcomer(home: Home) -> None:
     home.ok("sessions", "fork", "cli:ada", "--key", "cli:ada:experiment")
     home.ok("run", "--key", "cli:ada:experiment", "and now?")
     assert "cli:ada:experiment" in home.ok("sessions", "lineage", "cli:ada")
-    assert home.json("sessions", "stats")["sessions"] == 2
+    assert home.json("sessions", "stats")["total"] == 2
     assert home.ok("doctor").endswith("All is well.\n")
     home.ok("backup", "copy.db")
     assert home.json("sessions", "--store", "sqlite:///copy.db")["data"] == home.json("sessions")["data"]

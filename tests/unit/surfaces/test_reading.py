@@ -143,6 +143,8 @@ def test_messages_come_by_session_by_conversation_or_as_the_model_would_get_them
 def test_a_page_says_whether_there_is_more(told: Home) -> None:
     assert told.json("sessions", "turns", "cli:ada", "--limit", "2")["has_more"]
     assert not told.json("sessions", "turns", "cli:ada", "--limit", "3")["has_more"]
+    first, *rest = told.json("sessions", "turns", "cli:ada")["data"]
+    assert told.json("sessions", "turns", "cli:ada", "--after", first["id"])["data"] == rest
     assert told.json("sessions", "search", "name", "--limit", "1")["has_more"]
     assert "see more with --limit" in told.run("sessions", "search", "name", "--limit", "1").stderr
 
@@ -223,7 +225,7 @@ def test_an_owner_is_named_before_or_behind_the_command(told: Home) -> None:
 def test_an_operator_sees_every_owner_and_whose_it_is(told: Home) -> None:
     sessions = told.sessions("--owner", "*")
     assert {session["owner"] for session in sessions} == {"default", "bob"}
-    assert told.json("sessions", "stats", "--owner", "*")["sessions"] == 6
+    assert told.json("sessions", "stats", "--owner", "*")["total"] == 6
     assert told.json("sessions", "show", "cli:bob", "--owner", "*")["owner"] == "bob"
 
 
@@ -267,7 +269,7 @@ def test_reading_makes_no_store_and_says_that_there_is_nothing_yet(home: Home, c
 
 
 def test_counting_and_checking_nothing_is_fine(home: Home) -> None:
-    assert home.json("sessions", "stats")["sessions"] == 0
+    assert home.json("sessions", "stats")["total"] == 0
     assert home.json("doctor")["ok"] is True
     assert home.ok("sweep") == "Nothing was due.\n"
     assert not home.path.exists()

@@ -98,7 +98,8 @@ async def messages(
 async def turns(
     invocation: Invocation,
     id_or_key: IdOrKey,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 100,
+    after: Annotated[str | None, typer.Option(metavar="TURN", help="The page behind this turn.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List turns, newest first.
@@ -117,7 +118,7 @@ async def turns(
     async with invocation.existing(quiet=as_json) as opened:
         place = await place_of(opened.store, opened.owner, id_or_key)
         found = await opened.store.turns(
-            opened.owner, place.conversation.id, session_id=place.addressed, limit=limit + 1
+            opened.owner, place.conversation.id, session_id=place.addressed, after=after, limit=limit + 1
         )
         found, has_more = found[:limit], len(found) > limit
         if as_json:
@@ -125,7 +126,7 @@ async def turns(
         elif found:
             session_views.show_turns(found, opened.store.now())
             if has_more:
-                note(f"only the newest {limit}; see more with --limit")
+                note(f"there are more: --after {found[-1].id}")
         else:
             note("no turn yet")
 
