@@ -15,12 +15,11 @@ import pytest
 from holdfast.domain.nodes import Node
 from holdfast.errors import StoreClosed
 from holdfast.store.base import Store
+from holdfast.store.postgres.engine import open_store as open_postgres
 from holdfast.store.sqlite.engine import open_store
 from tests.contract.steps import FLUSHING, POLICIES, Clock, new_node
 
-ENGINES = ["sqlite"]
-if "HOLDFAST_TEST_POSTGRES" in os.environ:
-    ENGINES += [pytest.param("postgres", marks=pytest.mark.postgres)]  # type: ignore[list-item]
+ENGINES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
 Opener = Callable[[], Awaitable[Store]]
 CopyOpener = Callable[[Path], Awaitable[Store]]
@@ -53,8 +52,6 @@ async def open_another(request: pytest.FixtureRequest, home: Path, clock: Clock)
 
     async def open_it() -> Store:
         if request.param == "postgres":
-            from holdfast.store.postgres.engine import open_store as open_postgres
-
             opened.append(await open_postgres(url, clock=clock, policies=POLICIES, flushing=FLUSHING))
         else:
             opened.append(
