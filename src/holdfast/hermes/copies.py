@@ -68,7 +68,7 @@ def private_copy(
             _require_whole(database, target)
             connection = apsw.Connection(str(target))
         except PermissionError as error:
-            raise BadInput(f"{database} cannot be read: no rights ({error.strerror}). {NOTHING}") from error
+            raise _no_rights(database, error) from error
         except OSError as error:
             raise BadInput(f"{database} cannot be copied ({error}). {NOTHING}") from error
         except apsw.Error as error:
@@ -88,7 +88,10 @@ def private_copy(
 @contextmanager
 def _room_for(database: Path, places: Sequence[Path]) -> Iterator[Path]:
     """A directory of our own with room for the copy."""
-    needed = sum(file.stat().st_size for file in (database, _log_of(database)) if file.exists())
+    try:
+        needed = sum(file.stat().st_size for file in (database, _log_of(database)) if file.exists())
+    except PermissionError as error:
+        raise _no_rights(database, error) from error
     needed += needed // 4 + (16 << 20)  # our index
     fitting = [
         place
@@ -102,6 +105,10 @@ def _room_for(database: Path, places: Sequence[Path]) -> Iterator[Path]:
         )
     with tempfile.TemporaryDirectory(prefix="holdfast-hermes-", dir=fitting[0]) as directory:
         yield Path(directory)
+
+
+def _no_rights(database: Path, error: PermissionError) -> BadInput:
+    return BadInput(f"{database} cannot be read: no rights ({error.strerror}). {NOTHING}")
 
 
 def _log_of(database: Path) -> Path:

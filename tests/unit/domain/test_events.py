@@ -2,6 +2,11 @@
 
 from holdfast.domain.events import EVENT_MEANINGS, EventType
 
+NOUNS = {
+    *("conversation", "message", "messages", "session", "turn", "node", "process", "key"),
+    *("compaction", "flush", "memory"),
+}
+
 
 def test_every_type_of_event_has_its_meaning() -> None:
     assert set(EVENT_MEANINGS) == set(EventType)
@@ -11,5 +16,5 @@ def test_every_type_of_event_has_its_meaning() -> None:
 def test_types_are_named_by_what_they_happen_to() -> None:
     for event in EventType:
         noun, _, verb = event.partition(".")
-        assert noun in {"conversation", "message", "messages", "session", "turn", "node", "process", "key"}
+        assert noun in NOUNS
         assert verb

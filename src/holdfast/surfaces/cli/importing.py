@@ -83,8 +83,9 @@ async def file(
     its owner's, unless --owner names another.
 
     \b
-    Example:
+    Examples:
       holdfast import conversations.jsonl
+      holdfast import file conversations.jsonl
     """
     from ...runtime.carrying import FileImporter
     from .output import print_json, say
