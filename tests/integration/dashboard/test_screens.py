@@ -101,9 +101,9 @@ async def furnished(site: Site) -> str:
     await runner.stop(None, turn_id, TurnStatus.INTERRUPTED, "its node was found dead")
     await telling
     await server.store.remember("default", where["conversation_id"], SUMMARY)
-    await server.services.holdfast.supervisor.start(
-        "default", session, 'while sleep 0.4; do echo "$(date +%T) watching tides.log"; done', str(site.home)
-    )
+    # Should nobody stop it, it ends by itself.
+    watching = "timeout 120 sh -c 'while sleep 0.4; do echo \"$(date +%T) watching tides.log\"; done'"
+    await server.services.holdfast.supervisor.start("default", session, watching, str(site.home))
     return session
 
 
