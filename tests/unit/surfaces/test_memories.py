@@ -98,10 +98,11 @@ def test_what_failed_is_listed_and_tried_again(home: Home) -> None:
     assert (dead["id"], dead["state"], dead["attempts"]) == (session_id, "dead", 1)
     assert dead["error"] == "the model's answer was empty"
     assert "the model's answer was empty" in home.ok("memories", "--failed")
-    assert "1 session of all owners could not be: `holdfast memories --failed`" in home.run("memories").stderr
+    failed = "1 session of all owners could not be flushed: `holdfast memories --failed`"
+    assert failed in home.run("memories").stderr
     doctor = home.json("doctor")
     assert (doctor["ok"], doctor["flushes"]) == (True, {"pending": 0, "running": 0, "dead": 1, "coming": 0})
-    assert "1 session could not be: `holdfast memories --failed`" in home.ok("doctor")
+    assert "1 session could not be flushed: `holdfast memories --failed`" in home.ok("doctor")
     assert home.ok("memories", "retry") == "1 session will be flushed by the server.\n"
     assert home.ok("memories", "retry") == "No flush was given up.\n"
     assert home.json("doctor")["flushes"]["pending"] == 1

@@ -97,7 +97,7 @@ def _what_waits(figures: FlushFigures, settings: Settings) -> str:
         minutes = -(-waiting // settings.memory.per_minute)
         told.append(f"{count(waiting, 'session')} to be flushed, which takes about {minutes} min")
     if figures.dead:
-        told.append(f"{count(figures.dead, 'session')} could not be: `holdfast memories --failed`")
+        told.append(f"{count(figures.dead, 'session')} could not be flushed: `holdfast memories --failed`")
     return "; ".join(told)
 
 

@@ -293,7 +293,8 @@ async def _say_what_waits(store: Store) -> None:
     if waiting := figures.pending + figures.running:
         note(f"{count(waiting, 'session')} of all owners to be flushed")
     if figures.dead:
-        note(f"{count(figures.dead, 'session')} of all owners could not be: `holdfast memories --failed`")
+        failed = count(figures.dead, "session")
+        note(f"{failed} of all owners could not be flushed: `holdfast memories --failed`")
 
 
 def _nothing(invocation: Invocation, as_json: bool) -> None:
