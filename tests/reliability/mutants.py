@@ -10,6 +10,7 @@ HOLDFAST_TEST_MUTANT=partial-reply-stays         a reply that was cut short is s
 HOLDFAST_TEST_MUTANT=no-tip-resolution           an id leads to the very session it named, not to the newest
 HOLDFAST_TEST_MUTANT=no-compare-and-swap         a compaction is carried out whatever came between
 HOLDFAST_TEST_MUTANT=flushed-set-in-memory       which sessions were flushed is forgotten with the process
+HOLDFAST_TEST_MUTANT=dead-at-once                a node whose connection was cut is taken for dead at once
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ALL = (
     "no-tip-resolution",
     "no-compare-and-swap",
     "flushed-set-in-memory",
+    "dead-at-once",
 )
 
 
@@ -64,6 +66,11 @@ def break_on_purpose() -> None:
 
         statement = STATEMENTS["place_by_session"]
         STATEMENTS["place_by_session"] = statement.replace("s.id = c.tip", "s.id = :id")
+    elif mutant() == "dead-at-once":
+        from holdfast.store.postgres import locks
+
+        locks.PROOF_SECONDS = 0.0
+        locks.claim = lambda tx, node_id: True
     elif mutant() == "no-compare-and-swap":
         _swap_whatever_came_between()
     elif mutant() == "requests-in-memory":

@@ -33,6 +33,7 @@ from tests.tcp_proxy import TcpProxy
 
 from .attacking import Attack, _directory
 from .conftest import Tell
+from .mutants import NAME
 from .nursery import ROOT
 from .reckoning import Verdict
 from .serving import Server, Servers, reserved_ports, servers
@@ -184,6 +185,19 @@ async def test_three_nodes_on_one_database_lose_nothing_whatever_breaks(
         assert verdict.clean, f"at the end ({attack.faults}): {verdict}"
     assert len(attack.ledger.answered) > 20, "hardly anything was said"
     figures(f"three nodes, one PostgreSQL: {attack.figures(took)}")
+
+
+async def test_a_store_that_takes_a_cut_connection_for_a_death_is_noticed(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NAME, "dead-at-once")
+    async with many_nodes(seed, durable=False) as attack:
+        for number in range(30):
+            await attack._cut(number % NODES)
+            if await attack.reaped_alive():
+                return
+            await asyncio.sleep(0.5)
+    pytest.fail("connections were cut thirty times, and nobody was reaped for it")
 
 
 HOLDER = """
