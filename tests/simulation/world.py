@@ -14,7 +14,6 @@ import gc
 import hashlib
 import logging
 import random
-import shutil
 import sys
 import tempfile
 import warnings
@@ -201,9 +200,9 @@ class World:
 
     def run(self) -> World:
         """The whole run. Raises what was violated, with the story before it."""
-        with tempfile.TemporaryDirectory(prefix="holdfast-simulation-", dir=MEMORY) as directory:
+        with tempfile.TemporaryDirectory(prefix="simulated-", dir=MEMORY) as directory:
             database = Path(directory) / "store.db"
-            shutil.copyfile(_template(), database)
+            database.write_bytes(_template())
             (Path(directory) / "holdfast.toml").touch()
             self.settings = self._settings(database, Path(directory) / "holdfast.toml")
             with _quiet(), self._constants(), self.machine.installed():
@@ -542,16 +541,12 @@ class World:
 
 
 @cache
-def _template() -> Path:
+def _template() -> bytes:
     """An empty store, to be copied: making one takes longer than a simulated minute."""
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-template-", dir=MEMORY))
-    import atexit
-
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    database = directory / "store.db"
-    store = SQLiteStore(database)
-    asyncio.run(store.close())
-    return database
+    with tempfile.TemporaryDirectory(prefix="simulated-", dir=MEMORY) as directory:
+        database = Path(directory) / "store.db"
+        asyncio.run(SQLiteStore(database).close())
+        return database.read_bytes()
 
 
 @contextmanager
