@@ -43,7 +43,8 @@ class Thread:
 
 def append(job: Job) -> dict[str, Any]:
     options: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
-    with ConnectionPool(job.path, min_size=1, max_size=16, kwargs=options, open=True) as pool:
+    with ConnectionPool(job.path, min_size=16, max_size=16, kwargs=options, open=True) as pool:
+        pool.wait()
         saver = PostgresSaver(pool)  # type: ignore[arg-type]
         saver.setup()
         bodies = message_bodies(500)

@@ -21,8 +21,9 @@ async def append(job: Job) -> dict[str, Any]:
         SQLAlchemySession(f"session-{writer}", engine=engine, create_tables=True)
         for writer in range(job.writers)
     ]
-    for session in sessions:
-        await session.add_items([bodies[0]])
+    await sessions[0].add_items([bodies[0]])  # makes the tables
+    for _ in range(2):  # makes the sessions, and all connections
+        await asyncio.gather(*(session.add_items([bodies[0]]) for session in sessions))
 
     async def append_one(writer: int, number: int) -> None:
         await sessions[writer].add_items([bodies[(writer * 7 + number) % len(bodies)]])
