@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import secrets
 
-OUR_PREFIXES = ("conv_", "sess_", "turn_", "resp_", "msg_", "node_", "proc_", "mem_", "note_", "key_")
+OUR_PREFIXES = ("conv_", "sess_", "resp_", "turn_", "msg_")
+"""What can name a conversation. Other ids of ours never do, so a client's own `key_1` or `note_1` is free."""
 
 
 def new_id(prefix: str) -> str:
@@ -47,7 +48,7 @@ def new_secret() -> str:
 
 
 def is_ours(name: str) -> bool:
-    """Does it have the form of an id we hand out? Such a name can never become an alias."""
+    """Does it have the form of an id that names a conversation? Such a name can never become an alias."""
     return name.startswith(OUR_PREFIXES)
 
 

@@ -23,7 +23,10 @@ def test_an_id_of_our_form_is_recognised_whoever_made_it_up(prefix: str) -> None
     assert is_ours(new_id(prefix.removesuffix("_")))
 
 
-@pytest.mark.parametrize("name", ["", "20260101_abc", "conv", "Conv_1", "my-session", " sess_1", "session_1"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "20260101_abc", "conv", "Conv_1", "my-session", " sess_1", "session_1", "key_1", "note_1", "node_1"],
+)
 def test_any_other_name_is_not_of_our_form(name: str) -> None:
     assert not is_ours(name)
 
