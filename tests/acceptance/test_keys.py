@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import stat
 import subprocess
+import urllib.request
 
 from .command import Home, installed
+from .serving import READY
 
 
 def test_keys_are_made_listed_and_revoked_by_processes_of_their_own(home: Home) -> None:
@@ -40,6 +43,24 @@ def test_a_shell_takes_over_what_env_prints(home: Home) -> None:
     assert done.stdout.splitlines() == ["http://127.0.0.1:8377/v1", home.json("env")["OPENAI_API_KEY"]]
     assert stat.S_IMODE((home.path / "api.key").stat().st_mode) == 0o600
     assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
+
+
+def test_env_finds_a_server_that_was_given_its_port_by_an_option(home: Home) -> None:
+    running = home.start("serve", "--port", "0")
+    running.wait_for(READY)
+    url = home.json("env")["OPENAI_BASE_URL"]
+    with urllib.request.urlopen(f"{url.removesuffix('/v1')}/healthz", timeout=30) as answer:
+        assert json.load(answer)["status"] == "ok"
+    named = home.ok("env", env={"HOLDFAST_SERVER__PORT": "9000"})
+    assert "http://127.0.0.1:9000/v1" in named
+    running.send(signal.SIGKILL)
+    running.end()
+    assert home.json("env")["OPENAI_BASE_URL"] == "http://127.0.0.1:8377/v1", "what it left is no server"
+    running = home.start("serve", "--port", "0")
+    running.wait_for(READY)
+    running.send(signal.SIGTERM)
+    running.end()
+    assert not (home.path / "server.url").exists()
 
 
 def test_commands_that_ask_for_the_local_key_at_once_agree(home: Home) -> None:

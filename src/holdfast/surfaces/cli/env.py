@@ -45,14 +45,20 @@ async def env(invocation: Invocation, as_json: AsJson = False) -> None:
 
 
 def address(settings: Settings) -> str:
-    """Where a client on this machine reaches the server."""
+    """Where a client on this machine reaches the server: one that runs may have been told another port by an
+    option. What the environment says goes before that."""
     from ...errors import BadSetting
+    from ...runtime.local_address import local_address
+    from ...settings import home, is_variable
 
     host, port = settings.server.host, settings.server.port
+    named = any(is_variable(settings.origins.get(name, "")) for name in ("server.host", "server.port"))
+    if not (named and port) and (running := local_address(home())) is not None:
+        return f"{running}/v1"
     if not port:
         raise BadSetting(
-            "server.port is 0, so the server takes any free port and says at its start which; set "
-            "HOLDFAST_SERVER__PORT to that one"
+            "server.port is 0, so the server takes any free port, and none is running; start it first: "
+            "`holdfast serve`"
         )
     if host in EVERY_ADDRESS:
         host = "127.0.0.1"

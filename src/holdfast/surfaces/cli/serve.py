@@ -43,6 +43,8 @@ async def serve(
     from ...errors import BadSetting, ModelError
     from ...models.choose import choose_from
     from ...models.effective_window import WindowOrigin, window_of
+    from ...runtime.local_address import note_address, take_back_address
+    from ...settings import home
     from ..api.server import serve as serve_until_stopped
     from .output import write
 
@@ -55,6 +57,7 @@ async def serve(
         raise BadSetting("a server has no owner: each request's key says whose data it reads and writes")
     invocation.start_logging(settings.log.level)
     answers = await choose_from(settings.model)
+    url = ""
     try:
         try:
             window = await window_of(answers, settings.model)
@@ -65,12 +68,17 @@ async def serve(
             tokens = f"not reachable now: {error}"
 
         async def announce(listening: Listening) -> None:
+            nonlocal url
+            url = listening.url
+            note_address(home(), url)
             await say_hello(listening, settings, answers, tokens)
             if listening.backlog is not None:
                 write(f"  memory {listening.backlog}\n")
 
         return await serve_until_stopped(settings, answers, prepare=keys_are_ready, announce=announce)
     finally:
+        if url:
+            take_back_address(home(), url)
         await answers.close()
 
 
