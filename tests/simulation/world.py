@@ -205,17 +205,21 @@ class World:
             database.write_bytes(_template())
             (Path(directory) / "holdfast.toml").touch()
             self.settings = self._settings(database, Path(directory) / "holdfast.toml")
+            violated: str | None = None
             with _quiet(), self._constants(), self.machine.installed():
                 self.watcher = Watcher(self, database)
                 try:
                     self._live()
+                except Violation as error:  # its traceback would keep the dead in memory
+                    violated = f"{error}\n{self._told()}"
                 except BaseException as error:
-                    if isinstance(error, Violation):
-                        raise Violation(f"{error}\n{self._told()}") from error
                     error.add_note(self._told())
                     raise
                 finally:
+                    self.trouble = None
                     self._end()
+            if violated is not None:
+                raise Violation(violated)
         return self
 
     def _live(self) -> None:
