@@ -125,6 +125,21 @@ async def test_messages_come_page_by_page(server: Running) -> None:
     await refused(server, "GET", f"{path}&scope=context", 400, "invalid_value")
 
 
+async def test_the_pages_of_a_conversation_go_on_past_the_session_that_names_it(server: Running) -> None:
+    first = (await server.say("one", x_holdfast_session_key="a"))["holdfast"]["session_id"]
+    for number in range(3):
+        await asked(server, "POST", "/api/sessions/a/end", json={"reason": "new"})
+        await server.say(str(number), x_holdfast_session_key="a")
+    path, seen = f"/api/sessions/{first}/messages?scope=conversation&limit=3", []
+    page = await got(server, path)
+    while page["data"] and len(seen) < 20:
+        seen += [each["seq"] for each in page["data"]]
+        page = await got(server, f"{path}&after={page['last_id']}")
+    assert seen == list(range(1, 9))
+    far = f"{(await got(server, path))['first_id']}{'0' * 30}"
+    assert (await got(server, f"{path}&after={far}"))["data"] == []
+
+
 async def test_turns_are_those_of_the_session_or_the_conversation_newest_first(server: Running) -> None:
     first = (await server.say("one", x_holdfast_session_key="a"))["holdfast"]
     await asked(server, "POST", "/api/sessions/a/end", json={"reason": "new"})

@@ -22,6 +22,8 @@ from .schemas import NUMBER, list_of, one_of, ref
 
 LARGEST_PAGE = 100
 LARGEST_MESSAGE_PAGE = 1000
+LARGEST_SEQ = 2**62
+"""Behind every message, and a number that every store can hold."""
 SCOPES = ("session", "conversation", "context")
 
 
@@ -49,9 +51,7 @@ async def sessions(call: Call) -> Reply:
     )
     flushes = await flushes_of(call.store, page.items)
     with_owner = shows_owner(call)
-    return Reply(
-        objects.sessions(page.items, states, flushes, has_more=page.has_more, with_owner=with_owner)
-    )
+    return Reply(objects.sessions(page.items, states, flushes, has_more=page.has_more, with_owner=with_owner))
 
 
 def _state(call: Call) -> SessionState | None:
@@ -92,7 +92,7 @@ async def messages(call: Call) -> Reply:
     page = await call.store.messages(
         owner,
         found.conversation_id,
-        first=max(first, _behind(call, found)),
+        first=max(first, _behind(call, found.conversation_id)),
         last=last,
         limit=call.query_number("limit", LARGEST_MESSAGE_PAGE, 1, LARGEST_MESSAGE_PAGE),
     )
@@ -100,15 +100,15 @@ async def messages(call: Call) -> Reply:
     return Reply(objects.listed([objects.message(each) for each in page.items], has_more=page.has_more))
 
 
-def _behind(call: Call, session: Session) -> int:
+def _behind(call: Call, conversation_id: str) -> int:
     """The number that follows the message `after`."""
     after = call.query("after") or None
     if after is None:
         return 1
     named = parse_message_id(after)
-    if named is None or named[0] != session.conversation_id:
+    if named is None or named[0] != conversation_id:
         raise NotFound("message", after)
-    return min(named[1], session.last_seq) + 1
+    return min(named[1], LARGEST_SEQ) + 1
 
 
 async def turns(call: Call) -> Reply:
@@ -135,9 +135,7 @@ async def lineage(call: Call) -> Reply:
     owner = owner_of(call)
     place = await place_of(call.store, owner, call.path("id"))
     line = await lineage_of(call.store, owner, place.conversation.id)
-    return Reply(
-        objects.lineage(line, await states_of(call.store, line), await flushes_of(call.store, line))
-    )
+    return Reply(objects.lineage(line, await states_of(call.store, line), await flushes_of(call.store, line)))
 
 
 ROUTES = (
