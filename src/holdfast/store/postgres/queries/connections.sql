@@ -13,6 +13,7 @@ SELECT set_config('search_path', %(schema)s, false), set_config('synchronous_com
        set_config('client_encoding', 'UTF8', false),
        set_config('default_transaction_isolation', 'read committed', false),
        set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false),
+       set_config('max_parallel_workers_per_gather', '0', false),
        set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
        set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false);
 
