@@ -130,7 +130,7 @@ async def test_the_pages_of_a_conversation_go_on_past_the_session_that_names_it(
     for number in range(3):
         await asked(server, "POST", "/api/sessions/a/end", json={"reason": "new"})
         await server.say(str(number), x_holdfast_session_key="a")
-    path, seen = f"/api/sessions/{first}/messages?scope=conversation&limit=3", []
+    path, seen = f"/api/sessions/{first}/messages?scope=conversation&limit=3", list[int]()
     page = await got(server, path)
     while page["data"] and len(seen) < 20:
         seen += [each["seq"] for each in page["data"]]
