@@ -69,7 +69,7 @@ class ServerSettings:
     host: str = _setting("127.0.0.1", "the address to listen on", not_empty=True)
     port: int = _setting(8377, "the port to listen on; 0: any free one", at_least=0, at_most=65535)
     max_body_mb: float = _setting(20.0, "how large a request may be, in MiB", above=0)
-    max_requests: int = _setting(256, "how many requests may be under way at once", at_least=1)
+    max_requests: int = _setting(1000, "how many requests may be under way at once", at_least=1)
     checkpoint_seconds: float = _setting(
         0.5, "a streaming reply is never further than this ahead of the disk", above=0
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from holdfast.store.base import SessionFilter
 from holdfast.surfaces.api import call
+from holdfast.surfaces.api.server import allow_files
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.operating import DOCUMENT
 
@@ -265,3 +267,15 @@ async def test_with_a_list_of_hosts_the_machine_itself_still_gets_in(start_serve
     answers = {"agent.example.com": 200, "localhost:1": 200, "[fd00::1]:80": 200, "evil": 421}
     for host, status in answers.items():
         assert (await server.client.get("/healthz", headers={"host": host})).status_code == status, host
+
+
+def test_a_server_is_allowed_as_many_files_as_its_requests_need() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+        allow_files(500)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1200, hard)
+        allow_files(10)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1200, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -77,6 +78,8 @@ ROUTES: tuple[Route, ...] = (
 )
 
 KEEP_ALIVE_SECONDS = 75
+SPARE_FILES = 200
+"""For the store, logs and background processes, beside the sockets."""
 GRACE_SECONDS = 5
 """How much longer than `drain_seconds` a connection may take to send what is left."""
 
@@ -157,6 +160,7 @@ async def serve(
     leaving = _Leaving(services, server)
     leaving.on_signals()
     _spare_the_collector()
+    allow_files(settings.server.max_requests)
     try:
         await server.serve(sockets=[listening])
         await leaving.done()
@@ -172,6 +176,21 @@ def _spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+def allow_files(requests: int) -> None:
+    """A request has a socket to its client and often one to the model: be allowed that many files. Where the
+    machine allows fewer, requests past them wait to be accepted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * requests + SPARE_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        log.warning("only %d files may be open at once: %s", soft, error)
 
 
 def bound(host: str, port: int) -> socket.socket:
