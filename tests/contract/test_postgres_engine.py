@@ -447,11 +447,14 @@ async def test_a_pooler_that_works_by_session_is_as_good_as_none(
     [
         ("postgresql://ada:s3cret@sea:5433/db", "postgresql://ada@sea:5433/db"),
         ("postgresql://sea/db?user=ada&password=s3cret", "postgresql://ada@sea/db"),
-        ("postgres://ada@/db?host=/run/pg&schema=agents", "postgresql://ada@/run/pg/db?schema=agents"),
+        ("postgresql://ada@[::1]:5433/db", "postgresql://ada@[::1]:5433/db"),
+        ("postgres://ada@/db?host=/run/pg&schema=agents", "postgresql://ada@%2Frun%2Fpg/db?schema=agents"),
     ],
 )
 def test_a_location_never_shows_a_password(url: str, location: str) -> None:
-    assert connections.Address.parse(url).location == location
+    address = connections.Address.parse(url)
+    assert address.location == location
+    assert connections.Address.parse(location).location == location
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -74,11 +74,12 @@ class Address:
 
     @property
     def location(self) -> str:
-        """For people; without the password."""
+        """Without the password, and else as it can be written down again: a socket's directory encoded."""
         known: dict[str, Any] = conninfo_to_dict(self.conninfo)
         user = f"{known['user']}@" if known.get("user") else ""
-        host = str(known.get("host") or known.get("hostaddr") or "")
-        port = f":{known['port']}" if known.get("port") else ""
+        hosts = str(known.get("host") or known.get("hostaddr") or "").split(",")
+        host = ",".join(f"[{each}]" if ":" in each else quote(each, safe="") for each in hosts)
+        port = f":{known['port']}" if str(known.get("port") or "").strip(",") else ""
         schema = f"?schema={self.schema}" if self.schema != DEFAULT_SCHEMA else ""
         return f"postgresql://{user}{host}{port}/{known.get('dbname') or ''}{schema}"
 
