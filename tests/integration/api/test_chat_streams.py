@@ -318,7 +318,7 @@ async def test_the_sdk_does_not_mind_comments(
 async def test_headers_go_out_though_the_model_has_not_said_a_word(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert streams.HEADERS_SECONDS == 10
+    assert 9 <= streams.HEADERS_SECONDS < 10
     monkeypatch.setattr(streams, "HEADERS_SECONDS", 0.1)
     monkeypatch.setattr(streams, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 0.02)

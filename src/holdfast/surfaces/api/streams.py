@@ -22,7 +22,8 @@ from .call import Call, Reply
 from .failures import failure_of
 from .naming import about_begun, headers_begun
 
-HEADERS_SECONDS = 10.0
+HEADERS_SECONDS = 9.5
+"""So that they have reached the client after 10."""
 KEEPALIVE_SECONDS = 5.0
 LOOK_SECONDS = 2.0
 """How often an idle stream looks whether its key is still good."""
