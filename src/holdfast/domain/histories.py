@@ -90,7 +90,10 @@ def history_of(values: Sequence[Any]) -> History:
     checked = []
     for index, value in enumerate(values):
         try:
-            checked.append(new_message(value))
+            message = new_message(value)
+            if message.role == "user" and value.get("content") is None:
+                raise BadMessage("a user's message must have content")
+            checked.append(message)
         except BadMessage as error:
             raise BadMessage(f"messages[{index}]: {error}") from None
     leading = 0

@@ -158,6 +158,7 @@ WRONG_BODIES = {
     "a message a text": b'{"messages": ["hello"]}',
     "a message a number": b'{"messages": [5]}',
     "no role": b'{"messages": [{"content": "hello"}]}',
+    "a user without content": b'{"messages": [{"role": "user"}]}',
     "role a number": b'{"messages": [{"role": 5, "content": "hello"}]}',
     "role unknown type": b'{"messages": [{"role": ["user"], "content": "hello"}]}',
     "stream a text": b'{"messages": [{"role": "user", "content": "x"}], "stream": "yes"}',
