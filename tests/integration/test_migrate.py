@@ -315,6 +315,8 @@ async def test_a_killed_move_goes_on_where_it_was(
         mover.stdout.close()
     assert rows_in(url, [after]) > 0
     assert content(database) == before
+    with pytest.raises(StoreUnusable, match="has not come whole; run `holdfast migrate` to its end"):
+        await open_postgres(url)
     async with opened(database) as source:
         await say(source, await new_node(source), "said meanwhile", key="cli:3")
     replaced: list[str] = []

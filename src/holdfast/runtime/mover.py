@@ -50,7 +50,7 @@ class Mover:
 
     async def move_once(self) -> Arrived:
         """Move everything. Raises, having changed nothing, if the target is another's or cannot be had."""
-        target = await open_store(self._url)
+        target = await open_store(self._url, moving=True)
         try:
             move = await asyncio.to_thread(Move, Address.parse(self._url), self._on_step)
             try:

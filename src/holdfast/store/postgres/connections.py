@@ -139,6 +139,18 @@ def _backend(connection: Connection) -> int:
     return int(row[0])
 
 
+def check_arrived(connection: Connection, address: Address) -> None:
+    """Refuse a store that has not come here whole: the rest of the move would undo what is said in it."""
+    for asked in (STATEMENTS["has_moves"], STATEMENTS["unfinished_moves"]):
+        row = connection.execute(asked).fetchone()
+        if row is None or not row[0]:
+            return
+    raise StoreUnusable(
+        f"a store is being moved to {address.location} and has not come whole; run `holdfast migrate` to its "
+        "end first, or name another database. Nothing was changed"
+    )
+
+
 def open_connection(address: Address) -> Connection:
     """The same for the first connection of all: raises StoreUnusable, saying what to do."""
     try:

@@ -40,7 +40,7 @@ from ..transactions.verbs.importing import ImportingVerbs
 from ..transactions.verbs.living import LivingVerbs
 from ..transactions.verbs.remembering import RememberingVerbs
 from ..transactions.verbs.turning import TurningVerbs
-from .connections import ANSWER_SECONDS, Address, connect, open_connection
+from .connections import ANSWER_SECONDS, Address, check_arrived, connect, open_connection
 from .faults import cannot_open
 from .line import Line
 from .locks import NodeLocks
@@ -100,9 +100,10 @@ class PostgresStore(
         patience: float = PATIENCE_SECONDS,
         policies: ResetPolicies = NO_RESETS,
         flushing: FlushRules | None = None,
+        moving: bool = False,
     ) -> None:
         """Blocking: connect, bring the schema up to date, start the threads. A `clock` that is given wins
-        over the database's."""
+        over the database's. `moving`: a store is moved there, and may be half there."""
         self._address = Address.parse(url)
         self._clock = clock
         self._policies = policies
@@ -111,6 +112,8 @@ class PostgresStore(
         connection = open_connection(self._address)
         try:
             migrate(connection, self._address, to_stamp(clock()) if clock else None)
+            if not moving:
+                check_arrived(connection, self._address)
             first = Wire(connection, ANSWER_SECONDS)
             self._database_clock.told(first.ask(statement(Q.clock))[0][0])
         except psycopg.Error as error:
@@ -281,9 +284,16 @@ async def open_store(
     patience: float = PATIENCE_SECONDS,
     policies: ResetPolicies = NO_RESETS,
     flushing: FlushRules | None = None,
+    moving: bool = False,
 ) -> PostgresStore:
     """Open (or make) the store in this database. Raises StoreUnusable, having changed nothing, if it
-    cannot."""
+    cannot; also for one that was moved there by half, unless `moving` says that this is about the rest."""
     return await asyncio.to_thread(
-        PostgresStore, url, clock=clock, patience=patience, policies=policies, flushing=flushing
+        PostgresStore,
+        url,
+        clock=clock,
+        patience=patience,
+        policies=policies,
+        flushing=flushing,
+        moving=moving,
     )

@@ -9,6 +9,12 @@ SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '.moves', 0));
 -- name: known_moves
 SELECT source, finished_at FROM moves;
 
+-- name: has_moves
+SELECT to_regclass('moves') IS NOT NULL;
+
+-- name: unfinished_moves
+SELECT EXISTS (SELECT 1 FROM moves WHERE finished_at IS NULL);
+
 -- name: begin_move
 INSERT INTO moves (source, started_at) VALUES (%(source)s, %(now)s) ON CONFLICT (source) DO NOTHING;
 
