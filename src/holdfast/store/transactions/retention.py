@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from ...domain.conversations import Address
 from ..base import Pruned, Retention
+from .places import find
+from .rows import to_stamp
 from .session_writes import delete_conversation
 from .transaction import Q, Transaction
 
@@ -39,8 +42,11 @@ def prune(tx: Transaction, keep: Retention, limit: int) -> Pruned:
 def _conversations(tx: Transaction, before: int, limit: int) -> tuple[int, int]:
     """How many are gone now, and how many stay because something goes on in them."""
     most = min(limit, CONVERSATIONS_AT_ONCE)
-    old = [id_ for (id_,) in tx.all(Q.old_conversations, before=before, limit=most)]
-    for conversation_id in old:
-        delete_conversation(tx, None, conversation_id)
+    dropped = 0
+    for (conversation_id,) in tx.all(Q.old_conversations, before=before, limit=most):
+        found = find(tx, None, Address(id=conversation_id))  # it is ours now: nobody speaks in it any more
+        if found is not None and to_stamp(found.tip.last_activity_at) < before:
+            delete_conversation(tx, None, conversation_id)
+            dropped += 1
     (spared,) = tx.one(Q.old_conversations_spared, before=before) or (0,)
-    return len(old), spared
+    return dropped, spared
