@@ -112,10 +112,13 @@ MAY_SCAN = {
     "processes_in_known_states",
     "running_processes_are_identified",
     "requests_have_turns",
+    "settled_nodes_left_nothing",
     "tips_are_newest",
     "turns_hold_leases",
     "turns_in_known_states",
 }
+# A move to PostgreSQL reads everything, once.
+MAY_SCAN |= {name for name in STATEMENTS if name.startswith("snapshot_")}
 # Each begins at one end and looks at no more rows than it says.
 BOUNDED = {"alive_of_all", "prune_drafts", "prune_events", "prune_requests"}
 # Indexes that hold only what is going on right now: walking one costs what there is to be done.

@@ -44,6 +44,20 @@ def test_doctor_finds_a_broken_invariant_and_exits_1(home: Home) -> None:
     assert home.run("doctor", "--json").returncode == 1
 
 
+@pytest.mark.parametrize("node", ["node_nobody", "one that left"])
+def test_doctor_finds_an_open_session_that_hangs_on_nobody(home: Home, node: str) -> None:
+    with holdfast.open_sync(f"sqlite:///{home.store}") as hf:
+        hf.session(key="k", attached=False)
+    connection = apsw.Connection(str(home.store))
+    if node == "one that left":
+        ((node,),) = connection.execute("SELECT id FROM nodes WHERE settled_at IS NOT NULL")
+    connection.execute("UPDATE sessions SET attached = 1, node = ?", (node,))
+    connection.close()
+    done = home.run("doctor")
+    assert done.returncode == 1
+    assert "✗ no open session and no lease hangs on a node that is settled or unknown" in done.stdout
+
+
 def test_doctor_repairs_the_search_index(home: Home) -> None:
     home.ok("run", "hello")
     home.ok("sessions", "search", "hello")

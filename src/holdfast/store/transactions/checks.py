@@ -14,6 +14,7 @@ INVARIANTS = {
     "gap_free_numbers": "message numbers are gap-free, from 1 to the conversation's last",
     "tips_are_newest": "every session id resolves to its conversation's tip, the newest of its line",
     "turns_hold_leases": "every running turn holds its conversation's lease, and every lease has its turn",
+    "settled_nodes_left_nothing": "no open session and no lease hangs on a node that is settled or unknown",
     "owners_agree": "a session and its turns have the owner of their conversation",
     "ended_sessions_say_why": "every ended session has a reason and an end",
     "turns_in_known_states": "every turn is in a state the machine knows, ended unless running",

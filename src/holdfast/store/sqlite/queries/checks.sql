@@ -19,6 +19,14 @@ UNION ALL
 SELECT c.id FROM conversations c LEFT JOIN turns t ON t.id = c.turn
 WHERE c.holder IS NOT NULL AND (t.status IS NULL OR t.status <> 'running');
 
+-- name: settled_nodes_left_nothing
+-- Nor does anything hang on a node that nobody knows: no sweep would look for it.
+SELECT s.id FROM sessions s LEFT JOIN nodes n ON n.id = s.node
+WHERE s.ended_at IS NULL AND s.attached = 1 AND (n.id IS NULL OR n.settled_at IS NOT NULL)
+UNION ALL
+SELECT c.id FROM conversations c LEFT JOIN nodes n ON n.id = c.holder
+WHERE c.holder IS NOT NULL AND (n.id IS NULL OR n.settled_at IS NOT NULL);
+
 -- name: owners_agree
 SELECT s.id FROM sessions s JOIN conversations c ON c.id = s.conversation WHERE s.owner <> c.owner
 UNION ALL
