@@ -28,7 +28,7 @@ from .exchanges import Exchange, Ledger, Owed
 from .upstream import Call, call_of
 
 SETTLED_SECONDS = 2.0
-SLACK_SECONDS = 0.2
+SLACK_SECONDS = 0.75
 """How late a checkpoint may be because this machine has other things to do."""
 
 

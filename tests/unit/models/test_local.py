@@ -27,8 +27,19 @@ async def answer(model: Model, request: ModelRequest) -> list[Chunk]:
     return [chunk async for chunk in model.stream(request)]
 
 
+def listening() -> set[tuple[str, int]]:
+    found = psutil.Process().net_connections("tcp")
+    return {(each.laddr.ip, each.laddr.port) for each in found if each.status == psutil.CONN_LISTEN}
+
+
 @pytest.fixture(scope="module")
-def small() -> Iterator[LocalModel]:
+def others() -> set[tuple[str, int]]:
+    """Where this process listens already, for other tests."""
+    return listening()
+
+
+@pytest.fixture(scope="module")
+def small(others: set[tuple[str, int]]) -> Iterator[LocalModel]:
     model = LocalModel()
     yield model
     asyncio.run(model.close())
@@ -50,10 +61,10 @@ async def test_it_answers_and_streams(small: LocalModel) -> None:
 
 
 @real
-async def test_nobody_else_can_reach_it(small: LocalModel) -> None:
+async def test_nobody_else_can_reach_it(small: LocalModel, others: set[tuple[str, int]]) -> None:
     await answer(small, asking("Hi", max_tokens=1))
     here = psutil.Process()
-    assert [c for c in here.net_connections("tcp") if c.status == psutil.CONN_LISTEN] == []
+    assert listening() - others == set()
     sockets = [str(c.laddr) for c in here.net_connections("unix") if "llama.sock" in str(c.laddr)]
     assert sockets
     assert not any(Path(path).exists() for path in sockets)

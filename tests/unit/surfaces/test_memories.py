@@ -141,4 +141,4 @@ def test_with_the_local_model_nothing_is_scheduled(home: Home) -> None:
     home.environment["HOLDFAST_MODEL__KIND"] = "local"
     resumed = home.json("sessions", "resume", session["id"])
     home.ok("sessions", "end", resumed["id"], "--reason", "new")
-    assert home.sessions("--limit", "1")[0]["flush"]["state"] == "none"
+    assert home.json("sessions", "show", resumed["id"])["flush"]["state"] == "none"
