@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from . import reckoning
 from .attacking import attacked
 from .conftest import Tell
 from .exchanges import Moment
@@ -52,6 +53,7 @@ async def test_a_server_that_forgets_or_promises_too_much_is_noticed(
     seed: int, monkeypatch: pytest.MonkeyPatch, mutant: str, moment: Moment | None, kind: str, words: str
 ) -> None:
     monkeypatch.setenv(NAME, mutant)
+    monkeypatch.setattr(reckoning, "SLACK_SECONDS", 0.2)
     async with attacked(seed, moments=[moment]) as attack:
         for _ in range(60):
             verdict = await attack.kill_and_look()

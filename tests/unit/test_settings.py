@@ -34,7 +34,8 @@ def fault(text: str = "", environment: Mapping[str, str] | None = None) -> str:
 
 def test_a_server_that_nobody_configured_is_the_one_of_the_contract() -> None:
     server, model = read().server, read().model
-    assert (server.host, server.port, server.max_body_mb, server.max_requests) == ("127.0.0.1", 8377, 20, 256)
+    assert (server.host, server.port) == ("127.0.0.1", 8377)
+    assert (server.max_body_mb, server.max_requests) == (20, 1000)
     assert (server.checkpoint_seconds, server.busy_wait_seconds, server.drain_seconds) == (0.5, 60, 5)
     assert (server.on_disconnect, server.cors_origins, server.allowed_hosts) == ("finish", (), ())
     assert (model.context_window, model.windows) == (0, {})

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 BATCH = 500
 PAGE = 500
 PAUSE_SECONDS = 0.2
+RESTS_FOR = 3
+"""How many times as long as it took to index a batch others are left alone, if they write."""
 LOOK_SECONDS = 5.0
 LONGEST_TAIL = 1_000
 LONGEST_WAIT_SECONDS = 5.0
@@ -89,13 +92,23 @@ class Indexer:
             if self._stopping.wait(PAUSE_SECONDS):
                 return
             try:
-                while self.index_once() == BATCH and not self._stopping.is_set():
+                while self._index_and_rest():
                     pass
                 quiet = False
             except psycopg.Error as error:
                 if not quiet:
                     log.warning("the search index cannot follow now (%s); it will go on", error)
                 quiet = True
+
+    def _index_and_rest(self) -> bool:
+        """One batch; True: there is more. Words are found by this process: while others write, they get most
+        of its time, and the index falls behind for a while."""
+        began = time.monotonic()
+        more = self.index_once() == BATCH
+        if more and self._wake.is_set():
+            self._wake.clear()
+            self._stopping.wait(RESTS_FOR * (time.monotonic() - began))
+        return more and not self._stopping.is_set()
 
     def index_once(self) -> int:
         """Index one batch of what is not indexed yet; returns how many that were."""

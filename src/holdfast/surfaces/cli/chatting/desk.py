@@ -27,6 +27,8 @@ from ....errors import BadInput
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 WAKING = signal.SIGURG
 """Sent to ourselves when there is news; nobody minds it where it is not expected."""
+KNOCK, KNOCKS = signal.SIGIO, (0.05, 0.3)
+"""Sent to ourselves only to be received: whoever waits looks up, and finds what came before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,16 @@ class Desk:
     def _nudge(self) -> None:
         """A signal came to this process. SIGCONT may have come to any of its threads, so the one that waits
         for a key has to be told: the shell has changed the terminal, and readline has to begin anew."""
-        if signal.SIGCONT in self._came_to.recv(4096) and self.interactive:
+        came = self._came_to.recv(4096)
+        if signal.SIGCONT in came and self.interactive:
             self._continued = True
             self.wake()
+        if any(number in came for number in (signal.SIGINT, *ENDING)):
+            # Readline sleeps through a signal that comes right before it begins to wait: knock once it does.
+            main, loop = threading.main_thread().ident, asyncio.get_running_loop()
+            assert main is not None
+            for seconds in KNOCKS:
+                loop.call_later(seconds, signal.pthread_kill, main, KNOCK)
 
     def stop(self) -> None:
         """End the chat, as a signal would: nobody listens any more."""
@@ -173,7 +182,7 @@ class Desk:
         """Those that were ignored when we started (`nohup`) stay ignored."""
         wanted = (signal.SIGINT, *ENDING)
         heard = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
-        return [*heard, WAKING, signal.SIGCONT]
+        return [*heard, WAKING, KNOCK, signal.SIGCONT]
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, int]]) -> None:
         async def whole() -> int:
@@ -213,8 +222,8 @@ class Desk:
     def _came(self, number: int, _frame: FrameType | None) -> None:
         # A handler of Python's own, in the main thread: between two bytecodes, or while readline waits for a
         # key.
-        if number == signal.SIGCONT:
-            return  # `_nudge` sees to it
+        if number in (signal.SIGCONT, KNOCK):
+            return  # `_nudge` sees to the one, the other has done its work
         if number == WAKING:
             if self._awaits_key() or (self._continued and self._reading):
                 self._break_off(Woken(self._lines.typed()))
