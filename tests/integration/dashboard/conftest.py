@@ -35,7 +35,7 @@ def chromium() -> str | None:
 async def browser() -> AsyncIterator[Browser]:
     path = chromium()
     if path is None:
-        pytest.skip("there is no Chromium on this machine (Debian: apt install chromium)")
+        pytest.fail("there is no Chromium on this machine (Debian: apt install chromium)")
     expect.set_options(timeout=PATIENCE_MS)
     root = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:

@@ -100,6 +100,10 @@ class Desk:
         self._impatient = 0
         self._continued = False
         """Stopped and continued since reading began."""
+        self._news = False
+        """Is there something that reading has not been broken off for?"""
+        self._cleared = False
+        """Did Ctrl-C come when nothing was read and no reply was under way?"""
         self.number: int | None = None
         """The signal that ends the chat, if one came."""
         self.on_interrupt: Callable[[], object] | None = None
@@ -116,13 +120,24 @@ class Desk:
         answer: asyncio.Future[Reading] = asyncio.get_running_loop().create_future()
         self._impatient = 0
         self._requests.put(_Request(prompt, text, names, answer))
+        if self._news:
+            self._knock()
         return await answer
 
     def wake(self) -> None:
-        """There is news: `line` returns `Woken`, if it is waited for and can be broken off."""
+        """There is news: `line` returns `Woken`, now or as soon as it is waited for and can be broken off."""
+        self._news = True
         main = threading.main_thread().ident
         assert main is not None
         signal.pthread_kill(main, WAKING)
+
+    def _knock(self) -> None:
+        """Readline sleeps through a signal that comes right before it begins to wait: once it does, it is
+        made to look up."""
+        main, loop = threading.main_thread().ident, asyncio.get_running_loop()
+        assert main is not None
+        for seconds in KNOCKS:
+            loop.call_later(seconds, signal.pthread_kill, main, KNOCK)
 
     def _nudge(self) -> None:
         """A signal came to this process. SIGCONT may have come to any of its threads, so the one that waits
@@ -131,12 +146,8 @@ class Desk:
         if signal.SIGCONT in came and self.interactive:
             self._continued = True
             self.wake()
-        if any(number in came for number in (signal.SIGINT, *ENDING)):
-            # Readline sleeps through a signal that comes right before it begins to wait: knock once it does.
-            main, loop = threading.main_thread().ident, asyncio.get_running_loop()
-            assert main is not None
-            for seconds in KNOCKS:
-                loop.call_later(seconds, signal.pthread_kill, main, KNOCK)
+        if any(number in came for number in (signal.SIGINT, WAKING, *ENDING)):
+            self._knock()
 
     def stop(self) -> None:
         """End the chat, as a signal would: nobody listens any more."""
@@ -203,6 +214,9 @@ class Desk:
     def _read(self, request: _Request) -> Reading | BadInput:
         if self.number is not None:
             return End()
+        if self._cleared:
+            self._cleared = False
+            return Cleared(request.text)
         self._continued = False
         try:
             self._reading = True
@@ -222,14 +236,16 @@ class Desk:
     def _came(self, number: int, _frame: FrameType | None) -> None:
         # A handler of Python's own, in the main thread: between two bytecodes, or while readline waits for a
         # key.
-        if number in (signal.SIGCONT, KNOCK):
-            return  # `_nudge` sees to the one, the other has done its work
-        if number == WAKING:
-            if self._awaits_key() or (self._continued and self._reading):
+        if number == signal.SIGCONT:
+            return  # `_nudge` sees to it
+        if number in (WAKING, KNOCK):
+            if self._news and (self._awaits_key() or (self._continued and self._reading)):
+                self._news = False
                 self._break_off(Woken(self._lines.typed()))
         elif number == signal.SIGINT and self.interactive:
             if self._reading:
                 self._break_off(Cleared(self._lines.typed()))
+            self._cleared = self.on_interrupt is None  # between two readings: meant for the prompt
             self._impatient += 1
             if self._impatient > 2:  # interrupting the reply does not come to an end
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
