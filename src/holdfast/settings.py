@@ -132,6 +132,26 @@ class AgentSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """Quotas. Checked when a turn begins or an item is added; 0: unlimited."""
+
+    messages_per_request: int = _setting(
+        10_000, "messages and items in one request; 0: unlimited", at_least=0
+    )
+    conversation_mb: float = _setting(
+        256.0, "bytes of messages in one conversation, in MiB; 0: unlimited", at_least=0
+    )
+    owner_mb: float = _setting(0.0, "bytes of messages of one owner, in MiB; 0: unlimited", at_least=0)
+    owner_conversations: int = _setting(0, "conversations of one owner; 0: unlimited", at_least=0)
+    streams_per_key: int = _setting(
+        200, "streams that one API key may have open at once; 0: unlimited", at_least=0
+    )
+    turns_per_key: int = _setting(
+        100, "turns that one API key may have running at once; 0: unlimited", at_least=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ResetSettings:
     mode: str = _setting("none", "when a session is reset", choices=("none", "idle", "daily", "both"))
     idle_minutes: float = _setting(
@@ -242,6 +262,7 @@ class Settings:
     server: ServerSettings = field(default_factory=ServerSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
     reset: ResetSettings = field(default_factory=ResetSettings)
     processes: ProcessSettings = field(default_factory=ProcessSettings)
     memory: MemorySettings = field(default_factory=MemorySettings)
