@@ -4,7 +4,9 @@
     ├── BadInput                what was given cannot be used; nothing was changed
     │   ├── BadMessage          a body that is not an OpenAI message, or cannot be stored
     │   ├── BadSetting          an unknown or impossible setting
-    │   └── NotAllowed          the API key's scope does not reach so far
+    │   ├── NotAllowed          the API key's scope does not reach so far
+    │   └── TooLarge            larger than the store can hold or give in one piece
+    │       └── ContextTooLarge a session's context is larger than any that is given to a model
     ├── BadKey                  no such API key, a wrong one, or a revoked one
     ├── NotFound                no such thing for this owner
     ├── Conflict                it clashes with what is already there; nothing was changed
@@ -27,6 +29,7 @@
         ├── StoreUnreachable    the database server cannot be reached; nothing was written; goes on later
         ├── StoreUncertain      the connection was lost in a commit and its outcome could not be found out
         ├── StoreFailed         an I/O error, corruption or a replaced file: stopped for good
+        ├── StatementFailed     the database refused one statement; the store goes on
         ├── SearchFailed        the search index is damaged or cannot grow; everything else goes on
         └── StoreClosed         used after closing, or in a forked child
 
@@ -56,6 +59,24 @@ class BadSetting(BadInput):
 
 class NotAllowed(BadInput):
     """The API key is good, but its scope does not reach so far; nothing was changed."""
+
+
+class TooLarge(BadInput):
+    """What was given or asked for is larger than the store can hold or give in one piece."""
+
+
+class ContextTooLarge(TooLarge):
+    """A session's context is larger than any that is given to a model. `size` and `limit` are bytes."""
+
+    def __init__(self, session_id: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"the context of session {session_id} is {size:,} bytes long; at most {limit:,} are given to a "
+            "model. Compact the session, or end it and begin a new one; its messages can still be read page "
+            "by page, exported and deleted"
+        )
+        self.session_id = session_id
+        self.size = size
+        self.limit = limit
 
 
 class BadKey(HoldfastError):
@@ -240,6 +261,10 @@ class StoreUncertain(StoreError):
 
 class StoreFailed(StoreError):
     """An I/O error, corruption or a replaced file. This store has stopped for good: exit, look, restart."""
+
+
+class StatementFailed(StoreError):
+    """The database refused one statement, and nothing of it was written. The store goes on."""
 
 
 class SearchFailed(StoreError):

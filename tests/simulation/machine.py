@@ -275,6 +275,9 @@ class SteppedWriter(Writer):
     def _run(self) -> None:
         return  # the thread that is started for it has nothing to do
 
+    def _serves(self) -> bool:
+        return True  # by the event loop's timers
+
     def _accept(self, job: Job) -> None:
         super()._accept(job)
         if not self._due:

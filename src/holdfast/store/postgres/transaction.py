@@ -288,6 +288,12 @@ class PostgresTransaction(Transaction):
             self._changes.waiting.append(asked(wanted, values))
             self._changes.rows += 1
 
+    def joined_bodies(self, conversation: str, first: int, last: int, most: int) -> bytes | None:
+        row = self.one(Q.bodies, conversation=conversation, first=first, last=last, most=most)
+        assert row is not None
+        size, joined = row
+        return None if size > most else joined or b""
+
     def event(
         self,
         type_: EventType,

@@ -48,6 +48,19 @@ class Patience:
         return True
 
 
+class Deadline:
+    """A busy handler that gives up at one moment, however many locks are waited for."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    def __call__(self, tries: int) -> bool:
+        if time.monotonic() > self._until:
+            return False
+        time.sleep(min(0.001 * (tries + 1), 0.01))
+        return True
+
+
 def connect(
     database: Path, *, patience: float = PATIENCE_SECONDS, read_only: bool = False
 ) -> apsw.Connection:

@@ -108,10 +108,10 @@ class SQLiteStore(
             raise
         self._locks = NodeLocks(self._database)
         self._cache = ContextCache()
-        self._watch = ChangeWatch(self._connect_reader)
         self._search: SearchIndex | None = None
         self._search_guard = threading.Lock()
-        self._writer = Writer(connection, self._database, newest(), self._inodes, self._committed)
+        self._watch = ChangeWatch(self._connect_reader, self.location, self._failed)
+        self._writer = Writer(connection, self._database, newest(), self._inodes, self._committed, patience)
         self._readers = Readers(self._connect_reader, self.location, self._writer.fail)
         self._forked = False
         self._closed = False
@@ -119,6 +119,9 @@ class SQLiteStore(
 
     def _connect_reader(self) -> apsw.Connection:
         return connect(self._database, patience=self._patience, read_only=True)
+
+    def _failed(self, failure: StoreFailed) -> None:
+        self._writer.fail(failure)
 
     @property
     def location(self) -> str:

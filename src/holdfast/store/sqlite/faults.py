@@ -1,8 +1,9 @@
-"""What went wrong inside SQLite, in the words of our error tree.
+"""Errors of SQLite as errors of our tree.
 
-Three kinds matter to a caller. *Full* and *busy* pass: nothing was written and writing goes on
-later. Everything that means the disk or the file cannot be trusted is *failed*: the store stops for
-good, because after a failed fsync or on a corrupt page nobody knows what the file holds.
+Three kinds matter. *Full* and *busy* pass: nothing was written and writing goes on later. Errors that say
+that the disk or the file cannot be trusted (I/O, corruption, not a database, read-only) are *failed*: the
+store stops for good, because after a failed fsync or on a corrupt page its content is unknown. Every other
+error, also one that is not known here, is of *one statement*: only its caller gets it and the store goes on.
 """
 
 from __future__ import annotations
@@ -11,12 +12,23 @@ import errno
 
 import apsw
 
-from ...errors import HoldfastError, StoreBusy, StoreFailed, StoreFull, StoreUnusable
+from ...errors import (
+    Conflict,
+    HoldfastError,
+    StatementFailed,
+    StoreBusy,
+    StoreFailed,
+    StoreFull,
+    StoreUnusable,
+    TooLarge,
+)
 
 _FAILED = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError)
 
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_NO_MEMORY_CODES = (apsw.SQLITE_IOERR_NOMEM,)
 _SYNC_CODES = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
 
 
@@ -44,6 +56,13 @@ def translate(error: apsw.Error, location: str, system_errno: int = 0) -> Holdfa
         return StoreBusy(
             f"another process kept {location} locked for too long. Nothing was written; try again"
         )
+    if isinstance(error, apsw.NoMemError) or _code(error) in _NO_MEMORY_CODES:
+        return StatementFailed(f"{location}: out of memory. Nothing was written; try again")
+    if isinstance(error, apsw.CantOpenError) and system_errno in _NO_RESOURCES:
+        return StatementFailed(
+            f"{location}: the process has no file handle or memory left ({errno.errorcode[system_errno]}). "
+            "Nothing was written; raise `ulimit -n`, or try again"
+        )
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError):
         return StoreFailed(f"{location} became read-only ({error}). Mend its permissions, then restart")
     if isinstance(error, apsw.CorruptError):
@@ -57,7 +76,14 @@ def translate(error: apsw.Error, location: str, system_errno: int = 0) -> Holdfa
             f"{location} failed with an I/O error ({name}: {error}). Nothing more is acknowledged; "
             "check the disk, then restart"
         )
-    return StoreFailed(f"{location}: unexpected database error ({type(error).__name__}: {error})")
+    if isinstance(error, apsw.ConstraintError):
+        return Conflict(f"it clashes with what is stored already ({error}); nothing was written")
+    if isinstance(error, apsw.TooBigError):
+        return TooLarge(f"it is larger than SQLite's largest value ({error}). Nothing was written; send less")
+    return StatementFailed(
+        f"{location}: one statement failed ({type(error).__name__}: {error}). Nothing of it was written and "
+        "the store goes on; please report this"
+    )
 
 
 def cannot_open(error: apsw.Error, location: str, system_errno: int = 0) -> StoreUnusable:
@@ -75,8 +101,3 @@ def cannot_open(error: apsw.Error, location: str, system_errno: int = 0) -> Stor
     if isinstance(error, apsw.BusyError):
         return StoreUnusable(f"another process keeps {location} locked; try again when it has finished")
     return StoreUnusable(f"cannot open {location} ({type(error).__name__}: {error})")
-
-
-def passes(error: Exception) -> bool:
-    """Will this trouble pass by itself?"""
-    return isinstance(error, StoreFull | StoreBusy)

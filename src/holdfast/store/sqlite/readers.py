@@ -52,6 +52,7 @@ class Readers:
                 if connection.in_transaction:
                     connection.execute("COMMIT")
         except apsw.Error as error:
+            # An error of one statement is this caller's alone; only a file that cannot be trusted stops all.
             trouble = translate(error, self._location, connection.system_errno)
             if isinstance(trouble, StoreFailed):
                 self._on_failure(trouble)

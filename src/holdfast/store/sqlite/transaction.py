@@ -14,7 +14,7 @@ from ...domain.resets import ResetPolicies
 from ...errors import BadInput
 from ..transactions.queries import load
 from ..transactions.rows import Row, to_json
-from ..transactions.transaction import NO_RESETS, Transaction
+from ..transactions.transaction import NO_RESETS, Q, Transaction
 
 STATEMENTS = load(__package__)
 _INSERT_EVENT = STATEMENTS["insert_event"]
@@ -58,6 +58,18 @@ class SQLiteTransaction(Transaction):
             ) from None
         except OverflowError:
             raise BadInput("a number is larger than any that can be stored or looked up") from None
+
+    def joined_bodies(self, conversation: str, first: int, last: int, most: int) -> bytes | None:
+        # SQLite itself stops at the limit, so that the usual case costs no extra statement.
+        connection = self.connection
+        before = connection.limit(apsw.SQLITE_LIMIT_LENGTH, most)
+        try:
+            row = self.one(Q.bodies, conversation=conversation, first=first, last=last)
+        except apsw.TooBigError:
+            return None
+        finally:
+            connection.limit(apsw.SQLITE_LIMIT_LENGTH, before)
+        return (row[0] if row else None) or b""
 
     def event(
         self,

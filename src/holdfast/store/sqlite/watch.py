@@ -15,28 +15,49 @@ from contextlib import suppress
 
 import apsw
 
+from ...errors import StoreFailed
+from .faults import translate
+
 POLL_SECONDS = 0.1
 
 
 class ChangeWatch:
-    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], apsw.Connection],
+        location: str,
+        on_failure: Callable[[StoreFailed], None],
+    ) -> None:
         self._connect = connect
+        self._location = location
+        self._on_failure = on_failure
         self._connection: apsw.Connection | None = None
+        self._connecting = threading.Lock()
         self._guard = threading.Lock()
+        """Over `_waiters` alone, which event loops and the writing thread share. Held for moments only: the
+        writer must never wait for a read."""
         self._waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def version(self) -> int:
         """A number that differs after something was committed."""
-        with self._guard:
+        with self._connecting:
             if self._connection is None:
                 self._connection = self._connect()
-            found = self._connection.execute("PRAGMA data_version").get
+            try:
+                found = self._connection.execute("PRAGMA data_version").get
+            except apsw.Error as error:
+                trouble = translate(error, self._location, self._connection.system_errno)
+                if isinstance(trouble, StoreFailed):
+                    self._on_failure(trouble)
+                raise trouble from error
         assert isinstance(found, int)
         return found
 
     def notice(self) -> None:
         """This process has committed something. Called by the writing thread."""
-        for event, loop in list(self._waiters.items()):
+        with self._guard:
+            waiters = list(self._waiters.items())
+        for event, loop in waiters:
             with suppress(RuntimeError):  # its event loop has closed: nobody waits there any more
                 loop.call_soon_threadsafe(event.set)
 
@@ -44,7 +65,9 @@ class ChangeWatch:
         """Wait until the version is no longer `since`, or until the time is up."""
         event = asyncio.Event()
         deadline = time.monotonic() + timeout
-        self._waiters[event] = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        with self._guard:
+            self._waiters[event] = loop
         try:
             while self.version() == since:
                 left = deadline - time.monotonic()
@@ -58,10 +81,11 @@ class ChangeWatch:
                     continue
             return True
         finally:
-            del self._waiters[event]
+            with self._guard:
+                del self._waiters[event]
 
     def close(self) -> None:
-        with self._guard:
+        with self._connecting:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None

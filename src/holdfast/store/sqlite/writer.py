@@ -3,10 +3,16 @@
 Jobs that wait together share one `BEGIN IMMEDIATE … COMMIT` and one fsync. Nobody is told anything
 before the COMMIT has returned and the file is still the one we opened. A job that refuses (raises
 one of our errors before changing a row) leaves the group alone. On any other error the whole group
-is rolled back and its members are run again one by one, so one bad job harms nobody.
+is rolled back and its members are run again one by one, so an error of one job is that job's alone.
 
 Limits: full and busy are reported to the callers and pass; an I/O error, corruption or a replaced
-file stops this writer for good, and every later call says so.
+file stops this writer for good, and every later call says so. If the thread itself ends by a defect, the
+same holds: callers that wait and later ones get StoreFailed.
+
+Between groups the thread looks after the write-ahead log. Usually a passive checkpoint is enough: the log
+starts over at the next commit that finds no reader in it. Where reads overlap all the time no commit does,
+so a log past `RESTART_PAGES` is restarted under the write lock, with a bounded wait for the reads that are
+under way. After a deletion the log is truncated the same way, because its old pages hold the deleted text.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -21,25 +28,24 @@ from typing import Any, TypeVar
 
 import apsw
 
-from ...errors import Conflict, HoldfastError, StoreBusy, StoreClosed, StoreFailed, StoreUpgraded
-from .faults import passes, translate
-from .files import Inodes
+from ...errors import HoldfastError, StoreBusy, StoreClosed, StoreFailed, StoreUpgraded
+from .connections import PATIENCE_SECONDS, Deadline, Patience
+from .faults import translate
+from .files import Inodes, log_size
 
 log = logging.getLogger(__name__)
 
 LARGEST_GROUP = 256
 CHECKPOINT_PAGES = 2_000
+RESTART_PAGES = 8_000
 ALARM_BYTES = 256 * 1024 * 1024
 
-# One statement was wrong; the file is not to blame.
-STATEMENT_ERRORS = (
-    apsw.ConstraintError,
-    apsw.SQLError,
-    apsw.MismatchError,
-    apsw.TooBigError,
-    apsw.RangeError,
-    apsw.BindingsError,
-)
+RESTART_SECONDS = 0.25
+"""How long writers may wait for the log to start over. Readers need not: they only finish what they read."""
+
+ERASE_SECONDS = 1.0
+"""How long after a deletion the log is truncated: deletions that come together share it."""
+LONGEST_ERASE_SECONDS = 30.0
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
@@ -73,19 +79,29 @@ class Writer:
         schema: int,
         inodes: Inodes | None,
         on_commit: Callable[[], None],
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._connection = connection
         self._database = database
         self._schema = schema
         self._inodes = inodes
         self._on_commit = on_commit
+        self._patience = patience
         self._queue: deque[Job] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._failure: HoldfastError | None = None
+        self._group: list[Job] = []
+        """What the thread is working on."""
         self._wal_pages = 0
         self._checkpoint_at = CHECKPOINT_PAGES
+        self._restart_at = RESTART_PAGES
         self._wal_alarm = False
+        self.erased = False
+        """Was something deleted by this writer?"""
+        self._erase_pause = ERASE_SECONDS
+        # A log that is there already may be a crashed process's, with text that it had deleted.
+        self._erase_at = time.monotonic() + ERASE_SECONDS if log_size(database) else None
         connection.set_wal_hook(self._note_wal)
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
@@ -106,8 +122,9 @@ class Writer:
 
     def _accept(self, job: Job) -> None:
         with self._wake:
-            if self._failure is not None:
-                raise self._failure
+            failure = self.failure
+            if failure is not None:
+                raise failure
             if self._stopping:
                 raise StoreClosed("the store is closed")
             self._queue.append(job)
@@ -124,28 +141,75 @@ class Writer:
 
     @property
     def failure(self) -> HoldfastError | None:
+        if self._failure is None and not self._stopping and not self._serves():
+            self.fail(StoreFailed(f"{self._database}: the writing thread has ended; restart"))
         return self._failure
+
+    def _serves(self) -> bool:
+        """Is there still a thread that takes jobs?"""
+        return self._thread.is_alive()
+
+    def erase(self) -> None:
+        """Something was deleted: truncate the log soon. Called by a job, in the writing thread."""
+        self.erased = True
+        if self._erase_at is None:
+            self._erase_at = time.monotonic() + ERASE_SECONDS
 
     # --- the thread's side -------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            with self._wake:
-                while not self._queue and not self._stopping:
-                    self._wake.wait()
-                group = [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
-            if not group:
-                break
+        try:
+            while self._serve_once():
+                pass
+        except BaseException as error:
+            self._break(error)
+        finally:
+            self._end()
+
+    def _serve_once(self) -> bool:
+        """Wait for jobs, or until the log needs care, and see to it. False: it was the last time."""
+        group = self._group = self._next_group()
+        if group:
             try:
                 self._commit(group)
-            except BaseException as error:  # a defect of ours must not leave callers waiting for ever
-                self.fail(
-                    StoreFailed(f"{self._database}: the writer broke ({type(error).__name__}: {error})")
-                )
+            except BaseException as error:  # a defect must not leave callers waiting for ever
+                self._break(error)
                 for job in group:
                     job.error = self._failure
             self._tell(group)
-            self._checkpoint()
+            self._group = []
+        elif self._stopping:
+            return False
+        self._checkpoint()
+        return True
+
+    def _next_group(self) -> list[Job]:
+        with self._wake:
+            while not self._queue and not self._stopping:
+                left = None if self._erase_at is None else self._erase_at - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                self._wake.wait(left)
+            return [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
+
+    def _break(self, error: BaseException) -> None:
+        self.fail(
+            StoreFailed(f"{self._database}: the writer broke ({type(error).__name__}: {error}); restart")
+        )
+
+    def _end(self) -> None:
+        """The thread ends: answer every job that is left, then close the connection."""
+        with self._wake:
+            left = [*self._group, *self._queue]
+            self._group = []
+            self._queue.clear()
+            if self._failure is None and not self._stopping:
+                self.fail(StoreFailed(f"{self._database}: the writing thread has ended; restart"))
+        for job in left:
+            job.error = self._failure or StoreClosed("the store is closed")
+        self._answer(left)
+        if self.erased and self._erase_at is not None and self._failure is None:
+            self._erase()
         self._connection.close()
 
     def _commit(self, group: list[Job]) -> None:
@@ -195,10 +259,8 @@ class Writer:
 
     def _judge(self, group: list[Job], error: BaseException) -> bool:
         """Decide what a rolled back group means. True: everybody has an answer."""
-        if isinstance(error, apsw.Error) and not isinstance(error, STATEMENT_ERRORS):
+        if isinstance(error, apsw.Error):
             error = translate(error, str(self._database), self._connection.system_errno)
-        if isinstance(error, apsw.ConstraintError):
-            error = Conflict(f"it clashes with what is stored already ({error}); nothing was written")
         if isinstance(error, StoreFailed | StoreUpgraded):
             self.fail(error)
         elif len(group) > 1 and not isinstance(error, StoreBusy):
@@ -213,16 +275,26 @@ class Writer:
             try:
                 self._connection.execute("ROLLBACK")
             except apsw.Error as error:
-                self.fail(translate(error, str(self._database), self._connection.system_errno))
+                # Whatever the reason: a transaction that can be neither kept nor undone is the end.
+                self.fail(StoreFailed(f"{self._database} cannot roll back ({error}); restart"))
 
     def fail(self, failure: HoldfastError) -> None:
         """Stop for good: whatever is asked from now on gets this answer."""
         if self._failure is None:
-            log.critical("the store has stopped: %s", failure)
             self._failure = failure
+            log.critical("the store has stopped: %s", failure)
 
     def _tell(self, group: list[Job]) -> None:
-        """One wake-up per event loop, not per job. Callers first: they wait, the search index can."""
+        """Answer the callers, then notify those who wait for commits: their errors must not stop the writer,
+        because what was committed stays committed."""
+        self._answer(group)
+        try:
+            self._on_commit()
+        except Exception:
+            log.exception("%s: a listener to commits failed; writing goes on", self._database)
+
+    def _answer(self, group: list[Job]) -> None:
+        """One wake-up per event loop, not per job."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         for job in group:
             if job.loop is not None:
@@ -234,30 +306,79 @@ class Writer:
                 loop.call_soon_threadsafe(_settle, jobs)
             except RuntimeError:
                 log.debug("%d callers' event loop has closed before they could be told", len(jobs))
-        self._on_commit()
 
     # --- the write-ahead log -----------------------------------------------------------------------
 
     def _note_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         if pages < self._wal_pages:  # it has started over
             self._checkpoint_at = CHECKPOINT_PAGES
+            self._restart_at = RESTART_PAGES
         self._wal_pages = pages
         return apsw.SQLITE_OK
 
     def _checkpoint(self) -> None:
         """Move the log into the file between two groups, so that the log can start over."""
-        if self._wal_pages < self._checkpoint_at or self._failure is not None:
+        if self._failure is not None:
+            self._erase_at = None
             return
+        if self._erase_at is not None and time.monotonic() >= self._erase_at:
+            self._erase()
+        elif self._wal_pages >= self._restart_at:
+            self._restart()
+        elif self._wal_pages >= self._checkpoint_at:
+            moved = self._move(apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if moved is not None:
+                self._checkpoint_at = self._wal_pages + CHECKPOINT_PAGES
+                self._alarm(*moved)
+
+    def _restart(self) -> None:
+        """Make the log start over though readers follow one another without a gap."""
+        large = self._wal_pages * 4096 > ALARM_BYTES
+        mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if large else apsw.SQLITE_CHECKPOINT_RESTART
+        if self._move(mode, RESTART_SECONDS) is None:
+            # One reader stays for long. Each try costs writers a wait, so the next one is at twice the size.
+            self._restart_at = max(self._restart_at, self._wal_pages) * 2
+            moved = self._move(apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if moved is not None:
+                self._alarm(*moved)
+            return
+        self._started_over()
+
+    def _erase(self) -> None:
+        """Truncate the log: its old pages hold what was deleted. Tried again later if a reader uses them."""
+        if self._move(apsw.SQLITE_CHECKPOINT_TRUNCATE, RESTART_SECONDS) is None:
+            self._erase_at = time.monotonic() + self._erase_pause
+            self._erase_pause = min(self._erase_pause * 2, LONGEST_ERASE_SECONDS)
+            return
+        self._erase_at = None
+        self._erase_pause = ERASE_SECONDS
+        self._started_over()
+
+    def _started_over(self) -> None:
+        self._wal_pages = 0
+        self._checkpoint_at = CHECKPOINT_PAGES
+        self._restart_at = RESTART_PAGES
+        self._wal_alarm = False
+
+    def _move(self, mode: int, wait: float | None = None) -> tuple[int, int] | None:
+        """A checkpoint; returns how many pages the log has and how many of them were moved. None: it is busy,
+        for longer than `wait`."""
         try:
-            size, done = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            if wait is not None:
+                self._connection.set_busy_handler(Deadline(wait))
+            return self._connection.wal_checkpoint(mode=mode)
         except apsw.BusyError:
-            return  # another process is at it
+            return None
         except apsw.Error as error:
             trouble = translate(error, str(self._database), self._connection.system_errno)
-            if not passes(trouble):
+            if isinstance(trouble, StoreFailed):
                 self.fail(trouble)
-            return
-        self._checkpoint_at = self._wal_pages + CHECKPOINT_PAGES
+            return None
+        finally:
+            if wait is not None:
+                self._connection.set_busy_handler(Patience(self._patience))
+
+    def _alarm(self, size: int, done: int) -> None:
         too_long = size * 4096 > ALARM_BYTES and done < size
         if too_long and not self._wal_alarm:
             log.warning(

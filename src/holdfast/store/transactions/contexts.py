@@ -1,7 +1,10 @@
-"""Reading contexts: joined by the database, decoded by nobody, and kept while they stay right.
+"""Reading contexts: joined by the database, never decoded, and cached while they stay right.
 
 Messages never change and are only appended, so a rendered prefix stays right as long as the
 conversation's `revision` does; only what came after it has to be read. The cache is bounded by bytes.
+
+The database joins at most `SPAN_BYTES` into one value; longer contexts are read in several spans. A context
+of more than `CONTEXT_BYTES` raises ContextTooLarge, before it is read.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ from ...domain.histories import EMPTY
 from ...domain.messages import MessageStatus, NewMessage
 from ...domain.turns import TurnBegun
 from ...domain.views import Range, Summary, View, spans
-from ...errors import NotFound
+from ...errors import ContextTooLarge, NotFound
 from .transaction import Q, Transaction
 
 CACHE_BYTES = 64 * 1024 * 1024
 MOST_CHUNKS = 64
+SPAN_BYTES = 64 * 1024 * 1024
+CONTEXT_BYTES = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,10 @@ class ContextCache:
         size = sum(map(len, context.chunks))
         with self._lock:
             old = self._kept.pop(session_id, None)
-            self._size += size - (old.size if old else 0)
+            self._size -= old.size if old else 0
+            if size > self._limit:
+                return  # it would evict all others, then itself
+            self._size += size
             self._kept[session_id] = _Kept(revision, context, size)
             while self._size > self._limit:
                 _, dropped = self._kept.popitem(last=False)
@@ -113,14 +121,19 @@ def read_context(tx: Transaction, cache: ContextCache, owner: str | None, sessio
     if before is not None and before.last_seq == last_seq:
         return before
     view = View.decode(view_text)
-    if before is not None and before.last_seq < last_seq:
-        added = _render(tx, conversation_id, View((Range(before.last_seq + 1),)), last_seq)
-        chunks = (*before.chunks, *added.chunks)
-        if len(chunks) > MOST_CHUNKS:
-            chunks = (b",".join(chunks),)
-        context = Context(chunks, last_seq, added.awaited)
-    else:
-        context = _render(tx, conversation_id, view, last_seq)
+    try:
+        if before is not None and before.last_seq < last_seq:
+            added_view = View((Range(before.last_seq + 1),))
+            added = _render(tx, conversation_id, added_view, last_seq, _Chunks(before.chunks))
+            chunks = added.chunks
+            if len(chunks) > MOST_CHUNKS:
+                chunks = (b",".join(chunks),)
+            context = Context(chunks, last_seq, added.awaited)
+        else:
+            context = _render(tx, conversation_id, view, last_seq, _Chunks())
+    except _BeyondLimit:
+        size = _size(tx, conversation_id, view, last_seq)
+        raise ContextTooLarge(session_id, size, CONTEXT_BYTES) from None
     if not context.awaited:  # open calls may still be answered: what is rendered of them may change
         cache.put(session_id, revision, context)
     return context
@@ -151,31 +164,95 @@ def rendering_with_marks(
     return render(marks, shown, frozenset(excluded)), {mark.seq: mark for mark in marks}, excluded
 
 
-def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> Context:
+class _BeyondLimit(Exception):
+    """The context being read is longer than CONTEXT_BYTES."""
+
+
+class _Chunks:
+    """The chunks of a context that is being read, with their size."""
+
+    def __init__(self, chunks: Sequence[bytes] = ()) -> None:
+        self.chunks = list(chunks)
+        self._size = sum(map(len, chunks))
+
+    def require(self, size: int) -> None:
+        """Raises _BeyondLimit if so many more bytes are too many."""
+        if self._size + size > CONTEXT_BYTES:
+            raise _BeyondLimit
+
+    def add(self, chunk: bytes) -> None:
+        self.require(len(chunk))
+        self._size += len(chunk)
+        self.chunks.append(chunk)
+
+
+def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int, into: _Chunks) -> Context:
+    """What `into` holds already, and then this view."""
     rendering, _, excluded = rendering_with_marks(tx, conversation_id, view, last_seq)
     special = excluded | rendering.left_out | rendering.interrupted | rendering.behind.keys()
-    chunks: list[bytes] = []
     for part in view.parts:
         if isinstance(part, Summary):
-            chunks.append(summary_body(part.text))
+            into.add(summary_body(part.text))
             continue
         for first, last in spans((part,), last_seq):
             start = first
             for seq in sorted(seq for seq in special if first <= seq <= last):
-                _read(tx, conversation_id, start, seq - 1, chunks)
+                _read(tx, conversation_id, start, seq - 1, into)
                 start = seq + 1
                 if seq in excluded or seq in rendering.left_out:
                     continue
-                body = tx.one(Q.body, conversation=conversation_id, seq=seq)
-                assert body is not None
-                chunks.append(mark_interrupted(body[0]) if seq in rendering.interrupted else body[0])
-                chunks.extend(rendering.behind.get(seq, ()))
-            _read(tx, conversation_id, start, last, chunks)
-    return Context(tuple(chunks), last_seq, rendering.awaited)
+                body = _body(tx, conversation_id, seq)
+                into.add(mark_interrupted(body) if seq in rendering.interrupted else body)
+                for answer in rendering.behind.get(seq, ()):
+                    into.add(answer)
+            _read(tx, conversation_id, start, last, into)
+    return Context(tuple(into.chunks), last_seq, rendering.awaited)
 
 
-def _read(tx: Transaction, conversation_id: str, first: int, last: int, chunks: list[bytes]) -> None:
-    if first <= last:
-        row = tx.one(Q.bodies, conversation=conversation_id, first=first, last=last)
-        if row is not None and row[0] is not None:
-            chunks.append(row[0])
+def _read(tx: Transaction, conversation_id: str, first: int, last: int, into: _Chunks) -> None:
+    if first > last:
+        return
+    joined = tx.joined_bodies(conversation_id, first, last, SPAN_BYTES)
+    if joined is not None:
+        if joined:
+            into.add(joined)
+        return
+    sizes = tx.all(Q.body_sizes, conversation=conversation_id, first=first, last=last)
+    into.require(sum(size for _, size in sizes))
+    for start, end in spans_of(sizes, SPAN_BYTES):
+        joined = tx.joined_bodies(conversation_id, start, end, SPAN_BYTES) if start < end else None
+        into.add(_body(tx, conversation_id, start) if joined is None else joined)
+
+
+def spans_of(sizes: Sequence[Sequence[int]], most: int) -> list[tuple[int, int]]:
+    """First and last number of spans that have at most `most` bytes each, joined by commas, or are one
+    message. `sizes`: number and size of each message, in order."""
+    found: list[tuple[int, int]] = []
+    held = 0
+    for seq, size in sizes:
+        if found and held + 1 + size <= most:
+            held += 1 + size
+            found[-1] = found[-1][0], seq
+        else:
+            held = size
+            found.append((seq, seq))
+    return found
+
+
+def _body(tx: Transaction, conversation_id: str, seq: int) -> bytes:
+    row = tx.one(Q.body, conversation=conversation_id, seq=seq)
+    assert row is not None
+    body: bytes = row[0]
+    return body
+
+
+def _size(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> int:
+    """How many bytes a view's messages and summaries have, without reading them."""
+    excluded = {seq for (seq,) in tx.all(Q.excluded, conversation=conversation_id)}
+    summaries = sum(len(summary_body(part.text)) for part in view.parts if isinstance(part, Summary))
+    return summaries + sum(
+        size
+        for first, last in spans(view.parts, last_seq)
+        for seq, size in tx.all(Q.body_sizes, conversation=conversation_id, first=first, last=last)
+        if seq not in excluded
+    )

@@ -68,6 +68,11 @@ class Transaction(ABC):
             self.run(statement, **values)
 
     @abstractmethod
+    def joined_bodies(self, conversation: str, first: int, last: int, most: int) -> bytes | None:
+        """The bodies of a span of messages, joined by commas in one value; None if that would be more than
+        `most` bytes. One statement, which reads nothing twice."""
+
+    @abstractmethod
     def event(
         self,
         type_: EventType,

@@ -15,6 +15,7 @@ from ...errors import (
     BadInput,
     BadKey,
     Conflict,
+    ContextTooLarge,
     ConversationBusy,
     HoldfastError,
     ModelError,
@@ -22,8 +23,10 @@ from ...errors import (
     NotCompacted,
     NotFound,
     RequestMismatch,
+    StatementFailed,
     StoreError,
     StoreFull,
+    TooLarge,
     ToolCallClosed,
     TurnStopped,
     TurnSuperseded,
@@ -83,6 +86,10 @@ def failure_of(error: BaseException) -> Failure:
             return Failure(401, said, INVALID, "invalid_api_key", headers={"www-authenticate": "Bearer"})
         case NotAllowed():
             return Failure(403, said, "permission_error", "insufficient_scope")
+        case ContextTooLarge():
+            return Failure(413, said, INVALID, "context_too_large", headers=NO_RETRY)
+        case TooLarge():
+            return Failure(413, said, INVALID, "too_large", headers=NO_RETRY)
         case BadInput():
             return Failure(400, said, INVALID, "invalid_value", getattr(error, "param", None))
         case NotFound():
@@ -107,6 +114,8 @@ def failure_of(error: BaseException) -> Failure:
             return _of_model(error)
         case StoreFull():
             return Failure(507, said, SERVER, "insufficient_storage", headers=RETRY)
+        case StatementFailed():
+            return Failure(500, said, SERVER, "internal_error")
         case StoreError():
             return Failure(503, said, SERVER, "store_unavailable", headers=RETRY)
         case RecursionError():

@@ -78,9 +78,18 @@ ORDER BY seq;
 SELECT seq FROM exclusions WHERE conversation = :conversation;
 
 -- name: bodies
--- A span of bodies, joined by the database in one value; nothing is decoded.
-SELECT string_agg(body, ','::bytea ORDER BY seq) FROM messages
-WHERE conversation = :conversation AND seq BETWEEN :first AND :last;
+-- A span of bodies, joined by the database in one value; nothing is decoded. NULL if they are more than :most bytes
+-- together: a value has at most 1 GB, and an error would end the transaction. Lengths are known without reading bodies.
+SELECT size, CASE WHEN size <= :most::bigint THEN (
+    SELECT string_agg(body, ','::bytea ORDER BY seq) FROM messages
+    WHERE conversation = :conversation AND seq BETWEEN :first AND :last) END
+FROM (SELECT coalesce(sum(length(body)), 0) AS size FROM messages
+      WHERE conversation = :conversation AND seq BETWEEN :first AND :last) AS lengths;
+
+-- name: body_sizes
+-- How long the bodies of a span are, without reading them.
+SELECT seq, length(body) FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last ORDER BY seq;
 
 -- name: body
 SELECT body FROM messages WHERE conversation = :conversation AND seq = :seq;

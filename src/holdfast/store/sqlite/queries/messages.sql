@@ -64,6 +64,11 @@ SELECT seq FROM exclusions WHERE conversation = :conversation;
 SELECT CAST(group_concat(body, ',') AS BLOB) FROM (
     SELECT body FROM messages WHERE conversation = :conversation AND seq BETWEEN :first AND :last ORDER BY seq);
 
+-- name: body_sizes
+-- How long the bodies of a span are, without reading them.
+SELECT seq, length(body) FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last ORDER BY seq;
+
 -- name: body
 SELECT body FROM messages WHERE conversation = :conversation AND seq = :seq;
 
