@@ -37,6 +37,7 @@ KINDS: dict[type[apsw.Error], type[HoldfastError]] = {
     apsw.FullError: StoreFull,
     apsw.BusyError: StoreBusy,
     apsw.LockedError: StoreBusy,
+    apsw.ProtocolError: StoreBusy,
     apsw.IOError: StoreFailed,
     apsw.CorruptError: StoreFailed,
     apsw.NotADBError: StoreFailed,
@@ -182,8 +183,7 @@ async def test_the_waiters_for_commits_are_only_touched_under_their_guard(store:
 
     watch._waiters = Guarded()
     waiting = asyncio.create_task(store.changed(store.version(), 30))
-    while not watch._waiters:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
     await begin(store)
     assert await waiting
     assert {name for name, _ in touched} == {"items", "add", "remove"}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -68,10 +71,76 @@ async def test_a_reader_that_holds_the_log_back_is_told_of_once(
     assert (tmp_path / "store.db-wal").stat().st_size <= size, "it starts over once the reader is gone"
 
 
+class Overlapping(threading.Thread):
+    """Readers of which at least one has a snapshot at every moment, though each is short."""
+
+    def __init__(self, database: Path) -> None:
+        super().__init__()
+        self._readers = [apsw.Connection(str(database)) for _ in range(3)]
+        self._stopping = threading.Event()
+        self.begun = threading.Event()
+
+    def run(self) -> None:
+        for number in itertools.count():
+            if self._stopping.is_set():
+                break
+            begins, ends = self._readers[number % 3], self._readers[(number + 1) % 3]
+            begins.execute("BEGIN; SELECT count(*) FROM messages").fetchall()
+            if ends.in_transaction:
+                ends.execute("COMMIT")
+                self.begun.set()
+        for reader in self._readers:
+            reader.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join()
+
+
+async def test_the_log_stays_small_though_readers_overlap_all_the_time(
+    store: SQLiteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "RESTART_PAGES", 200)
+    monkeypatch.setattr(writer, "RESTART_SECONDS", 30.0)  # the machine may be busy; readers are not long
+    store._writer._restart_at = 200
+    lease = await lease_on(store)
+    readers = Overlapping(tmp_path / "store.db")
+    readers.start()
+    try:
+        await asyncio.to_thread(readers.begun.wait)
+        await write_megabytes(store, lease, 8)
+        assert (tmp_path / "store.db-wal").stat().st_size < 2_000_000
+    finally:
+        readers.stop()
+
+
+async def test_a_reader_that_stays_costs_writers_a_few_short_waits_only(
+    store: SQLiteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try to restart the log is at twice the size of the last: 200, 400, 800 and 1,600 pages."""
+    monkeypatch.setattr(writer, "RESTART_PAGES", 200)
+    monkeypatch.setattr(writer, "RESTART_SECONDS", 0.01)
+    store._writer._restart_at = 200
+    lease = await lease_on(store)
+    reader = apsw.Connection(str(tmp_path / "store.db"))
+    reader.execute("BEGIN; SELECT count(*) FROM messages").fetchall()
+    tries = 0
+    restart = store._writer._restart
+
+    def counting() -> None:
+        nonlocal tries
+        tries += 1
+        restart()
+
+    monkeypatch.setattr(store._writer, "_restart", counting)
+    await write_megabytes(store, lease, 8)
+    assert 2 <= tries <= 5
+    reader.execute("COMMIT")
+    reader.close()
+
+
 async def test_a_group_outlives_one_of_its_callers_event_loops(store: SQLiteStore) -> None:
     """A caller whose loop has closed is not told; the writer goes on for everybody else."""
-    import asyncio
-    import threading
 
     def elsewhere() -> None:
         loop = asyncio.new_event_loop()

@@ -52,7 +52,7 @@ def translate(error: apsw.Error, location: str, system_errno: int = 0) -> Holdfa
     """
     if isinstance(error, apsw.FullError) or _no_space(error, system_errno):
         return StoreFull(f"the disk is full: {location} cannot grow. Nothing was written; free some space")
-    if isinstance(error, apsw.BusyError | apsw.LockedError):
+    if isinstance(error, apsw.BusyError | apsw.LockedError | apsw.ProtocolError):
         return StoreBusy(
             f"another process kept {location} locked for too long. Nothing was written; try again"
         )
