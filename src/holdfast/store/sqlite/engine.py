@@ -158,7 +158,11 @@ class SQLiteStore(
         def run(connection: apsw.Connection) -> T:
             told.clear()  # it may be run again, if the group it was in failed
             now = to_stamp(self._clock())
-            return work(SQLiteTransaction(connection, now, self._policies, told, self._flushing))
+            tx = SQLiteTransaction(connection, now, self._policies, told, self._flushing)
+            done = work(tx)
+            if tx.erased:
+                self._writer.erase()
+            return done
 
         done = await self._writer.submit(run)
         for line in told:

@@ -6,6 +6,12 @@ as truth: a hit is only a number, and the message is read from the database, wit
 also looks through what lies behind the cursor, with the same rules, so no committed message is ever
 missing from an answer. What was deleted is forgotten through rows that the deletion itself wrote.
 
+Deleting a row of the index only hides it: its words stay in the file until the parts that hold them are
+merged. So a deletion is followed by an incremental merge of the whole index, in small steps, and by a
+truncation of the index's own log. That it is due is written in the index with the deletion itself: after a
+crash the next start goes on with it. After a merge that took long the next one waits, so that merging never
+takes more than a twentieth of the time.
+
 Limits: words match without case and accents, from their beginning (`data` finds `database`); the
 content of messages is searched, tool calls' arguments are not.
 """
@@ -15,6 +21,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +31,7 @@ import apsw
 
 from ...domain.names import unstorable
 from ...errors import BadInput, SearchFailed, StoreError
-from .connections import PATIENCE_SECONDS, Patience
+from .connections import PATIENCE_SECONDS, Deadline, Patience
 from .files import private_umask
 
 log = logging.getLogger(__name__)
@@ -32,6 +39,12 @@ log = logging.getLogger(__name__)
 BATCH = 500
 PAUSE_SECONDS = 0.2
 LONGEST_TAIL = 2_000
+MERGE_PAGES = 64
+MERGE_SHARE = 20
+STOP_SECONDS = 5.0
+"""How long closing may go on with a merge; the next start does the rest."""
+TRUNCATE_SECONDS = 0.25
+RETRY_SECONDS = 1.0
 
 # The text of a message: its content, or the text parts of it. What SQLite takes for no JSON (nested too
 # deeply) has none, rather than stopping the index.
@@ -80,7 +93,18 @@ def to_match(words: str, scopes: list[str]) -> str:
     return " AND ".join([*(f"scope : {scope}" for scope in scopes), f"({wanted})"])
 
 
+# Pages that name deleted rows, one set for each part of the index that holds some of their words (FTS5's
+# rowids of such pages begin here). Without any, no part holds words of a deleted row.
+_HIDDEN = f"SELECT count(*) FROM (SELECT 1 FROM main.words_data WHERE id >= {1 << 53} LIMIT 1)"
+
+
+def _has(connection: apsw.Connection, table: str) -> bool:
+    return bool(connection.execute("SELECT count(*) FROM main.sqlite_schema WHERE name = ?", (table,)).get)
+
+
 def _start_over(connection: apsw.Connection) -> None:
+    if _has(connection, "words"):  # its pages are overwritten, but stay in the log
+        connection.execute("INSERT INTO leftovers DEFAULT VALUES")
     connection.execute("DROP TABLE IF EXISTS words")
     connection.execute(f"CREATE VIRTUAL TABLE words {_TABLE}")
     connection.execute("INSERT INTO words (words, rank) VALUES ('secure-delete', 1)")
@@ -102,6 +126,14 @@ class SearchIndex:
         self._inode = 0
         self._told: set[int] = set()
         """Rows of `unindexed` that are dealt with here and are being dropped."""
+        self._merging: int | None = None
+        """The newest of `leftovers` when the merge began that is under way."""
+        self._merged: int | None = None
+        """The same of a merge that is done, while the log still holds old pages."""
+        self._merge_began = 0.0
+        self._merge_earliest = 0.0
+        self._merge_at: float | None = None
+        """When there is something to merge again; None: nothing is known of."""
         self._thread = threading.Thread(target=self._run, name="holdfast-search", daemon=True)
         self._thread.start()
 
@@ -115,14 +147,19 @@ class SearchIndex:
         self._stopping.set()
         self._wake.set()
         self._thread.join()
+        try:
+            self._forget_rest(time.monotonic() + STOP_SECONDS)
+        except StoreError as error:
+            log.warning("the search index %s may still hold deleted text (%s)", self.path, error)
         with self._lock:
             self._close()
 
     def _run(self) -> None:
         quiet = False
         while True:
-            self._wake.wait()
-            # Whoever searches meanwhile looks behind the cursor too; batches spare the writer.
+            left = None if self._merge_at is None else max(0.0, self._merge_at - time.monotonic())
+            self._wake.wait(left)
+            # A search meanwhile looks behind the cursor too; batches spare the writer.
             if self._stopping.wait(PAUSE_SECONDS):
                 return
             self._wake.clear()
@@ -131,11 +168,14 @@ class SearchIndex:
             try:
                 while self.follow_once() and not self._stopping.is_set():
                     pass
+                while self._merge_is_due() and not self._stopping.is_set() and self.merge_once():
+                    self._stopping.wait(0.005)  # searches take their turn between two steps
                 quiet = False
-            except StoreError as error:
+            except Exception as error:  # the index is derived: it must neither end nor stop anything
                 if not quiet:
                     log.warning("the search index %s cannot follow now (%s); it will go on", self.path, error)
                 quiet = True
+                self._merge_at = None if self._merge_at is None else time.monotonic() + RETRY_SECONDS
 
     def follow_once(self) -> bool:
         """Index one batch behind the cursor, forget what was deleted. False: there is nothing left to do."""
@@ -149,6 +189,8 @@ class SearchIndex:
             forgetting = sorted(asked.keys() - self._told)
             if newest <= cursor and not forgetting:
                 return False
+            if forgetting:  # the list is shortened on disk: what it asked for must be on disk before
+                connection.execute("PRAGMA main.synchronous = FULL")
             with connection:
                 # The first statement takes this file's write lock, and only this file's: an immediate
                 # transaction would take the database's too.
@@ -164,10 +206,91 @@ class SearchIndex:
                     connection.execute("DELETE FROM words WHERE rowid = ?", (no,))
                     if no <= upto:  # of some, a part is left
                         connection.execute(f"INSERT INTO words (rowid, text, scope) {_SINGLE}", {"no": no})
+                if forgetting:
+                    connection.execute("INSERT INTO leftovers DEFAULT VALUES")
+            if forgetting:
+                connection.execute("PRAGMA main.synchronous = NORMAL")
+                self._merge_later()
         if forgetting:
             self._told.update(forgetting)
             self._forgotten(forgetting)
         return True
+
+    # --- removing what was deleted from the file -----------------------------------------------------
+
+    def _merge_later(self) -> None:
+        if self._merge_at is None:
+            self._merge_at = max(time.monotonic(), self._merge_earliest)
+
+    def _merge_is_due(self) -> bool:
+        return self._merge_at is not None and time.monotonic() >= self._merge_at
+
+    def merge_once(self) -> bool:
+        """One step of removing deleted text from the index's files. False: nothing more can be done now."""
+        with self._opened() as connection:
+            if self._merged is None:
+                newest: Any = connection.execute("SELECT max(id) FROM leftovers").get
+                if newest is None:
+                    self._merging = self._merge_at = None
+                    return False
+                self._merge_step(connection, newest)
+            if self._merged is None:
+                return True
+            return self._finish_merge(connection, self._merged)
+
+    def _merge_step(self, connection: apsw.Connection, newest: int) -> None:
+        begins = self._merging is None
+        if begins:
+            self._merging, self._merge_began = newest, time.monotonic()
+        with connection:
+            connection.execute("UPDATE cursor SET no = no")  # takes this file's write lock alone
+            before = connection.total_changes()
+            # A negative number begins a merge of everything; positive ones go on with it.
+            pages = -MERGE_PAGES if begins else MERGE_PAGES
+            connection.execute("INSERT INTO words (words, rank) VALUES ('merge', ?)", (pages,))
+            # FTS5 says by fewer than two changes that there was nothing left to merge.
+            if connection.total_changes() - before >= 2:
+                return
+            merged, self._merging = self._merging, None
+            if connection.execute(_HIDDEN).get:
+                if not begins:
+                    return  # a merge that was under way before had not seen every deletion: once more
+                connection.execute("INSERT INTO words (words) VALUES ('optimize')")
+            self._merged = merged
+
+    def _finish_merge(self, connection: apsw.Connection, merged: int) -> bool:
+        """Old pages are in the log still: only when that is empty, is the text gone."""
+        connection.set_busy_handler(Deadline(TRUNCATE_SECONDS))
+        try:
+            connection.wal_checkpoint("main", mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:  # another process reads the index just now
+            self._merge_at = time.monotonic() + RETRY_SECONDS
+            return False
+        finally:
+            connection.set_busy_handler(Patience(PATIENCE_SECONDS))
+        connection.execute("DELETE FROM leftovers WHERE id <= ?", (merged,))
+        self._merged = self._merge_at = None
+        now = time.monotonic()
+        self._merge_earliest = now + (now - self._merge_began) * MERGE_SHARE
+        if connection.execute("SELECT count(*) FROM leftovers").get:
+            self._merge_later()
+        return False
+
+    def _forget_rest(self, until: float) -> None:
+        """When the store closes: forget what was deleted, as far as there is time."""
+        if self._connection is None and not self.path.exists():
+            return
+        while self._has_to_forget() and self.follow_once() and time.monotonic() < until:
+            pass
+        while time.monotonic() < until and self.merge_once():
+            pass
+        if self._merge_at is not None and time.monotonic() < until:
+            self.merge_once()  # came while the last merge was under way
+
+    def _has_to_forget(self) -> bool:
+        with self._opened() as connection:
+            rows: list[Any] = connection.execute("SELECT id FROM store.unindexed").fetchall()
+        return bool({row[0] for row in rows} - self._told)
 
     def rebuild(self) -> int:
         """Make the index anew; returns how many messages it follows."""
@@ -291,7 +414,14 @@ class SearchIndex:
                 "SELECT count(*) FROM main.cursor WHERE store = (SELECT id FROM store.store) AND no <= "
                 "coalesce((SELECT seq FROM store.sqlite_sequence WHERE name = 'messages'), 0)"
             ).fetchall()[0]
+            if not _has(connection, "leftovers"):
+                connection.execute("CREATE TABLE leftovers (id INTEGER PRIMARY KEY AUTOINCREMENT)")
+                if _has(connection, "words"):  # made by a version that did not merge
+                    connection.execute("INSERT INTO leftovers DEFAULT VALUES")
             if not known:  # new, another store's, or of a database that was since restored from an older copy
                 _start_over(connection)
         connection.execute(f"CREATE VIRTUAL TABLE temp.tail {_TABLE}")
+        self._merging = self._merged = None
+        if connection.execute("SELECT count(*) FROM leftovers").get:
+            self._merge_later()
         return connection

@@ -82,6 +82,7 @@ def memory_of(tx: Transaction, owner: str | None, memory_id: str) -> Memory:
 def edit(tx: Transaction, owner: str | None, memory_id: str, text: str) -> Memory:
     check_memory(text)
     found = memory_of(tx, owner, memory_id)
+    tx.erased = True
     tx.run(Q.edit_memory, id=memory_id, owner=owner, text=text, now=tx.now)
     tx.event(EventType.MEMORY_EDITED, found.owner, found.conversation_id, found.session_id, memory=memory_id)
     return memory_of(tx, owner, memory_id)
@@ -89,6 +90,7 @@ def edit(tx: Transaction, owner: str | None, memory_id: str, text: str) -> Memor
 
 def forget(tx: Transaction, owner: str | None, memory_id: str) -> None:
     found = memory_of(tx, owner, memory_id)
+    tx.erased = True
     tx.run(Q.forget_memory, id=memory_id, owner=owner)
     tx.event(
         EventType.MEMORY_FORGOTTEN, found.owner, found.conversation_id, found.session_id, memory=memory_id

@@ -29,7 +29,7 @@ def prune(tx: Transaction, keep: Retention, limit: int) -> Pruned:
     conversations, spared = (0, 0)
     if keep.conversations is not None:
         conversations, spared = _conversations(tx, before(keep.conversations), limit)
-    return Pruned(
+    pruned = Pruned(
         drafts=drop(Q.prune_drafts, keep.drafts),
         events=drop(Q.prune_events, keep.events),
         requests=drop(Q.prune_requests, keep.requests),
@@ -37,6 +37,8 @@ def prune(tx: Transaction, keep: Retention, limit: int) -> Pruned:
         conversations=conversations,
         spared=spared,
     )
+    tx.erased = tx.erased or pruned.anything
+    return pruned
 
 
 def _conversations(tx: Transaction, before: int, limit: int) -> tuple[int, int]:

@@ -342,6 +342,7 @@ def delete_message(tx: Transaction, owner: str | None, conversation_id: str, seq
 
 def forget_text(tx: Transaction, conversation_id: str, seq: int, no: int) -> None:
     """What a message said is gone, or some of it: so is what else would tell of it."""
+    tx.erased = True
     tx.run(Q.empty_drafts, conversation=conversation_id, seq=seq)
     tx.run(Q.empty_answer, conversation=conversation_id, seq=seq)
     tx.run(Q.unindex_message, no=no)
@@ -350,6 +351,7 @@ def forget_text(tx: Transaction, conversation_id: str, seq: int, no: int) -> Non
 
 def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str) -> int:
     conversation = place(tx, owner, Address(id=conversation_id)).conversation
+    tx.erased = True
     tx.run(Q.unindex_conversation, conversation=conversation.id)
     process_writes.forget_conversation(tx, conversation.id)
     tx.run(Q.forget_events, conversation=conversation.id)

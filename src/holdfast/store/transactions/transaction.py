@@ -35,7 +35,7 @@ Q = Names()
 class Transaction(ABC):
     """One snapshot to read from, or one set of changes that is committed whole."""
 
-    __slots__ = ("flushing", "now", "policies", "told")
+    __slots__ = ("erased", "flushing", "now", "policies", "told")
 
     def __init__(
         self,
@@ -50,6 +50,8 @@ class Transaction(ABC):
         """By which sessions that end are flushed; None: none is."""
         self.told = [] if told is None else told
         """Lines for the log, once this is committed."""
+        self.erased = False
+        """Was text deleted here? Then an engine removes what else still holds it, such as its log."""
 
     @abstractmethod
     def one(self, statement: str, **values: Any) -> Row | None:
