@@ -47,6 +47,26 @@ async def test_a_joined_node_is_known_to_everyone(store: Store, second_store: St
     assert not found.gone
 
 
+async def test_the_lock_of_a_replaced_incarnation_is_released(store: Store, node: Node) -> None:
+    assert await store.reap(node.id, node.beat, "it hung")
+    assert (await store.probe([node]))[node.id][0] is Liveness.ALIVE, "this process still holds its lock"
+    again = Node(new_id("node"), node.kind, identity())
+    await store.join(again, replaces=node.id)
+    assert (await store.probe([again]))[again.id][0] is Liveness.ALIVE
+    async with asyncio.timeout(60):
+        while (found := (await store.probe([node]))[node.id])[0] is Liveness.ALIVE:
+            assert found[1]
+            await asyncio.sleep(0.05)
+
+
+async def test_a_lock_is_kept_while_its_successor_cannot_join(
+    store: Store, node: Node, second_node: Node
+) -> None:
+    with pytest.raises(HoldfastError):
+        await store.join(second_node, replaces=node.id)
+    assert (await store.probe([node]))[node.id][0] is Liveness.ALIVE
+
+
 @pytest.mark.timeout(3, method="signal")
 async def test_a_node_id_joins_once(store: Store, node: Node) -> None:
     """An incarnation's id is never used again; saying so must not take for ever."""

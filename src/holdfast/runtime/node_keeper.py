@@ -51,10 +51,10 @@ class NodeKeeper:
 
     # --- life --------------------------------------------------------------------------------------
 
-    async def join(self) -> str:
-        """Register a new incarnation; returns its id."""
+    async def join(self, replaces: str | None = None) -> str:
+        """Register a new incarnation, instead of one that was reaped; returns its id."""
         node = Node(new_id("node"), self._kind, identity())
-        await self._store.join(node)
+        await self._store.join(node, replaces=replaces)
         self._node = node
         return node.id
 
@@ -119,7 +119,7 @@ class NodeKeeper:
             if self.node_id != reaped_id:
                 return self.node_id
             self._turns.clear()
-            joined = await self.join()
+            joined = await self.join(replaces=reaped_id)
             log.warning(
                 "this process was taken for dead as %s and goes on as %s; its sessions continue",
                 reaped_id,

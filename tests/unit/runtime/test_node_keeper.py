@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +69,28 @@ async def test_a_reaped_node_goes_on_as_a_new_incarnation(store: SQLiteStore) ->
     assert [node.id for node in await store.nodes()] == [keeper.node_id]
 
 
+def lock_handles(store: SQLiteStore) -> int:
+    """How many lock files of the store's nodes this process has open, also those that were removed."""
+    names = []
+    for handle in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            names.append(str(handle.readlink()))
+    return sum(name.startswith(f"{store.location}.nodes/") for name in names)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="handles are counted in /proc")
+async def test_a_node_that_is_reaped_again_and_again_keeps_one_lock(store: SQLiteStore) -> None:
+    keeper = await joined_keeper(store)
+    assert lock_handles(store) == 1
+    for _ in range(20):
+        reaped = keeper.node_id
+        assert await store.reap(reaped, await present(store, keeper), "it hung")
+        await keeper.beat_once()
+        assert keeper.node_id != reaped
+    assert lock_handles(store) == 1
+    assert len(list(Path(f"{store.location}.nodes").iterdir())) == 1
+
+
 async def test_a_lease_that_nobody_runs_is_let_go_at_the_second_beat(store: SQLiteStore) -> None:
     keeper = await joined_keeper(store)
     (node,) = await store.nodes()
@@ -116,9 +140,9 @@ async def test_a_task_cancelled_while_another_joins_anew_keeps_nobody_from_it(
     await store.reap(first, 0, "taken for dead")
     disk, join = asyncio.Event(), store.join
 
-    async def slowly(node: Node) -> None:
+    async def slowly(node: Node, **given: str | None) -> None:
         await disk.wait()
-        await join(node)
+        await join(node, **given)
 
     monkeypatch.setattr(store, "join", slowly)
     joining, impatient = (asyncio.create_task(keeper.rejoin(first)) for _ in range(2))

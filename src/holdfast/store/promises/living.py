@@ -22,8 +22,11 @@ class Lives(Protocol):
 
     # --- nodes ------------------------------------------------------------------------------------------
 
-    async def join(self, node: Node) -> None:
-        """Register an incarnation and hold its lock for as long as this process lives."""
+    async def join(self, node: Node, *, replaces: str | None = None) -> None:
+        """Register an incarnation and hold its lock for as long as this process lives.
+
+        `replaces`: the incarnation of this process that was reaped. Its lock is released when the new one
+        has joined; if that fails, it is kept."""
         ...
 
     async def beat(self, node_id: str) -> Held:

@@ -31,7 +31,7 @@ class OwnVerbs(Verbs):
 
     # --- nodes ------------------------------------------------------------------------------------------
 
-    async def join(self, node: Node) -> None:
+    async def join(self, node: Node, *, replaces: str | None = None) -> None:
         self._check_open()
         try:
             self._locks.hold(node.id)
@@ -44,6 +44,8 @@ class OwnVerbs(Verbs):
         except BaseException:
             self._locks.let_go(node.id)
             raise
+        if replaces is not None:
+            self._locks.let_go(replaces)
 
     async def leave(self, node_id: str, reason: str) -> None:
         await self._write(lambda tx: node_writes.leave(tx, node_id, reason))
