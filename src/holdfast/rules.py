@@ -101,7 +101,7 @@ def processes_directory(settings: Settings) -> Path:
         database_of = urlsplit(without_password(url))
         place = f"{database_of.hostname}:{database_of.port}{database_of.path}?{database_of.query}"
         return home().absolute() / f"postgresql-{sha256(place.encode()).hexdigest()[:12]}.processes"
-    database = database_path(url).absolute()
+    database = database_path(url).resolve()  # one directory, whatever name the store was opened by
     return database.with_name(f"{database.name}.processes")
 
 

@@ -10,6 +10,7 @@ reads every version. It is removed when the block ends.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +62,7 @@ def private_copy(
     """A connection to a copy of this database, made ready for our statements. `places`: where there may be
     room for it, besides the system's directory for temporary files. BadInput, in words for its owner, if it
     cannot be read, is damaged, or is not Hermes'."""
+    database = Path(os.path.realpath(database))  # SQLite keeps the log beside the file itself, not its link
     with _room_for(database, places) as directory:
         target = directory / "state.db"
         try:

@@ -84,6 +84,16 @@ def test_what_a_killed_hermes_left_in_its_log_comes_along_without_a_trace(tmp_pa
     assert print_of(tmp_path) == before
 
 
+def test_a_link_to_a_database_is_copied_with_its_log(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "state.db").symlink_to(tmp_path / "real" / "state.db")
+    with writer(tmp_path / "state.db") as process:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "real" / "state.db-wal").exists()
+    assert count(tmp_path / "state.db") == 50
+
+
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
 def test_a_database_in_use_is_copied_and_its_writer_goes_on(tmp_path: Path, mode: str) -> None:
     with writer(tmp_path / "state.db", mode):

@@ -30,13 +30,17 @@ _FLOCK = struct.Struct("hhqqi")
 
 
 def handles_of(database: Path) -> set[int]:
-    """This process's open handles of the file, as the kernel lists them."""
+    """This process's open handles of the file, whatever name they were opened by. Opens nothing."""
     if not hasattr(fcntl, "F_OFD_SETLK"):
         return set()
+    try:
+        wanted = os.stat(database)
+    except OSError:
+        return set()  # not made yet
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
-            if os.readlink(f"/proc/self/fd/{name}") == str(database):
+            if os.path.samestat(os.fstat(int(name)), wanted):
                 found.add(int(name))
         except OSError:
             continue  # closed meanwhile

@@ -37,7 +37,7 @@ from .anchor import Anchor, handles_of
 from .connections import PATIENCE_SECONDS, check_library, connect
 from .copies import back_up
 from .faults import cannot_open
-from .files import Inodes, prepare_directory
+from .files import Inodes, prepare_directory, real
 from .locks import NodeLocks
 from .migrations import migrate, newest
 from .own_verbs import OwnVerbs
@@ -84,7 +84,7 @@ class SQLiteStore(
     ) -> None:
         """Blocking: open the file, bring its schema up to date, start the threads."""
         check_library(apsw.sqlite_lib_version())
-        self._database = Path(os.path.abspath(database))
+        self._database = real(database)
         self._clock = clock
         self._policies = policies
         self._flushing = flushing

@@ -40,6 +40,12 @@ def private_umask() -> Iterator[None]:
             os.umask(before)
 
 
+def real(database: Path) -> Path:
+    """The file itself, where its name is a symbolic link or leads through one. SQLite keeps the log beside
+    the file itself, and so do we with everything else: every name of a store leads to the same files."""
+    return Path(os.path.realpath(database))
+
+
 def prepare_directory(directory: Path) -> None:
     """Make the database's directory, for its owner alone, if there is none; refuse one we cannot use."""
     try:

@@ -19,7 +19,7 @@ from ...errors import StoreError, StoreUnusable
 from ..transactions.queries import load
 from .connections import APPLICATION_ID
 from .copies import copy_database
-from .files import private_umask
+from .files import private_umask, real
 from .locks import NodeLocks
 from .migrations import migrate, newest
 
@@ -83,6 +83,7 @@ def _quoted(name: str) -> str:
 @contextmanager
 def snapshot(database: Path, now: int) -> Iterator[Snapshot]:
     """The store in this file, as it is now. Raises StoreUnusable if there is none, or if it is newer."""
+    database = real(database)
     store_id = _check(database)
     copy = database.with_name(f"{database.name}.moving")
     copy.unlink(missing_ok=True)
@@ -105,7 +106,7 @@ def snapshot(database: Path, now: int) -> Iterator[Snapshot]:
 
 def running_on(database: Path) -> int:
     """How many nodes run on this store right now. Raises StoreUnusable if it is none."""
-    locks = NodeLocks(database)
+    locks = NodeLocks(real(database))
     with _reading(database) as connection:
         nodes = connection.execute(STATEMENTS["present_nodes"]).fetchall()
     return sum(locks.is_free(str(row[0])) is False for row in nodes)
