@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.domain.contexts import Context
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.errors import ContextTooLarge, NotFound
@@ -78,6 +79,6 @@ async def test_what_is_added_to_a_cached_context_counts_with_it(
 
 async def test_a_large_context_does_not_evict_those_of_others(store: Store, node: Node) -> None:
     cache = contexts.ContextCache(limit=1_000)
-    cache.put("small", 1, contexts.Context((b"x" * 500,), 1))
-    cache.put("large", 1, contexts.Context((b"x" * 5_000,), 1))
+    cache.put("small", 1, Context((b"x" * 500,), 1))
+    cache.put("large", 1, Context((b"x" * 5_000,), 1))
     assert cache.get("small", 1) is not None and cache.get("large", 1) is None

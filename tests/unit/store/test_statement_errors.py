@@ -63,7 +63,7 @@ def test_every_error_of_sqlite_is_classified(kind: type[apsw.Error]) -> None:
 
 def test_a_lack_of_memory_or_handles_does_not_stop_the_store() -> None:
     no_memory = apsw.IOError("out of memory")
-    no_memory.extendedresult = apsw.SQLITE_IOERR_NOMEM  # type: ignore[misc]
+    no_memory.extendedresult = apsw.SQLITE_IOERR_NOMEM  # type: ignore[attr-defined]
     assert isinstance(translate(no_memory, "x"), StatementFailed)
     assert isinstance(translate(apsw.CantOpenError("x"), "x", errno.EMFILE), StatementFailed)
     assert isinstance(translate(apsw.CantOpenError("x"), "x", errno.EIO), StoreFailed)

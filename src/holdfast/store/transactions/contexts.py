@@ -249,10 +249,8 @@ def _body(tx: Transaction, conversation_id: str, seq: int) -> bytes:
 def _size(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> int:
     """How many bytes a view's messages and summaries have, without reading them."""
     excluded = {seq for (seq,) in tx.all(Q.excluded, conversation=conversation_id)}
-    summaries = sum(len(summary_body(part.text)) for part in view.parts if isinstance(part, Summary))
-    return summaries + sum(
-        size
-        for first, last in spans(view.parts, last_seq)
-        for seq, size in tx.all(Q.body_sizes, conversation=conversation_id, first=first, last=last)
-        if seq not in excluded
-    )
+    total = sum(len(summary_body(part.text)) for part in view.parts if isinstance(part, Summary))
+    for first, last in spans(view.parts, last_seq):
+        sizes = tx.all(Q.body_sizes, conversation=conversation_id, first=first, last=last)
+        total += sum(size for seq, size in sizes if seq not in excluded)
+    return total
