@@ -11,6 +11,10 @@ HOLDFAST_TEST_MUTANT=no-tip-resolution           an id leads to the very session
 HOLDFAST_TEST_MUTANT=no-compare-and-swap         a compaction is carried out whatever came between
 HOLDFAST_TEST_MUTANT=flushed-set-in-memory       which sessions were flushed is forgotten with the process
 HOLDFAST_TEST_MUTANT=dead-at-once                a node whose connection was cut is taken for dead at once
+HOLDFAST_TEST_MUTANT=read-error-fails-store      an error of one reading statement stops the store
+HOLDFAST_TEST_MUTANT=no-span-reads               a context is read as one value, however long it is
+HOLDFAST_TEST_MUTANT=fts-keeps-deleted           the search index hides what was deleted and keeps it
+HOLDFAST_TEST_MUTANT=log-keeps-deleted           the write-ahead log keeps what was deleted
 """
 
 from __future__ import annotations
@@ -37,6 +41,10 @@ ALL = (
     "no-compare-and-swap",
     "flushed-set-in-memory",
     "dead-at-once",
+    "read-error-fails-store",
+    "no-span-reads",
+    "fts-keeps-deleted",
+    "log-keeps-deleted",
 )
 
 
@@ -71,6 +79,16 @@ def break_on_purpose() -> None:
 
         locks.PROOF_SECONDS = 0.0
         locks.claim = lambda tx, node_id: True
+    elif mutant() in ("read-error-fails-store", "no-span-reads"):
+        _read_carelessly()
+    elif mutant() == "fts-keeps-deleted":
+        from holdfast.store.sqlite.search import SearchIndex
+
+        SearchIndex.merge_once = lambda self: False  # type: ignore[method-assign]
+    elif mutant() == "log-keeps-deleted":
+        from holdfast.store.sqlite.writer import Writer
+
+        Writer.erase = lambda self: None  # type: ignore[method-assign]
     elif mutant() == "no-compare-and-swap":
         _swap_whatever_came_between()
     elif mutant() == "requests-in-memory":
@@ -90,6 +108,22 @@ def break_on_purpose() -> None:
         STATEMENTS["interrupted_replies_of_turn"] = (
             "SELECT 1 WHERE :conversation + :first_seq + :turn IS NULL"
         )
+
+
+def _read_carelessly() -> None:
+    from holdfast.errors import StoreFailed
+    from holdfast.store.sqlite import readers
+    from holdfast.store.sqlite.transaction import SQLiteTransaction
+    from holdfast.store.transactions.transaction import Q
+
+    def whole(self: SQLiteTransaction, conversation: str, first: int, last: int, most: int) -> bytes | None:
+        row = self.one(Q.bodies, conversation=conversation, first=first, last=last)
+        return (row[0] if row else None) or b""
+
+    if mutant() == "no-span-reads":
+        SQLiteTransaction.joined_bodies = whole  # type: ignore[method-assign]
+    else:
+        readers.translate = lambda error, *given: StoreFailed(str(error))  # type: ignore[attr-defined]
 
 
 def _forget_flushes() -> None:

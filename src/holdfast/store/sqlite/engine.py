@@ -37,7 +37,7 @@ from .anchor import Anchor, handles_of
 from .connections import PATIENCE_SECONDS, check_library, connect
 from .copies import back_up
 from .faults import cannot_open
-from .files import Inodes, prepare_directory, real
+from .files import Inodes, log_size, prepare_directory, real
 from .locks import NodeLocks
 from .migrations import migrate, newest
 from .own_verbs import OwnVerbs
@@ -91,6 +91,7 @@ class SQLiteStore(
         self._patience = patience
         prepare_directory(self._database.parent)
         handles = handles_of(self._database)
+        left = log_size(self._database)
         connection = connect(self._database, patience=patience)
         try:
             migrate(connection, self._database, to_stamp(clock()))
@@ -112,6 +113,8 @@ class SQLiteStore(
         self._search_guard = threading.Lock()
         self._watch = ChangeWatch(self._connect_reader, self.location, self._failed)
         self._writer = Writer(connection, self._database, newest(), self._inodes, self._committed, patience)
+        if left:  # a process that crashed may have left text in it that it had deleted
+            self._writer.truncate_soon()
         self._readers = Readers(self._connect_reader, self.location, self._writer.fail)
         self._forked = False
         self._closed = False

@@ -31,7 +31,7 @@ import apsw
 from ...errors import HoldfastError, StoreBusy, StoreClosed, StoreFailed, StoreUpgraded
 from .connections import PATIENCE_SECONDS, Deadline, Patience
 from .faults import translate
-from .files import Inodes, log_size
+from .files import Inodes
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +100,7 @@ class Writer:
         self.erased = False
         """Was something deleted by this writer?"""
         self._erase_pause = ERASE_SECONDS
-        # A log that is there already may be a crashed process's, with text that it had deleted.
-        self._erase_at = time.monotonic() + ERASE_SECONDS if log_size(database) else None
+        self._erase_at: float | None = None
         connection.set_wal_hook(self._note_wal)
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
@@ -150,10 +149,16 @@ class Writer:
         return self._thread.is_alive()
 
     def erase(self) -> None:
-        """Something was deleted: truncate the log soon. Called by a job, in the writing thread."""
+        """Something was deleted: truncate the log soon, at the latest when the store closes."""
         self.erased = True
-        if self._erase_at is None:
-            self._erase_at = time.monotonic() + ERASE_SECONDS
+        self.truncate_soon()
+
+    def truncate_soon(self) -> None:
+        """Truncate the log, as soon as no reader uses it."""
+        with self._wake:
+            if self._erase_at is None:
+                self._erase_at = time.monotonic() + ERASE_SECONDS
+                self._wake.notify()
 
     # --- the thread's side -------------------------------------------------------------------------
 
