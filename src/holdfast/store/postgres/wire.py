@@ -37,19 +37,21 @@ class Lost(psycopg.OperationalError):
 class Answer:
     """What a statement gave: its rows, or how many it changed."""
 
-    __slots__ = ("_loader", "_result", "count")
+    __slots__ = ("_loader", "_result", "_rows", "count")
 
     def __init__(self, result: pq.abc.PGresult, loader: Loader) -> None:
         self._result = result
         self._loader = loader
+        self._rows: list[tuple[Any, ...]] | None = None
         self.count = result.command_tuples or 0
 
     def rows(self) -> list[tuple[Any, ...]]:
-        result = self._result
-        if not result.ntuples:
-            return []
-        self._loader.set_pgresult(result, set_loaders=True, format=pq.Format.BINARY)
-        return self._loader.load_rows(0, result.ntuples, tuple)
+        if self._rows is None:
+            result, self._rows = self._result, []
+            if result.ntuples:
+                self._loader.set_pgresult(result, set_loaders=True, format=pq.Format.BINARY)
+                self._rows = self._loader.load_rows(0, result.ntuples, tuple)
+        return self._rows
 
 
 class Wire:
