@@ -23,6 +23,8 @@ from holdfast.errors import (
     Conflict,
     StoreBusy,
     StoreClosed,
+    StoreError,
+    StoreFailed,
     StoreUncertain,
     StoreUnreachable,
     StoreUnusable,
@@ -652,3 +654,43 @@ async def test_a_clash_is_a_conflict_and_nothing_is_written(opening: Opening) ->
     with pytest.raises(Conflict):
         await store._write(lambda tx: tx.run("insert_node", id=node.id, **_NODE))
     assert [each.id for each in await store.nodes()] == [node.id]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "goes_on"),
+    [
+        ("22001", BadInput, True),
+        ("54000", BadInput, True),
+        ("0A000", StoreError, True),
+        ("42804", StoreError, True),
+        ("53400", StoreBusy, True),
+        ("XX001", StoreFailed, False),
+        ("58030", StoreFailed, False),
+        ("26000", StoreFailed, False),
+    ],
+)
+async def test_an_error_of_one_statement_is_its_callers_unless_the_server_cannot_be_trusted(
+    opening: Opening, by_hand: psycopg.Connection, code: str, kind: type[Exception], goes_on: bool
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+    ids = [(await say(store, node)).session.conversation_id for _ in range(3)]
+    by_hand.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$;"
+        "CREATE TRIGGER refuse BEFORE UPDATE OF title ON conversations "
+        "FOR EACH ROW WHEN (NEW.title = 'bad') EXECUTE FUNCTION refuse()"
+    )
+    outcomes = await asyncio.gather(
+        *(
+            store.set_title(OWNER, id_, title)
+            for id_, title in zip(ids, ["kelp", "bad", "tide"], strict=True)
+        ),
+        return_exceptions=True,
+    )
+    assert type(outcomes[1]) is kind
+    if not goes_on:
+        assert isinstance(store.failure, StoreFailed)
+        return
+    assert outcomes[::2] == [None, None] and store.failure is None
+    await say(store, node)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from ...domain.events import EventType
-from ...domain.names import check_name
+from ...domain.names import check_text
 from ...domain.nodes import Identity
 from ...domain.processes import Process, ProcessState, Sighting, check_command, check_process_step, told_of
 from ...errors import Conflict, NotFound
@@ -225,7 +225,7 @@ def end(
 
 
 def request_stop(tx: Transaction, owner: str | None, process_id: str, reason: str) -> Process:
-    check_name("a reason", reason)
+    check_text("a reason", reason)
     before = process(tx, owner, process_id)
     if not before.may_stop:
         raise Conflict(f"process {process_id} is only watched here; stop it where it was started")
