@@ -10,9 +10,12 @@ import psycopg
 import pytest
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.nodes import Node
+from holdfast.domain.ids import new_id
+from holdfast.domain.nodes import Identity, Liveness, Node, NodeKind
+from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.turns import TurnBegun, TurnStatus, TurnWaits
 from holdfast.errors import NotFound
+from holdfast.platforms import identity
 from holdfast.store.postgres.engine import PostgresStore, open_store
 from tests.contract.steps import OWNER, begin, contents, context_of, new_node, request, say, to_message
 from tests.postgres_gate import Gate, Interleaving, after, before, gated, patient_locks
@@ -132,3 +135,95 @@ async def test_a_memory_is_forgotten_once(two: Two) -> None:
         two.gate_b,
     )
     assert stopped and first is None and isinstance(second, NotFound)
+
+
+async def test_a_reader_of_notices_never_skips_one_that_is_committed_late(two: Two) -> None:
+    chats = [(await say(two.a, two.node_a, key=key)).session.conversation_id for key in "xy"]
+
+    async def read_between() -> list[str]:
+        await two.b.add_notice(OWNER, chats[1], "reset", "second")
+        return [notice.id for notice in (await two.b.notices(OWNER)).items]
+
+    first, seen, stopped = await two.interleaving.run(
+        lambda: two.a.add_notice(OWNER, chats[0], "reset", "first"),
+        two.gate_a,
+        after("insert_notice"),
+        read_between,
+        two.gate_b,
+    )
+    assert stopped and len(seen) == 1
+    rest = (await two.b.notices(OWNER, after=seen[-1])).items
+    assert [notice.id for notice in rest] == [first.id]
+    assert [notice.text for notice in (await two.b.notices(None)).items] == ["second", "first"]
+
+
+# --- machines that share a name, or even an id ------------------------------------------------------------
+
+
+def elsewhere(**changes: str) -> Identity:
+    """A process of a machine with the same hostname as this."""
+    return replace(identity(), boot_id="another-boot", pid=4242, pid_start="77", **changes)
+
+
+async def a_process(store: PostgresStore, node: Node) -> str:
+    begun = await say(store, node)
+    there = node.identity
+    process = Process(
+        id=new_id("proc"),
+        owner=OWNER,
+        conversation_id="",
+        session_id=begun.session.id,
+        identity=replace(there, pid=0, pid_start=""),
+        command="make train",
+        cwd="/",
+        state=ProcessState.STARTING,
+        started_at=store.now(),
+        supervisor=node.id,
+    )
+    await store.add_process(process)
+    assert await store.process_started(process.id, there)
+    return process.id
+
+
+@pytest.mark.parametrize("machine", ["another-machine", "", None])
+async def test_a_machine_of_the_same_name_leaves_anothers_processes_alone(
+    two: Two, machine: str | None
+) -> None:
+    """None: it shares even the machine id, as a clone does. Its node was seen while one of ours was there."""
+    there = elsewhere() if machine is None else elsewhere(machine=machine)
+    node = Node(new_id("node"), NodeKind.SERVER, there)
+    await two.a.join(node)
+    process = await a_process(two.a, node)
+    await two.a.leave(node.id, "closed")
+    assert await two.b.unended_processes(identity()) == []
+    (mine,) = await two.b.unended_processes(there)
+    assert mine.id == process and mine.identity == there
+
+
+async def test_processes_of_an_earlier_boot_are_their_machines(two: Two) -> None:
+    """Its nodes are gone before one of this boot joins."""
+    node = Node(new_id("node"), NodeKind.SERVER, elsewhere(machine="reef"))
+    await two.a.join(node)
+    process = await a_process(two.a, node)
+    await two.a.leave(node.id, "closed")
+    here = replace(identity(), machine="reef", boot_id="next-boot")
+    await two.b.join(Node(new_id("node"), NodeKind.SERVER, here))
+    assert [each.id for each in await two.b.unended_processes(here)] == [process]
+
+
+async def test_what_was_started_before_machines_had_ids_is_named_by_a_node_of_its_boot(two: Two) -> None:
+    node = Node(new_id("node"), NodeKind.SERVER, elsewhere(machine=""))
+    await two.a.join(node)
+    process = await a_process(two.a, node)
+    same_boot = elsewhere(machine="reef")
+    await two.b.join(Node(new_id("node"), NodeKind.SERVER, same_boot))
+    assert (await two.b.process(None, process)).identity.machine == "reef"
+
+
+async def test_a_node_of_a_machine_of_the_same_name_is_not_dead_because_its_line_is_away(two: Two) -> None:
+    node = Node(new_id("node"), NodeKind.SERVER, elsewhere())
+    await two.a.join(node)
+    two.a._locks.let_go(node.id)  # its line is lost: the lock is free, and not yet for three seconds
+    for _ in range(3):
+        (liveness, why) = (await two.b.probe([node]))[node.id]
+        assert liveness is not Liveness.DEAD or "its lock is free" in why

@@ -2,9 +2,10 @@
 
 A server that cannot be reached, is full or keeps us waiting *passes*: nothing was written, and writing goes
 on when it is back. A statement that PostgreSQL refuses for what it was given is the error of the caller who
-gave it, and so is an error that is not known here: nobody else is concerned. Only what says that the server or
-the connection cannot be trusted (damage, failing disks, a pooler) or what a person has to mend (rights, tables
-that are gone) stops the store. A password is never part of a message: locations come without, and libpq does not print it.
+gave it, and so is an error that is not known here: nobody else is concerned. Only what says that the server
+or the connection cannot be trusted (damage, failing disks, a pooler), or what a person has to mend (rights,
+tables that are gone), stops the store. A password is never part of a message: locations come without, and
+libpq does not print it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FULL = ("53100", "53200")
 _CLASHES = ("23", "P0")
 _RIGHTS = ("42501", "28000", "28P01")
 _GONE = ("42P01", "3F000", "42703", "42883")
-# Values out of range, texts that cannot be converted; rows, indexes and statements beyond PostgreSQL's limits.
+# Values out of range, texts that cannot be converted; rows and statements beyond PostgreSQL's limits.
 _REFUSED = ("22", "54")
 # Internal errors and corruption, failing disks, files that cannot be read.
 _UNTRUSTED = ("XX", "58", "F0")

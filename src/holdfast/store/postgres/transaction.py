@@ -100,6 +100,7 @@ UNASKED = frozenset(
         Q.forget_request,
         Q.insert_response,
         Q.insert_notice,
+        Q.give_notice,
         Q.touch_session,
         Q.touch_revision,
         Q.date_session,
@@ -153,6 +154,7 @@ _PLAN_FREELY = asked(named(Q.plan_freely), {})
 _TAKE_TIME = asked(named(Q.take_time), {"seconds": f"{WHOLE_SECONDS}s"})
 _INSERT_EVENTS = named(Q.insert_events)
 _EVENT_LOCK = named(Q.event_lock)
+_PLACE_NOTICE = named(Q.place_notice)
 
 
 class Unmet(Exception):
@@ -163,7 +165,17 @@ class Unmet(Exception):
 class Changes:
     """What one SQL transaction has gathered, over all the work that shares it."""
 
-    __slots__ = ("conversations", "events", "expected", "locked", "rows", "strict", "waiting", "wire")
+    __slots__ = (
+        "conversations",
+        "events",
+        "expected",
+        "locked",
+        "notices",
+        "rows",
+        "strict",
+        "waiting",
+        "wire",
+    )
 
     def __init__(self, wire: Wire, *, strict: bool = False) -> None:
         self.wire = wire
@@ -172,6 +184,8 @@ class Changes:
         """Which of those that wait must change a row."""
         self.waiting: list[Asked] = []
         self.events: list[tuple[Any, ...]] = []
+        self.notices: list[str] = []
+        """Those that were written, to be numbered with the events."""
         self.locked: set[tuple[Any, ...]] = set()
         self.conversations: set[str] = set()
         """Which of them are locked, as far as they were found by a name."""
@@ -188,14 +202,18 @@ class Changes:
         return answers[len(batch) - len(more) :]
 
     def ending(self) -> list[Asked]:
-        """What is left to be sent before the COMMIT: last of all, the events, under their lock."""
+        """What is left to be sent before the COMMIT: last of all, notices and events, under their lock."""
         if self.expected:
             self.carry_out()
         left, self.waiting = self.waiting, []
+        if self.events or self.notices:
+            left.append(asked(_EVENT_LOCK, {}))
+        for notice_id in self.notices:  # one by one: an UPDATE of several numbers them in any order
+            left.append(asked(_PLACE_NOTICE, {"id": notice_id}))
+        self.notices = []
         if self.events:
             columns = list(zip(*self.events, strict=True))
             names = ("ats", "types", "owners", "conversations", "sessions", "turns", "texts")
-            left.append(asked(_EVENT_LOCK, {}))
             left.append(asked(_INSERT_EVENTS, dict(zip(names, columns, strict=True))))
             self.events = []
         return left
@@ -268,6 +286,8 @@ class PostgresTransaction(Transaction):
                 changes.locked.add(key)
             if statement in EXPECTED:
                 changes.expected.append(len(changes.waiting))
+            if statement == Q.insert_notice:
+                changes.notices.append(values["id"])
             changes.waiting.append(asked(named(statement), values))
             changes.rows += 1
             return 1

@@ -31,8 +31,11 @@ def join(tx: Transaction, node: Node) -> None:
         pid_ns=who.pid_ns,
         pid=who.pid,
         pid_start=who.pid_start,
+        machine=who.machine or None,
         now=tx.now,
     )
+    if who.machine:
+        tx.run(Q.name_machine, machine=who.machine, boot_id=who.boot_id)
     tx.event(EventType.NODE_JOINED, node=node.id, kind=node.kind.value, host=who.host, pid=who.pid)
 
 
