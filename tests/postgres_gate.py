@@ -49,6 +49,7 @@ class Gate:
     def __init__(self) -> None:
         self.names: list[str] = []
         """The statements of the newest transaction so far."""
+        self.stopped_at = ""
         self.backend = 0
         self._chosen: Chosen = lambda names: False
         self._reached = threading.Event()
@@ -76,6 +77,7 @@ class Gate:
         self.names.append(name)
         self.backend = backend
         if not self._reached.is_set() and self._chosen(self.names):
+            self.stopped_at = name
             self._reached.set()
             if not self._open.wait(LONGEST_SECONDS):
                 raise AssertionError(f"nobody has opened the gate before {name}")

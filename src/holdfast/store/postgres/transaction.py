@@ -155,6 +155,7 @@ _TAKE_TIME = asked(named(Q.take_time), {"seconds": f"{WHOLE_SECONDS}s"})
 _INSERT_EVENTS = named(Q.insert_events)
 _EVENT_LOCK = named(Q.event_lock)
 _PLACE_NOTICE = named(Q.place_notice)
+_FORGET_EVENTS = named(Q.forget_events)
 
 
 class Unmet(Exception):
@@ -169,6 +170,7 @@ class Changes:
         "conversations",
         "events",
         "expected",
+        "forgotten",
         "locked",
         "notices",
         "rows",
@@ -184,6 +186,8 @@ class Changes:
         """Which of those that wait must change a row."""
         self.waiting: list[Asked] = []
         self.events: list[tuple[Any, ...]] = []
+        self.forgotten: list[str] = []
+        """Conversations whose events go."""
         self.notices: list[str] = []
         """Those that were written, to be numbered with the events."""
         self.locked: set[tuple[Any, ...]] = set()
@@ -206,8 +210,11 @@ class Changes:
         if self.expected:
             self.carry_out()
         left, self.waiting = self.waiting, []
-        if self.events or self.notices:
+        if self.events or self.notices or self.forgotten:
             left.append(asked(_EVENT_LOCK, {}))
+        # Under the lock: whoever told of a conversation before it was deleted has committed by now.
+        left += [asked(_FORGET_EVENTS, {"conversation": each}) for each in self.forgotten]
+        self.forgotten = []
         for notice_id in self.notices:  # one by one: an UPDATE of several numbers them in any order
             left.append(asked(_PLACE_NOTICE, {"id": notice_id}))
         self.notices = []
@@ -219,7 +226,9 @@ class Changes:
         return left
 
     def forget_events(self, conversation: str) -> None:
-        """What was told of a conversation and not sent yet goes with what was sent."""
+        """What was told of a conversation goes: what was not sent yet now, the rest at the end."""
+        self.rows += 1
+        self.forgotten.append(conversation)
         self.events = [event for event in self.events if event[3] != conversation]
 
     def store_messages(self, rows: Sequence[tuple[Any, ...]], now: int) -> None:
@@ -293,6 +302,7 @@ class PostgresTransaction(Transaction):
             return 1
         if statement == Q.forget_events:
             changes.forget_events(values["conversation"])
+            return 1
         return self._ask(statement, values).count
 
     def _ask(self, name: str, values: Mapping[str, Any]) -> Answer:

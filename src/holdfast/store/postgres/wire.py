@@ -21,7 +21,7 @@ from psycopg.abc import Transformer as Loader
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
-from .deadlines import cut
+from .deadlines import cut, handle_of
 from .statements import COMMIT, ROLLBACK, Statement, Values
 
 Asked = tuple[Statement, Values]
@@ -63,8 +63,11 @@ class Wire:
         self._prepared: set[bytes] = set()
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
+        self._handle = handle_of(connection)
         self._pg.enter_pipeline_mode()
         self.backend = self._pg.backend_pid
+        self.history = ""
+        """To which line of writes the server belongs, if it was asked."""
 
     @property
     def lost(self) -> bool:
@@ -167,11 +170,11 @@ class Wire:
 
     def cut(self) -> None:
         """From any thread: whoever waits for an answer gets `Lost` instead."""
-        if not self.lost:
-            cut(self.connection.fileno())
+        cut(self._handle)
 
     def close(self) -> None:
         self._pg.finish()
+        self._handle.close()
 
 
 def _ends_the_connection(error: psycopg.Error) -> bool:
