@@ -31,10 +31,10 @@ from holdfast.errors import (
     StoreUnusable,
     StoreUpgraded,
 )
-from holdfast.store.postgres import connections, migrations
+from holdfast.store.postgres import connections, migrations, writer
 from holdfast.store.postgres.engine import PostgresStore, open_store
 from holdfast.store.postgres.faults import cannot_open, translate
-from holdfast.store.postgres.statements import COMMIT
+from holdfast.store.postgres.statements import COMMIT, Statement
 from holdfast.store.postgres.wire import Answer, Asked, Lost, Wire
 from holdfast.store.postgres.writer import GROUP_LOCK_SECONDS
 from holdfast.store.transactions.queries import load
@@ -184,10 +184,37 @@ async def test_a_server_of_another_history_is_not_asked_what_became_of_a_commit(
     assert await store.append(begun.lease, [to_message("ebb", "assistant")]) == (3 if after else 2)
 
 
+async def test_a_server_that_does_not_tell_its_history_is_not_asked_either(
+    opening: Opening, by_hand: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes all the same."""
+    unknown = Statement("server_history", "SELECT no_such_function()")
+    known = writer.statement
+    monkeypatch.setattr(
+        writer, "statement", lambda name: unknown if name == "server_history" else known(name)
+    )
+    store = await opening(patience=5.0)
+    begun = await begin(store, await new_node(store), "kelp")
+    with lost_in_the_commit(monkeypatch, after=True), pytest.raises(StoreUncertain):
+        await store.append(begun.lease, [to_message("tide", "assistant")])
+    assert await contents(store, begun.session.conversation_id) == ["kelp", "tide"]
+
+
+async def test_a_user_without_special_rights_may_ask_for_the_history(
+    url: str, by_hand: psycopg.Connection
+) -> None:
+    by_hand.execute("CREATE ROLE plain")
+    try:
+        by_hand.execute("SET ROLE plain")
+        assert by_hand.execute(load("holdfast.store.postgres")["server_history"]).fetchone() is not None
+    finally:
+        by_hand.execute("RESET ROLE; DROP ROLE plain")
+
+
 async def test_a_server_tells_its_history(opening: Opening) -> None:
     store = await opening()
     await new_node(store)
-    system, _, timeline = writing(store).history.partition(" ")
+    system, _, timeline = str(writing(store).history).partition(" ")
     assert system.isdigit() and re.fullmatch("[0-9A-F]{8}", timeline)
 
 

@@ -66,8 +66,8 @@ class Wire:
         self._handle = handle_of(connection)
         self._pg.enter_pipeline_mode()
         self.backend = self._pg.backend_pid
-        self.history = ""
-        """To which line of writes the server belongs, if it was asked."""
+        self.history: str | None = None
+        """To which line of writes the server belongs; None: it was not asked, or does not say."""
 
     @property
     def lost(self) -> bool:

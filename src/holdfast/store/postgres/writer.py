@@ -284,7 +284,7 @@ class Writer:
                 raise Lost(str(error)) from error
             raise
         try:
-            ((wire.history,),) = wire.ask(statement(Q.server_history))
+            wire.history = _history_of(wire)
         except BaseException:
             wire.close()
             raise
@@ -350,8 +350,8 @@ class Writer:
         while time.monotonic() < min(until, self._stop_by):
             try:
                 wire = self._wire = self._connected()
-                if wire.history != before.history:
-                    log.warning("%s is another server than before, or was restored", self._location)
+                if wire.history is None or wire.history != before.history:
+                    log.warning("%s may be another server than before: it is not asked", self._location)
                     break
                 wire.ask(statement(Q.end_backend), pid=before.backend)
                 ((status,),) = wire.ask(statement(Q.outcome), number=number)
@@ -395,6 +395,18 @@ class Writer:
                 loop.call_soon_threadsafe(_settle, jobs)
             except RuntimeError:
                 log.debug("%d callers' event loop has closed before they could be told", len(jobs))
+
+
+def _history_of(wire: Wire) -> str | None:
+    """To which line of writes this server belongs; None if it does not say, as some services do not."""
+    try:
+        ((history,),) = wire.ask(statement(Q.server_history))
+    except psycopg.Error as error:
+        if isinstance(error, Lost):
+            raise
+        log.debug("the server does not tell its history: %s", error)
+        return None
+    return str(history)
 
 
 def _settle(jobs: list[Job]) -> None:
