@@ -7,7 +7,10 @@ on a Mac here; `docs/guarantees.md` says so. Windows: by WSL, which is Linux.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import re
+import secrets
 import shlex
 import signal
 import socket
@@ -15,12 +18,16 @@ import struct
 import subprocess
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from .domain.nodes import Identity
+
+log = logging.getLogger(__name__)
 
 IS_MACOS = sys.platform == "darwin"
 
@@ -70,6 +77,75 @@ def start_of(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
+@cache
+def machine_id(home: Path | None = None) -> str:
+    """This machine's own id: the same after a restart, another one on every other machine; "" if there is
+    none to be had. Never the hostname, which clones and containers share.
+
+    systemd's, hashed as machine-id(5) asks for. A container has its image's or none, so there it is a random
+    one, kept in the home for its owner alone. Clones that also share this (a disk image whose /etc/machine-id
+    was not emptied) are told apart by their boot ids and by when their nodes were seen.
+    """
+    if IS_MACOS:
+        return _hashed(_macos("/usr/sbin/sysctl", "-n", "kern.uuid"))
+    known = "" if pid_namespace() != _FIRST_PID_NAMESPACE else _read_machine_id(Path("/etc/machine-id"))
+    if known:
+        return _hashed(known)
+    home = home or Path(os.environ.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
+    try:
+        return _hashed(_kept_machine_id(home))
+    except OSError as error:
+        log.warning(
+            "this machine has no id, and none can be kept in %s (%s): background processes of an earlier "
+            "boot will not be recognised. Make the directory writable, or set HOLDFAST_HOME",
+            home,
+            error,
+        )
+        return ""
+
+
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel's own number for the namespace that no container has."""
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
+MACHINE_FILE = "machine.id"
+
+
+def _hashed(known: str) -> str:
+    return blake2b(known.encode(), digest_size=16, person=b"holdfast").hexdigest() if known else ""
+
+
+def _read_machine_id(path: Path) -> str:
+    """The id in this file; "" if there is none, as in an image before its first boot."""
+    try:
+        text = path.read_text("ascii", "replace").strip()
+    except OSError:
+        return ""
+    return text if _MACHINE_ID.fullmatch(text) and text.strip("0") else ""
+
+
+def _kept_machine_id(home: Path) -> str:
+    """The random id in the home, made when it is first asked for; the same for all who ask at once."""
+    path = home / MACHINE_FILE
+    if known := _read_machine_id(path):
+        return known
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = home / f"{MACHINE_FILE}.{os.getpid()}.{secrets.token_hex(4)}"
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(handle, "w") as file:
+            file.write(f"{secrets.token_hex(16)}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists() and not _read_machine_id(path):
+            os.replace(draft, path)  # it held no id
+        else:
+            with suppress(FileExistsError):  # another process was quicker
+                os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return _read_machine_id(path)
+
+
 def identity() -> Identity:
     """Who this process is."""
     pid = os.getpid()
@@ -79,6 +155,7 @@ def identity() -> Identity:
         pid_ns=pid_namespace(),
         pid=pid,
         pid_start=start_of(pid) or "",
+        machine=machine_id(),
     )
 
 

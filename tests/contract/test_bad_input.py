@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import MAX_BODY_BYTES
+from holdfast.domain.names import MAX_NAME, MAX_NAME_BYTES
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import RequestKey, Settlement, TurnBegun, TurnStatus
 from holdfast.errors import BadInput, BadMessage, HoldfastError, NotFound
@@ -228,21 +230,60 @@ async def test_a_nul_byte_is_no_surprise_wherever_it_stands(here: Here, telling:
         await say(here.store, here.node, id=begun.session.id)
 
 
-@pytest.mark.parametrize("field", ["route", "key"])
-async def test_a_request_key_that_was_cut_at_a_nul_byte_would_be_another(
-    store: Store, node: Node, field: str
+@pytest.mark.parametrize(("route", "key"), [("a\x000", "k"), ("/r", "a\x000"), ("r" * 101, "k"), ("é", "k")])
+def test_a_request_key_that_no_index_could_hold_whole_is_refused(route: str, key: str) -> None:
+    with pytest.raises(BadInput):
+        RequestKey(route, key, b"h")
+
+
+# --- names of every length -------------------------------------------------------------------------
+
+chance = random.Random(1)
+LONGEST_NAMES = {
+    "one byte each": "".join(chr(chance.randrange(0x21, 0x7F)) for _ in range(MAX_NAME)),
+    "two bytes each": "".join(chr(chance.randrange(0xC0, 0x800)) for _ in range(MAX_NAME)),
+    "four bytes each": "".join(chr(chance.randrange(0x20000, 0x2A6D0)) for _ in range(MAX_NAME_BYTES // 4)),
+}
+"""As long as a name may be, and nothing that an engine could compress."""
+
+NAMINGS: dict[str, Callable[[Store, Node, str, str], Awaitable[object]]] = {
+    "a key": lambda s, n, o, name: s.open_session(o, Address(key=name), n.id),
+    "a key of a turn": lambda s, n, o, name: s.begin_turn(request(n, owner=o, key=name)),
+    "an alias": lambda s, n, o, name: s.begin_turn(request(n, owner=o, id=name)),
+    "a request key": lambda s, n, o, name: s.begin_turn(
+        request(n, owner=o, request_key=RequestKey("/" * 100, name, b"h" * 64))
+    ),
+    "a source": lambda s, n, o, name: s.begin_turn(request(n, owner=o, source=name)),
+}
+
+
+@pytest.mark.parametrize("length", LONGEST_NAMES)
+@pytest.mark.parametrize("naming", NAMINGS)
+async def test_the_longest_names_fit_every_index(store: Store, node: Node, naming: str, length: str) -> None:
+    name = LONGEST_NAMES[length]
+    await NAMINGS[naming](store, node, name[::-1], name)
+    found = await store.sessions(SessionFilter(name[::-1]))
+    assert len(found.items) == 1
+
+
+@pytest.mark.parametrize("naming", [*NAMINGS, "an owner"])
+async def test_a_name_of_too_many_bytes_is_its_callers_error_and_nobody_elses(
+    store: Store, node: Node, naming: str
 ) -> None:
-    names = [f"a\x00{number}" for number in range(2)]
-    keys = [
-        RequestKey(name, "k", b"h") if field == "route" else RequestKey("/r", name, b"h") for name in names
-    ]
-    outcomes = []
-    for key in keys:
-        try:
-            outcomes.append(await store.begin_turn(request(node, request_key=key)))
-        except BadInput:
-            return
-    assert all(isinstance(outcome, TurnBegun) for outcome in outcomes)
+    long = LONGEST_NAMES["four bytes each"] + "é"
+    assert len(long) < MAX_NAME
+    owner, name = (long, "k") if naming == "an owner" else (OWNER, long)
+    async with unchanged(store):
+        with pytest.raises(BadInput, match="bytes"):
+            await NAMINGS["a key" if naming == "an owner" else naming](store, node, owner, name)
+    await say(store, node)
+
+
+async def test_a_title_is_counted_in_characters(store: Store, node: Node) -> None:
+    begun = await say(store, node)
+    title = LONGEST_NAMES["four bytes each"] * 2
+    await store.set_title(OWNER, begun.session.conversation_id, title)
+    assert (await store.session(OWNER, begun.session.id)).title == title
 
 
 # --- numbers ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from holdfast.domain.turns import TurnStatus
 from holdfast.errors import BadInput, HoldfastError, NodeReaped
 from holdfast.platforms import identity
 from holdfast.store.base import Store
+from holdfast.store.transactions.transaction import Q, Transaction
 from tests.contract.steps import (
     OWNER,
     Clock,
@@ -404,3 +405,19 @@ async def test_looking_at_a_session_does_not_detach_it(store: Store, node: Node,
     other = await new_node(second_store)
     opened = await second_store.open_session(OWNER, Address(key="cli:ada"), other.id)
     assert (opened.id, opened.attached, opened.node_id) == (session.id, True, node.id)
+
+
+async def test_the_doctor_finds_a_message_that_was_written_after_its_session_ended(
+    store: Store, node: Node
+) -> None:
+    begun = await begin(store, node)
+
+    def end_it(tx: Transaction) -> int:
+        return tx.run(Q.end_session, id=begun.session.id, reason="closed", now=tx.now)
+
+    assert await store._write(end_it) == 1  # type: ignore[attr-defined]
+    assert await store.check() == []
+    await store.commit_reply(begun.lease, [to_message("too late", "assistant")])
+    (found,) = await store.check()
+    assert "after its last" in found.invariant and found.examples == [begun.session.id]
+    assert await store.delete_conversation(None, begun.session.conversation_id) == 2

@@ -3,9 +3,10 @@
 import pytest
 
 from holdfast.domain.notices import LONGEST_TEXT
+from holdfast.domain.turns import TurnStatus
 from holdfast.errors import BadInput, NotFound
 from holdfast.store.base import Store
-from tests.contract.steps import OTHER, OWNER, Clock, new_node, say, unchanged
+from tests.contract.steps import OTHER, OWNER, Clock, begin, new_node, say, to_message, unchanged
 
 
 async def conversation(store: Store, key: str, owner: str = OWNER) -> str:
@@ -87,3 +88,29 @@ async def test_notices_go_with_their_conversation(store: Store) -> None:
     await store.add_notice(OWNER, chat, "reset", "x")
     await store.delete_conversation(OWNER, chat)
     assert (await store.notices(None)).items == []
+
+
+async def test_a_reply_marks_only_those_notices_told_that_its_turn_was_given(store: Store) -> None:
+    """All at one moment: when a notice was written says nothing of who was given it."""
+    node = await new_node(store)
+    chat = (await say(store, node, key="a")).session.conversation_id
+    first = await store.add_notice(OWNER, chat, "process", "the build has ended")
+    begun = await begin(store, node, key="a")
+    assert list(begun.notices) == [first]
+    late = await store.add_notice(OWNER, chat, "process", "the tests have ended")
+    await store.commit_reply(begun.lease, [to_message("done", "assistant")])
+    after = await begin(store, node, key="a")
+    assert list(after.notices) == [late]
+    await store.commit_reply(after.lease, [to_message("done", "assistant")])
+    assert (await begin(store, node, key="a")).notices == ()
+
+
+async def test_what_a_turn_without_an_answer_was_given_is_given_to_the_next(store: Store) -> None:
+    node = await new_node(store)
+    chat = (await say(store, node, key="a")).session.conversation_id
+    notice = await store.add_notice(OWNER, chat, "process", "the build has ended")
+    begun = await begin(store, node, key="a")
+    assert await store.cancel_turn(OWNER, begun.turn.id, TurnStatus.CANCELLED, "stop")
+    after = await say(store, node, key="a")
+    assert list(after.notices) == [notice]
+    assert (await begin(store, node, key="a")).notices == ()

@@ -2,6 +2,7 @@
 is not known, gates, schemas. The verbs themselves are held to their promises by the other files."""
 
 import asyncio
+import itertools
 import os
 import re
 import signal
@@ -23,16 +24,19 @@ from holdfast.errors import (
     Conflict,
     StoreBusy,
     StoreClosed,
+    StoreError,
+    StoreFailed,
     StoreUncertain,
     StoreUnreachable,
     StoreUnusable,
     StoreUpgraded,
 )
-from holdfast.store.postgres import connections, migrations
+from holdfast.store.postgres import connections, migrations, writer
 from holdfast.store.postgres.engine import PostgresStore, open_store
 from holdfast.store.postgres.faults import cannot_open, translate
-from holdfast.store.postgres.statements import COMMIT
+from holdfast.store.postgres.statements import COMMIT, Statement
 from holdfast.store.postgres.wire import Answer, Asked, Lost, Wire
+from holdfast.store.postgres.writer import GROUP_LOCK_SECONDS
 from holdfast.store.transactions.queries import load
 from tests.contract.steps import (
     OWNER,
@@ -45,6 +49,7 @@ from tests.contract.steps import (
     say,
     to_message,
 )
+from tests.postgres_gate import gated
 
 pytestmark = pytest.mark.postgres
 
@@ -160,6 +165,81 @@ async def test_an_outcome_that_cannot_be_found_out_is_neither_acknowledged_nor_t
             await store.append(begun.lease, [to_message("ebb", "assistant")])
     assert await contents(store, begun.session.conversation_id) == ["kelp", "tide"]
     assert await store.append(begun.lease, [to_message("flow", "assistant")]) == 3
+
+
+@pytest.mark.parametrize("after", [True, False])
+async def test_a_server_of_another_history_is_not_asked_what_became_of_a_commit(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """A standby that was promoted knows other transactions by the same numbers."""
+    store = await opening(patience=5.0)
+    node = await new_node(store)
+    begun = await begin(store, node, "kelp")
+    writing(store).history = "7310 00000001"
+    with (
+        lost_in_the_commit(monkeypatch, after=after),
+        pytest.raises(StoreUncertain, match="whole or not at all"),
+    ):
+        await store.append(begun.lease, [to_message("tide", "assistant")])
+    assert await store.append(begun.lease, [to_message("ebb", "assistant")]) == (3 if after else 2)
+
+
+async def test_a_server_that_does_not_tell_its_history_is_not_asked_either(
+    opening: Opening, by_hand: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes all the same."""
+    unknown = Statement("server_history", "SELECT no_such_function()")
+    known = writer.statement
+    monkeypatch.setattr(
+        writer, "statement", lambda name: unknown if name == "server_history" else known(name)
+    )
+    store = await opening(patience=5.0)
+    begun = await begin(store, await new_node(store), "kelp")
+    with lost_in_the_commit(monkeypatch, after=True), pytest.raises(StoreUncertain):
+        await store.append(begun.lease, [to_message("tide", "assistant")])
+    assert await contents(store, begun.session.conversation_id) == ["kelp", "tide"]
+
+
+async def test_a_user_without_special_rights_may_ask_for_the_history(
+    url: str, by_hand: psycopg.Connection
+) -> None:
+    by_hand.execute("CREATE ROLE plain")
+    try:
+        by_hand.execute("SET ROLE plain")
+        assert by_hand.execute(load("holdfast.store.postgres")["server_history"]).fetchone() is not None
+    finally:
+        by_hand.execute("RESET ROLE; DROP ROLE plain")
+
+
+async def test_a_server_tells_its_history(opening: Opening) -> None:
+    store = await opening()
+    await new_node(store)
+    system, _, timeline = str(writing(store).history).partition(" ")
+    assert system.isdigit() and re.fullmatch("[0-9A-F]{8}", timeline)
+
+
+async def test_a_group_that_waits_for_its_turn_to_number_events_stays_together(
+    opening: Opening, by_hand: psycopg.Connection
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+    gate = gated(store)
+    begins: list[str] = []
+    passing = gate.passing
+    gate.passing = lambda name, backend: (begins.append(name), passing(name, backend))[1]  # type: ignore[method-assign,func-returns-value]
+    by_hand.execute("SELECT pg_advisory_lock(1751478372, 'events'::regclass::oid::integer)")
+    writes = asyncio.gather(*(begin(store, node, key=f"cli:{number}") for number in range(5)))
+    while not (gate.backend and is_waiting(by_hand, gate.backend)):  # noqa: ASYNC110 - the server's to say
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(2 * GROUP_LOCK_SECONDS)
+    by_hand.execute("SELECT pg_advisory_unlock(1751478372, 'events'::regclass::oid::integer)")
+    assert len(await writes) == 5
+    assert begins.count("begin") <= 2  # the first may have gone ahead of the others
+
+
+def is_waiting(by_hand: psycopg.Connection, backend: int) -> bool:
+    row = by_hand.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", (backend,)).fetchone()
+    return row is not None and bool(row[0])
 
 
 # --- connections that are lost or stand still
@@ -427,15 +507,37 @@ async def test_a_schema_of_another_program_is_left_alone(new_database: Callable[
 @pytest.mark.parametrize("moved", ["the other's", "its own"])
 async def test_a_transaction_pooler_is_refused(url: str, monkeypatch: pytest.MonkeyPatch, moved: str) -> None:
     """As pgbouncer shows itself: our backend is not the one we connected to, and others share it."""
-    answers = iter([100, 100, 100] if moved == "the other's" else [100, 101, 102])
+    mine = [100] * (1 + connections.TURNS)
+    answers = iter([*mine, 100] if moved == "the other's" else [*mine, 101, 102])
     monkeypatch.setattr(connections, "_backend", lambda connection: next(answers))
+    assert "behind a transaction pooler" in await refusal(url)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("tells_backends", [True, False])
+async def test_a_transaction_pooler_that_takes_turns_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch, size: int, tells_backends: bool
+) -> None:
+    """Each transaction gets the next of its connections that is free. Some poolers pass on the number of the
+    backend that the first one had, as PostgreSQL itself does."""
+    turn, busy = itertools.count(), set[int]()
+
+    def next_backend(connection: psycopg.Connection) -> int:
+        mine = connection.info.backend_pid if tells_backends else 100_000
+        while (found := mine + next(turn) % size) in busy:
+            pass
+        if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            busy.add(found)
+        return found
+
+    monkeypatch.setattr(connections, "_backend", next_backend)
     assert "behind a transaction pooler" in await refusal(url)
 
 
 async def test_a_pooler_that_works_by_session_is_as_good_as_none(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = iter([100, 101, 100])
+    answers = iter([100] * (1 + connections.TURNS) + [101] + [100] * connections.TURNS)
     with monkeypatch.context() as pooled:
         pooled.setattr(connections, "_backend", lambda connection: next(answers))
         store = await open_store(url)
@@ -652,3 +754,43 @@ async def test_a_clash_is_a_conflict_and_nothing_is_written(opening: Opening) ->
     with pytest.raises(Conflict):
         await store._write(lambda tx: tx.run("insert_node", id=node.id, **_NODE))
     assert [each.id for each in await store.nodes()] == [node.id]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "goes_on"),
+    [
+        ("22001", BadInput, True),
+        ("54000", BadInput, True),
+        ("0A000", StoreError, True),
+        ("42804", StoreError, True),
+        ("53400", StoreBusy, True),
+        ("XX001", StoreFailed, False),
+        ("58030", StoreFailed, False),
+        ("26000", StoreFailed, False),
+    ],
+)
+async def test_an_error_of_one_statement_is_its_callers_unless_the_server_cannot_be_trusted(
+    opening: Opening, by_hand: psycopg.Connection, code: str, kind: type[Exception], goes_on: bool
+) -> None:
+    store = await opening()
+    node = await new_node(store)
+    ids = [(await say(store, node)).session.conversation_id for _ in range(3)]
+    by_hand.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$;"
+        "CREATE TRIGGER refuse BEFORE UPDATE OF title ON conversations "
+        "FOR EACH ROW WHEN (NEW.title = 'bad') EXECUTE FUNCTION refuse()"
+    )
+    outcomes = await asyncio.gather(
+        *(
+            store.set_title(OWNER, id_, title)
+            for id_, title in zip(ids, ["kelp", "bad", "tide"], strict=True)
+        ),
+        return_exceptions=True,
+    )
+    assert type(outcomes[1]) is kind
+    if not goes_on:
+        assert isinstance(store.failure, StoreFailed)
+        return
+    assert outcomes[::2] == [None, None] and store.failure is None
+    await say(store, node)

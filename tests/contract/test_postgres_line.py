@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,11 +14,12 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Identity, Liveness, Node, NodeKind
 from holdfast.errors import Conflict, StoreBusy
 from holdfast.platforms import identity
-from holdfast.store.postgres.deadlines import answering_within
+from holdfast.store.postgres.deadlines import LOOK_SECONDS, answering_within
 from holdfast.store.postgres.line import Line
 from holdfast.store.postgres.locks import NodeLocks, key_of
 from holdfast.store.postgres.watch import ChangeWatch
 from tests import postgres_server
+from tests.conftest import DatabaseMaker
 from tests.postgres_server import PostgresServer
 from tests.tcp_proxy import TcpProxy
 
@@ -354,3 +356,27 @@ def test_one_that_answers_in_time_is_left_alone(server: PostgresServer) -> None:
             connection.execute("SELECT 1")
         time.sleep(0.6)
         assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+# --- deadlines ---------------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_closes_within_its_deadline_ends_neither_the_watch_nor_anothers_socket(
+    new_database: DatabaseMaker,
+) -> None:
+    """libpq closes its socket by itself; the next that is opened gets its number."""
+    url = new_database()
+    closing = psycopg.connect(url)
+    with answering_within(closing, 0.05):
+        number = closing.fileno()
+        closing.close()
+        pair = socket.socketpair()
+        assert number in [each.fileno() for each in pair]
+        time.sleep(4 * LOOK_SECONDS)
+    pair[0].sendall(b"x")
+    assert pair[1].recv(1) == b"x"  # nobody has cut it
+    for each in pair:
+        each.close()
+    with psycopg.connect(url) as silent, pytest.raises(psycopg.OperationalError):
+        with answering_within(silent, 0.2):
+            silent.execute("SELECT pg_sleep(20)")

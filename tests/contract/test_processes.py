@@ -240,18 +240,20 @@ async def test_a_node_that_is_gone_and_a_process_that_has_ended_are_not_brought_
     assert not await store.claim_process("proc_unknown", third.id, None)
 
 
-async def test_a_machine_is_asked_for_by_its_name_or_its_boot(store: Store, node: Node) -> None:
+async def test_a_machine_is_asked_for_by_its_id_or_its_boot_never_by_its_name(
+    store: Store, node: Node
+) -> None:
     sess = await session(store, node)
     here = await run(store, node, sess)
     before = replace(HERE, boot_id="an earlier boot", pid=0, pid_start="")
     restarted = await add(store, node, sess, identity=before)
     renamed = await add(store, node, sess, identity=replace(HERE, host="renamed", pid=0, pid_start=""))
-    elsewhere = replace(before, host="elsewhere")
+    elsewhere = replace(before, boot_id="their boot", machine="another machine of this name")
     far = await add(store, node, sess, identity=elsewhere)
     over = await run(store, node, sess, 562)
     await store.end_process(over.id, ProcessState.EXITED, exit_code=0)
     assert [each.id for each in await store.unended_processes(HERE)] == [here.id, restarted.id, renamed.id]
-    assert [each.id for each in await store.unended_processes(elsewhere)] == [restarted.id, far.id]
+    assert [each.id for each in await store.unended_processes(elsewhere)] == [far.id]
 
 
 # --- lists ---------------------------------------------------------------------------------------------

@@ -108,6 +108,7 @@ MAY_SCAN = {
     "flushes_are_settled",
     "one_memory_per_flush",
     "gap_free_numbers",
+    "messages_within_sessions",
     "owners_agree",
     "processes_in_known_states",
     "running_processes_are_identified",

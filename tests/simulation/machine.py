@@ -108,7 +108,7 @@ class Machine:
 
     def identity(self) -> Identity:
         pid = self.current.pid if self.current is not None else 1
-        return Identity("machine", f"boot-{self.boots}", "pid:[1]", pid, self.start_of(pid) or "0")
+        return Identity("machine", f"boot-{self.boots}", "pid:[1]", pid, self.start_of(pid) or "0", "machine")
 
     def start_of(self, pid: int) -> str | None:
         if pid in self.programs:

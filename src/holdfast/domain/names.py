@@ -1,7 +1,10 @@
-"""What people and programs may call things: owners, keys, aliases, titles, sources.
+"""What people and programs may call things: owners, keys, aliases, sources; and other short texts.
 
-One rule for all of them, so that every engine can store and index them: text without NUL bytes or
-lone surrogates, not empty, not longer than a limit.
+One rule for all names, so that every engine can store and index them: text without NUL bytes or lone
+surrogates, not empty, not longer than a limit in characters and another in bytes.
+
+Names are indexed in pairs (an owner with a key, an alias or a request key). PostgreSQL's B-tree takes rows of
+at most 2,704 bytes: two names of MAX_NAME_BYTES and a route fit.
 """
 
 from __future__ import annotations
@@ -9,12 +12,22 @@ from __future__ import annotations
 from ..errors import BadInput
 
 MAX_NAME = 512
+MAX_NAME_BYTES = 1024
 DEFAULT_OWNER = "default"
 DEFAULT_SOURCE = "api"
 
 
-def check_name(what: str, value: str, limit: int = MAX_NAME) -> str:
-    """Returns `value`, or raises BadInput saying what is wrong with this owner, key, title, …"""
+def check_name(what: str, value: str) -> str:
+    """Returns `value`, or raises BadInput saying what is wrong with this owner, key, alias, …"""
+    check_text(what, value)
+    size = len(value.encode())
+    if size > MAX_NAME_BYTES:
+        raise BadInput(f"{what} is {size} bytes long in UTF-8; at most {MAX_NAME_BYTES} are allowed")
+    return value
+
+
+def check_text(what: str, value: str, limit: int = MAX_NAME) -> str:
+    """The same for a text that is stored but not looked up: a title, a reason, a command, a memory."""
     if not isinstance(value, str):
         raise BadInput(f"{what} must be text, not {type(value).__name__}")
     if not value.strip():
@@ -25,6 +38,11 @@ def check_name(what: str, value: str, limit: int = MAX_NAME) -> str:
     if fault:
         raise BadInput(f"{what} {fault}")
     return value
+
+
+def cut_name(text: str) -> str:
+    """The beginning of a storable text that is short enough to be a name."""
+    return text[:MAX_NAME].encode()[:MAX_NAME_BYTES].decode("utf-8", "ignore")
 
 
 def unstorable(text: str) -> str | None:

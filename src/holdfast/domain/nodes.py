@@ -2,8 +2,9 @@
 
 A node is an *incarnation*: its id is never used again. Death is proven, never guessed from a clock:
 
-- the kernel lock of its node file, if it can be tested, alone decides whether it was killed;
-- a changed boot id: dead;
+- its lock (of its node file, or an advisory one of PostgreSQL), if it can be tested, alone decides whether it
+  was killed;
+- another boot id of the same machine, in a store that only one machine can use: dead;
 - the same boot and the same pid namespace, but no such process (or another one under that pid): dead;
 - anything else: unknown, which is not dead.
 
@@ -40,6 +41,13 @@ class Identity:
     pid_ns: str
     pid: int
     pid_start: str
+    machine: str = ""
+    """The machine's own id, whatever it is called; empty: not known, and then equal to no other."""
+
+    def is_on(self, other: Identity) -> bool:
+        """Does it run on the machine of this other one, in this boot or another? A hostname says nothing:
+        clones and containers share it."""
+        return self.boot_id == other.boot_id or (bool(self.machine) and self.machine == other.machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +68,23 @@ class Node:
 
 
 def proof_of_death(
-    theirs: Identity, *, lock_free: bool | None, here: Identity, start_of_their_pid: str | None
+    theirs: Identity,
+    *,
+    lock_free: bool | None,
+    here: Identity,
+    start_of_their_pid: str | None,
+    one_machine: bool = False,
 ) -> str | None:
     """Why this node is certainly dead, or None if it is not certain.
 
     `lock_free` is None when the lock could not be tested; `start_of_their_pid` is the start time of
-    the process that has their pid now in our own namespace, None if there is none.
+    the process that has their pid now in our own namespace, None if there is none. `one_machine`: only one
+    machine can use this store. Otherwise a changed boot id proves nothing: machines that were cloned share
+    even their machine id.
     """
     if lock_free is not None:
         return "its lock is free: the process is gone" if lock_free else None
-    if theirs.host == here.host and theirs.boot_id != here.boot_id:
+    if one_machine and theirs.boot_id != here.boot_id and theirs.is_on(here):
         return "the machine was restarted since"
     if theirs.boot_id == here.boot_id and theirs.pid_ns == here.pid_ns:
         if start_of_their_pid is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from .names import check_name
+from .names import check_text
 
 LONGEST_TEXT = 10_000
 
@@ -32,5 +32,5 @@ class Notice:
 
 def check_notice(kind: str, text: str) -> None:
     """Raises BadInput if this cannot be kept."""
-    check_name("a notice's kind", kind)
-    check_name("a notice's text", text, LONGEST_TEXT)
+    check_text("a notice's kind", kind)
+    check_text("a notice's text", text, LONGEST_TEXT)

@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from ..errors import BadInput, IllegalTransition
-from .names import check_name
+from .names import check_text
 from .nodes import Identity
 from .resets import Blocker, Reason
 
@@ -154,7 +154,7 @@ def check_process_step(process_id: str, old: ProcessState, new: ProcessState) ->
 
 
 def check_command(command: str) -> str:
-    return check_name("a command", command, LONGEST_COMMAND)
+    return check_text("a command", command, LONGEST_COMMAND)
 
 
 # --- who is who ----------------------------------------------------------------------------------------

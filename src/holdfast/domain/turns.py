@@ -24,6 +24,7 @@ from .contexts import Context
 from .conversations import Address
 from .leases import Lease
 from .messages import NewMessage
+from .names import check_name
 from .notices import Notice
 from .sessions import Session
 
@@ -92,6 +93,11 @@ class RequestKey:
     named: bytes = b""
     """A hash of how the request names its conversation; empty: it names none."""
 
+    def __post_init__(self) -> None:
+        check_name("a request key", self.key)
+        if not 0 < len(self.route) <= MAX_ROUTE or not (self.route.isascii() and self.route.isprintable()):
+            raise BadInput(f"a route has 1 to {MAX_ROUTE} ASCII characters, not {self.route!r:.200}")
+
     @property
     def fingerprint(self) -> bytes:
         """What is kept of a request to recognise it by."""
@@ -106,6 +112,7 @@ class RequestKey:
 
 
 IMPLIED_FOR = timedelta(minutes=10)
+MAX_ROUTE = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from ..domain.conversations import Address
 from ..domain.ids import is_ours, new_id
-from ..domain.names import MAX_NAME
+from ..domain.names import cut_name
 from ..domain.records import (
     AliasRecord,
     ConversationRecord,
@@ -222,7 +222,7 @@ class Importer:
             opened_at=opened_at,
             last_activity_at=session.active_at,
             ended_at=ended_at,
-            end_reason=reason[:MAX_NAME],
+            end_reason=cut_name(reason),
             model=session.model,
             input_tokens=0 if before else session.input_tokens,
             output_tokens=0 if before else session.output_tokens,
@@ -255,7 +255,7 @@ class Importer:
 
     async def _name(self, writing: Writing, session: HermesSession, here: str) -> None:
         """Let the session's old id lead to it, unless it leads elsewhere."""
-        if is_ours(session.id) or not 0 < len(session.id) <= MAX_NAME or not session.id.strip():
+        if is_ours(session.id) or not session.id.strip() or cut_name(session.id) != session.id:
             self.taken.problems.append(f"{session.id!r:.80} cannot be a name here; it leads nowhere")
             return
         try:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from ..domain.messages import ROLES, NewMessage, new_message
-from ..domain.names import MAX_NAME, storable
+from ..domain.names import cut_name, storable
 from ..errors import BadMessage
 from .copies import STATEMENTS, columns_of
 from .home import time_of
@@ -113,7 +113,7 @@ def text_of(value: object) -> str | None:
 def name_of(value: object) -> str | None:
     """The same, short enough to be a name."""
     text = (text_of(value) or "").strip()
-    return text[:MAX_NAME] or None
+    return cut_name(text) or None
 
 
 def number_of(value: object) -> int:
@@ -162,7 +162,7 @@ def to_message(row: Mapping[str, Any]) -> HermesMessage:
         message=message,
         said_at=time_of(row["timestamp"], UTC),
         extra=Raw(msgspec.json.encode(_mend(extra))),
-        aside=None if known else f"hermes:{role}"[:MAX_NAME],
+        aside=None if known else cut_name(f"hermes:{role}"),
         mended=mended,
     )
 

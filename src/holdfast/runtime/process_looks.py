@@ -99,7 +99,7 @@ def as_seen(process: Process, root: Path, now: datetime) -> Process:
 
 def is_here(process: Process, here: Identity) -> bool:
     """Does it run on this machine?"""
-    return process.identity.boot_id == here.boot_id or process.identity.host == here.host
+    return process.identity.is_on(here)
 
 
 # --- its tree ------------------------------------------------------------------------------------------

@@ -2,7 +2,16 @@
 
 import pytest
 
-from holdfast.domain.names import MAX_NAME, check_name, source_of_key, storable, unstorable
+from holdfast.domain.names import (
+    MAX_NAME,
+    MAX_NAME_BYTES,
+    check_name,
+    check_text,
+    cut_name,
+    source_of_key,
+    storable,
+    unstorable,
+)
 from holdfast.errors import BadInput
 
 
@@ -14,6 +23,8 @@ from holdfast.errors import BadInput
         "x" * MAX_NAME,
         " spaces around ",
         "日本語",
+        "é" * MAX_NAME,
+        "\U0001f600" * (MAX_NAME_BYTES // 4),
         "\U0001f600",
         "new\nline",
         "'; DROP TABLE messages; --",
@@ -31,6 +42,7 @@ def test_a_usable_name_is_returned_as_it_came(value: str) -> None:
         ("   ", "empty"),
         ("\t\n", "empty"),
         ("x" * (MAX_NAME + 1), "characters long"),
+        ("日" * 342, "1026 bytes long in UTF-8; at most 1024"),
         ("a\x00b", "NUL byte at position 1"),
         ("ab\ud800", "lone surrogate (U+D800) at position 2"),
         ("\udfff", "lone surrogate (U+DFFF) at position 0"),
@@ -49,10 +61,18 @@ def test_a_name_that_is_no_text_is_refused_with_its_type(value: object) -> None:
         check_name("an owner", value)  # type: ignore[arg-type]
 
 
-def test_the_limit_counts_characters_and_may_be_another() -> None:
-    assert check_name("a title", "éé", limit=2) == "éé"
+def test_a_text_is_counted_in_characters_up_to_a_limit_of_its_own() -> None:
+    assert check_text("a title", "日" * MAX_NAME) == "日" * MAX_NAME
+    assert check_text("a title", "éé", limit=2) == "éé"
     with pytest.raises(BadInput, match="3 characters long; at most 2"):
-        check_name("a title", "ééé", limit=2)
+        check_text("a title", "ééé", limit=2)
+
+
+@pytest.mark.parametrize("text", ["", "kelp", "x" * 600, "日" * 400, "\U0001f600" * 300, "a" + "日" * 342])
+def test_what_is_cut_to_a_name_is_one(text: str) -> None:
+    cut = cut_name(text)
+    assert text.startswith(cut) and (not cut or check_name("a name", cut))
+    assert cut == text or len(cut) == MAX_NAME or len(cut.encode()) > MAX_NAME_BYTES - 4
 
 
 @pytest.mark.parametrize(

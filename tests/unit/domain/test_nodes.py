@@ -7,11 +7,13 @@ import pytest
 
 from holdfast.domain.nodes import BeatWatch, Identity, Node, NodeKind, proof_of_death
 
-HERE = Identity(host="reef", boot_id="boot-1", pid_ns="ns-1", pid=100, pid_start="5000")
+HERE = Identity(host="reef", boot_id="boot-1", pid_ns="ns-1", pid=100, pid_start="5000", machine="m-1")
 THEIRS = replace(HERE, pid=200, pid_start="6000")
 OTHER_BOOT = replace(THEIRS, boot_id="boot-0")
 OTHER_NAMESPACE = replace(THEIRS, pid_ns="ns-2")
-OTHER_MACHINE = replace(THEIRS, host="shore", boot_id="boot-9")
+OTHER_MACHINE = replace(THEIRS, host="shore", boot_id="boot-9", machine="m-9")
+SAME_NAME = replace(OTHER_MACHINE, host="reef")
+UNKNOWN_MACHINE = replace(OTHER_BOOT, machine="")
 
 
 @pytest.mark.parametrize(
@@ -36,19 +38,36 @@ OTHER_MACHINE = replace(THEIRS, host="shore", boot_id="boot-9")
         (OTHER_NAMESPACE, None, "9999", None),
         (OTHER_MACHINE, None, None, None),
         (OTHER_MACHINE, None, "9999", None),
+        (SAME_NAME, None, None, None),
+        (SAME_NAME, None, "9999", None),
+        (UNKNOWN_MACHINE, None, None, None),
         (replace(THEIRS, host="renamed"), None, None, "no process 200"),
+        (replace(OTHER_BOOT, host="renamed"), None, None, "restarted"),
         (replace(OTHER_BOOT, pid_ns="ns-2"), None, None, "restarted"),
     ],
 )
 def test_death_is_proven_never_guessed(
     theirs: Identity, lock_free: bool | None, start: str | None, proof: str | None
 ) -> None:
-    found = proof_of_death(theirs, lock_free=lock_free, here=HERE, start_of_their_pid=start)
+    found = proof_of_death(theirs, lock_free=lock_free, here=HERE, start_of_their_pid=start, one_machine=True)
     if proof is None:
         assert found is None
     else:
         assert found is not None
         assert proof in found
+
+
+@pytest.mark.parametrize("theirs", [OTHER_BOOT, OTHER_MACHINE, SAME_NAME, UNKNOWN_MACHINE])
+def test_where_several_machines_share_a_store_another_boot_proves_nothing(theirs: Identity) -> None:
+    """It may be a clone: cloned machines share their machine id, and each has a boot id of its own."""
+    assert proof_of_death(theirs, lock_free=None, here=HERE, start_of_their_pid=None) is None
+
+
+def test_a_machine_that_is_not_known_is_no_other() -> None:
+    nameless = replace(HERE, machine="", boot_id="boot-7")
+    assert not replace(nameless, boot_id="boot-8").is_on(nameless)
+    assert nameless.is_on(nameless)
+    assert OTHER_BOOT.is_on(HERE) and not SAME_NAME.is_on(HERE)
 
 
 STALE, GAP = 90.0, 30.0

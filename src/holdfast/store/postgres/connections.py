@@ -28,6 +28,8 @@ STATEMENT_SECONDS = 30
 IDLE_SECONDS = 5
 ANSWER_SECONDS = STATEMENT_SECONDS + 5.0
 DEFAULT_SCHEMA = "holdfast"
+TURNS = 7
+"""How often the first connection is asked which backend it has: no small pool comes round to the same one."""
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _OPTIONS = {
@@ -121,11 +123,15 @@ def check_direct(connection: Connection, address: Address) -> None:
     """Refuse a pooler that hands every transaction another connection. One that keeps a connection for as
     long as its client stays is as good as none."""
     mine = _backend(connection)
-    if mine == connection.info.backend_pid:
-        return
-    with connect(address) as other, other.transaction():
-        if _backend(other) != mine and _backend(connection) == mine:
+    # One that takes turns among its connections is told by asking again.
+    if all(_backend(connection) == mine for _ in range(TURNS)):
+        if mine == connection.info.backend_pid:
             return
+        # One that hands out the last that was free is told while another has that.
+        with connect(address) as other, other.transaction():
+            theirs = _backend(other)
+            if theirs != mine and all(_backend(connection) == mine for _ in range(TURNS)):
+                return
     raise StoreUnusable(
         f"{address.location} is behind a transaction pooler (such as pgbouncer), which hands every "
         "transaction another connection; node locks and prepared statements would not hold. Name PostgreSQL "

@@ -29,16 +29,16 @@ class Deadlines:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._numbers = count()
-        self._until: dict[int, tuple[float, int]] = {}
-        """Until when, and for which socket, by the number of the wait."""
+        self._until: dict[int, tuple[float, socket.socket]] = {}
+        """Until when, and a handle of our own on which socket, by the number of the wait."""
         self._watching = False
 
     @contextmanager
     def answering_within(self, connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
         """The connection is cut if what happens inside takes longer than this."""
-        number = next(self._numbers)
+        number, handle = next(self._numbers), handle_of(connection)
         with self._guard:
-            self._until[number] = (time.monotonic() + seconds, connection.fileno())
+            self._until[number] = (time.monotonic() + seconds, handle)
             if not self._watching:
                 self._watching = True
                 threading.Thread(target=self._watch, name="holdfast-deadlines", daemon=True).start()
@@ -46,35 +46,41 @@ class Deadlines:
             yield
         finally:
             with self._guard:
-                del self._until[number]
+                self._until.pop(number, None)
+                handle.close()
 
     def _watch(self) -> None:
         idle = 0
         while True:
             time.sleep(LOOK_SECONDS)
             now = time.monotonic()
-            with self._guard:  # whoever is done leaves under this lock, before its socket can be another's
-                for until, descriptor in self._until.values():
+            with self._guard:  # whoever is done closes its handle under this lock
+                for until, handle in self._until.values():
                     if until < now:
-                        cut(descriptor)
+                        cut(handle)
                 idle = 0 if self._until else idle + 1
                 if idle > IDLE_LOOKS:
                     self._watching = False
                     return
 
     def forget(self) -> None:
-        """In a forked child: it has neither the thread nor any use for its parent's waits."""
+        """In a forked child: it has neither the thread nor any use for its parent's waits, and a handle that
+        stayed open would keep its parent's connection up."""
+        for _, handle in self._until.values():
+            handle.close()
         self.__init__()  # type: ignore[misc]
 
 
-def cut(descriptor: int) -> None:
-    """Shut a socket down under whoever waits for it; it stays theirs to close."""
-    handle = socket.socket(fileno=descriptor)
-    try:
-        with suppress(OSError):  # it is down already
-            handle.shutdown(socket.SHUT_RDWR)
-    finally:
-        handle.detach()
+def handle_of(connection: psycopg.Connection[Any]) -> socket.socket:
+    """A handle of our own on a connection's socket. libpq closes its own whenever it likes, and its number
+    may then be another socket's; this one stays what it is until we close it."""
+    return socket.socket(fileno=os.dup(connection.fileno()))
+
+
+def cut(handle: socket.socket) -> None:
+    """Shut a socket down under whoever waits for it."""
+    with suppress(OSError):  # it is down already
+        handle.shutdown(socket.SHUT_RDWR)
 
 
 _deadlines = Deadlines()

@@ -1,8 +1,11 @@
 """What went wrong with PostgreSQL, in the words of our error tree.
 
 A server that cannot be reached, is full or keeps us waiting *passes*: nothing was written, and writing goes
-on when it is back. What can only be mended by a person who changes something (rights, tables that are gone)
-stops the store. A password is never part of a message: locations come without, and libpq does not print it.
+on when it is back. A statement that PostgreSQL refuses for what it was given is the error of the caller who
+gave it, and so is an error that is not known here: nobody else is concerned. Only what says that the server
+or the connection cannot be trusted (damage, failing disks, a pooler), or what a person has to mend (rights,
+tables that are gone), stops the store. A password is never part of a message: locations come without, and
+libpq does not print it.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ from __future__ import annotations
 import psycopg
 
 from ...errors import (
+    BadInput,
     Conflict,
     HoldfastError,
     StoreBusy,
+    StoreError,
     StoreFailed,
     StoreFull,
     StoreUnreachable,
@@ -29,6 +34,13 @@ _FULL = ("53100", "53200")
 _CLASHES = ("23", "P0")
 _RIGHTS = ("42501", "28000", "28P01")
 _GONE = ("42P01", "3F000", "42703", "42883")
+# Values out of range, texts that cannot be converted; rows and statements beyond PostgreSQL's limits.
+_REFUSED = ("22", "54")
+# Internal errors and corruption, failing disks, files that cannot be read.
+_UNTRUSTED = ("XX", "58", "F0")
+# A prepared statement is missing, or is there already: this connection is not the one it was prepared on.
+_POOLED = ("26000", "42P05")
+_SHORT_OF_SOMETHING = "53"
 _READ_ONLY = "25006"
 _CANCELLED = "57014"
 
@@ -80,7 +92,22 @@ def translate(error: psycopg.Error, location: str) -> HoldfastError:
             f"{location}: a table or column is missing ({said}). Somebody changed the schema by hand; "
             "restore a backup, or name another database"
         )
-    return StoreFailed(f"{location}: unexpected database error ({state} {type(error).__name__}: {said})")
+    if state in _POOLED:
+        return StoreFailed(
+            f"{location}: a prepared statement is not where it was made ({said}). A transaction pooler hands "
+            "out another connection each time; name PostgreSQL itself in store.url, then restart"
+        )
+    if state.startswith(_UNTRUSTED):
+        return StoreFailed(f"{location} cannot be trusted ({state} {type(error).__name__}: {said})")
+    if state.startswith(_REFUSED):
+        return BadInput(
+            f"PostgreSQL cannot take this ({state} {said}); nothing was written. Make it shorter or smaller"
+        )
+    if state.startswith(_SHORT_OF_SOMETHING):
+        return StoreBusy(f"{location} is short of something ({said}). Nothing was written; try again")
+    return StoreError(
+        f"{location}: unexpected database error ({state} {type(error).__name__}: {said}). Nothing was written"
+    )
 
 
 def cannot_open(error: psycopg.Error, location: str) -> StoreUnusable:

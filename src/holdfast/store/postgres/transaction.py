@@ -37,6 +37,8 @@ LOCKS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
             Q.place_by_conversation,
             Q.conversation_by_id,
             Q.holder_is_gone,
+            Q.still_held_by,
+            Q.is_old_conversation,
             Q.free_stray_lease,
             Q.add_messages,
         )
@@ -47,7 +49,7 @@ LOCKS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
     },
     **{
         name: ((Q.lock_by_session, {"id": "id"}),)
-        for name in (Q.place_by_session, Q.session_by_id, Q.is_attached_to_the_gone)
+        for name in (Q.place_by_session, Q.session_by_id, Q.still_attached_to, Q.is_attached_to_the_gone)
     },
     Q.place_by_turn: ((Q.lock_by_turn, {"id": "id"}),),
     Q.turn_by_id: ((Q.lock_by_turn, {"id": "id"}),),
@@ -71,6 +73,22 @@ LOCKS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
     Q.unindex_conversation: ((Q.lock_unindexed_of, {"conversation": "conversation"}),),
 }
 
+# These find a conversation by a name that can move to another one, or appear, between the lock and the read:
+# in which column they say its id. What they find must be what is locked, else both are done again.
+CONVERSATION_IN: Mapping[str, int] = {
+    Q.place_by_key: 1,
+    Q.places_by_key_anywhere: 1,
+    Q.place_by_alias: 1,
+    Q.places_by_alias_anywhere: 1,
+    Q.conversation_by_alias: 0,
+    Q.turn_by_request: 1,
+}
+
+# A process outlives its conversation: then there is nothing to lock, and nobody else to decide about it.
+MAY_LOCK_NOTHING = frozenset({Q.lock_by_process})
+
+MOST_LOOKS = 5
+
 # Nobody asks how many rows these change: they wait for the next statement that has an answer.
 UNASKED = frozenset(
     {
@@ -82,6 +100,7 @@ UNASKED = frozenset(
         Q.forget_request,
         Q.insert_response,
         Q.insert_notice,
+        Q.give_notice,
         Q.touch_session,
         Q.touch_revision,
         Q.date_session,
@@ -135,16 +154,30 @@ _PLAN_FREELY = asked(named(Q.plan_freely), {})
 _TAKE_TIME = asked(named(Q.take_time), {"seconds": f"{WHOLE_SECONDS}s"})
 _INSERT_EVENTS = named(Q.insert_events)
 _EVENT_LOCK = named(Q.event_lock)
+_PLACE_NOTICE = named(Q.place_notice)
+_FORGET_EVENTS = named(Q.forget_events)
 
 
 class Unmet(Exception):
-    """A statement that was expected to change a row has changed none."""
+    """Another transaction came between: a statement that was expected to change a row has changed none, or a
+    name led elsewhere each time it was locked. Nothing was kept; run again, the work may go through."""
 
 
 class Changes:
     """What one SQL transaction has gathered, over all the work that shares it."""
 
-    __slots__ = ("events", "expected", "locked", "rows", "strict", "waiting", "wire")
+    __slots__ = (
+        "conversations",
+        "events",
+        "expected",
+        "forgotten",
+        "locked",
+        "notices",
+        "rows",
+        "strict",
+        "waiting",
+        "wire",
+    )
 
     def __init__(self, wire: Wire, *, strict: bool = False) -> None:
         self.wire = wire
@@ -153,7 +186,13 @@ class Changes:
         """Which of those that wait must change a row."""
         self.waiting: list[Asked] = []
         self.events: list[tuple[Any, ...]] = []
+        self.forgotten: list[str] = []
+        """Conversations whose events go."""
+        self.notices: list[str] = []
+        """Those that were written, to be numbered with the events."""
         self.locked: set[tuple[Any, ...]] = set()
+        self.conversations: set[str] = set()
+        """Which of them are locked, as far as they were found by a name."""
         self.rows = 0
         """How many times something was changed, so far."""
 
@@ -167,20 +206,29 @@ class Changes:
         return answers[len(batch) - len(more) :]
 
     def ending(self) -> list[Asked]:
-        """What is left to be sent before the COMMIT: last of all, the events, under their lock."""
+        """What is left to be sent before the COMMIT: last of all, notices and events, under their lock."""
         if self.expected:
             self.carry_out()
         left, self.waiting = self.waiting, []
+        if self.events or self.notices or self.forgotten:
+            left.append(asked(_EVENT_LOCK, {}))
+        # Under the lock: whoever told of a conversation before it was deleted has committed by now.
+        left += [asked(_FORGET_EVENTS, {"conversation": each}) for each in self.forgotten]
+        self.forgotten = []
+        for notice_id in self.notices:  # one by one: an UPDATE of several numbers them in any order
+            left.append(asked(_PLACE_NOTICE, {"id": notice_id}))
+        self.notices = []
         if self.events:
             columns = list(zip(*self.events, strict=True))
             names = ("ats", "types", "owners", "conversations", "sessions", "turns", "texts")
-            left.append(asked(_EVENT_LOCK, {}))
             left.append(asked(_INSERT_EVENTS, dict(zip(names, columns, strict=True))))
             self.events = []
         return left
 
     def forget_events(self, conversation: str) -> None:
-        """What was told of a conversation and not sent yet goes with what was sent."""
+        """What was told of a conversation goes: what was not sent yet now, the rest at the end."""
+        self.rows += 1
+        self.forgotten.append(conversation)
         self.events = [event for event in self.events if event[3] != conversation]
 
     def store_messages(self, rows: Sequence[tuple[Any, ...]], now: int) -> None:
@@ -247,28 +295,52 @@ class PostgresTransaction(Transaction):
                 changes.locked.add(key)
             if statement in EXPECTED:
                 changes.expected.append(len(changes.waiting))
+            if statement == Q.insert_notice:
+                changes.notices.append(values["id"])
             changes.waiting.append(asked(named(statement), values))
             changes.rows += 1
             return 1
         if statement == Q.forget_events:
             changes.forget_events(values["conversation"])
+            return 1
         return self._ask(statement, values).count
 
     def _ask(self, name: str, values: Mapping[str, Any]) -> Answer:
         wanted = asked(named(name), values)
         changes = self._changes
-        locks = self._locks(name, values) if self._writes else []
         if name in WHOLE:
             changes.waiting += [_PLAN_FREELY, _TAKE_TIME]
         elif name == Q.indexed_messages:  # its index is no good for anything else
             changes.waiting.append(_PLAN_FREELY)
-        with changes.wire.answering_within(WHOLE_SECONDS if name in WHOLE else None):
-            *taken, answer = changes.carry_out(*(lock for _, lock in locks), wanted)
-        # Of what is not there yet nothing was locked.
-        changes.locked.update(key for (key, _), lock in zip(locks, taken, strict=True) if lock.count)
+        if not self._writes or name not in LOCKS:
+            with changes.wire.answering_within(WHOLE_SECONDS if name in WHOLE else None):
+                (answer,) = changes.carry_out(wanted)
+        else:
+            answer = self._ask_locked(name, wanted, values)
         if wanted[0].changes and answer.count:
             changes.rows += 1
         return answer
+
+    def _ask_locked(self, name: str, wanted: Asked, values: Mapping[str, Any]) -> Answer:
+        """Lock, then read. Repeated while the read finds what the lock did not: each statement looks at what
+        is committed when it begins, so a row may appear, or a name move, between the two."""
+        changes, column = self._changes, CONVERSATION_IN.get(name)
+        for _ in range(MOST_LOOKS):
+            locks = self._locks(name, values)
+            *taken, answer = changes.carry_out(*(lock for _, lock in locks), wanted)
+            # Of what is not there yet nothing was locked.
+            found = [key for (key, _), lock in zip(locks, taken, strict=True) if lock.count]
+            changes.locked.update(found)
+            if wanted[0].changes or not answer.count:
+                return answer
+            if column is not None:
+                changes.conversations.update(row[0] for lock in taken for row in lock.rows())
+                if all(row[column] in changes.conversations for row in answer.rows()):
+                    return answer
+                changes.locked.difference_update(self._keys(name, values))
+            elif all(key in changes.locked or key[0] in MAY_LOCK_NOTHING for key, _ in locks):
+                return answer
+        raise Unmet
 
     def _locks(self, name: str, values: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Asked]]:
         """What must be locked first and is not yet."""
@@ -279,6 +351,10 @@ class PostgresTransaction(Transaction):
             if key not in self._changes.locked:
                 needed.append((key, asked(named(lock), said)))
         return needed
+
+    def _keys(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """The locks of a statement, as `Changes.locked` knows them."""
+        return [(lock, *(values[source] for source in given.values())) for lock, given in LOCKS[name]]
 
     def run_many(self, statement: str, rows: Iterable[Mapping[str, Any]]) -> None:
         wanted = named(statement)

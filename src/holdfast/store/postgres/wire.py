@@ -21,7 +21,7 @@ from psycopg.abc import Transformer as Loader
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
-from .deadlines import cut
+from .deadlines import cut, handle_of
 from .statements import COMMIT, ROLLBACK, Statement, Values
 
 Asked = tuple[Statement, Values]
@@ -37,19 +37,21 @@ class Lost(psycopg.OperationalError):
 class Answer:
     """What a statement gave: its rows, or how many it changed."""
 
-    __slots__ = ("_loader", "_result", "count")
+    __slots__ = ("_loader", "_result", "_rows", "count")
 
     def __init__(self, result: pq.abc.PGresult, loader: Loader) -> None:
         self._result = result
         self._loader = loader
+        self._rows: list[tuple[Any, ...]] | None = None
         self.count = result.command_tuples or 0
 
     def rows(self) -> list[tuple[Any, ...]]:
-        result = self._result
-        if not result.ntuples:
-            return []
-        self._loader.set_pgresult(result, set_loaders=True, format=pq.Format.BINARY)
-        return self._loader.load_rows(0, result.ntuples, tuple)
+        if self._rows is None:
+            result, self._rows = self._result, []
+            if result.ntuples:
+                self._loader.set_pgresult(result, set_loaders=True, format=pq.Format.BINARY)
+                self._rows = self._loader.load_rows(0, result.ntuples, tuple)
+        return self._rows
 
 
 class Wire:
@@ -61,8 +63,11 @@ class Wire:
         self._prepared: set[bytes] = set()
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
+        self._handle = handle_of(connection)
         self._pg.enter_pipeline_mode()
         self.backend = self._pg.backend_pid
+        self.history: str | None = None
+        """To which line of writes the server belongs; None: it was not asked, or does not say."""
 
     @property
     def lost(self) -> bool:
@@ -165,11 +170,11 @@ class Wire:
 
     def cut(self) -> None:
         """From any thread: whoever waits for an answer gets `Lost` instead."""
-        if not self.lost:
-            cut(self.connection.fileno())
+        cut(self._handle)
 
     def close(self) -> None:
         self._pg.finish()
+        self._handle.close()
 
 
 def _ends_the_connection(error: psycopg.Error) -> bool:

@@ -8,8 +8,9 @@ held too long) is simply run again, for a while.
 
 A connection that is lost before the COMMIT was sent has written nothing: the work is run again on a new
 one. If it is lost *in* the COMMIT, the next connection asks the server what became of that transaction, by
-its number, after ending whatever may still be at it. Only if that cannot be found out in time, callers are
-told so (`StoreUncertain`), and neither acknowledged nor run again.
+its number, after ending whatever may still be at it. A server of another history (a standby that was promoted
+since) knows other transactions by the same numbers and is not asked. Only if it cannot be found out in time,
+callers are told so (`StoreUncertain`), and neither acknowledged nor run again.
 """
 
 from __future__ import annotations
@@ -263,7 +264,7 @@ class Writer:
             return None
         except Lost as error:
             if committing and wire is not None and number is not None:
-                return self._find_out(group, number, wire.backend, error)
+                return self._find_out(group, number, wire, error)
             return error
         except BaseException as error:
             if wire is not None:
@@ -277,11 +278,17 @@ class Writer:
         if self._wire is not None and not self._wire.lost:
             return self._wire
         try:
-            return self._connect()
+            wire = self._connect()
         except psycopg.OperationalError as error:
             if cannot_connect(error):
                 raise Lost(str(error)) from error
             raise
+        try:
+            wire.history = _history_of(wire)
+        except BaseException:
+            wire.close()
+            raise
+        return wire
 
     def _work(self, group: list[Job], changes: Changes, now: int) -> None:
         appends = [job for job in group if job.append is not None]
@@ -336,14 +343,17 @@ class Writer:
 
     # --- what became of it -------------------------------------------------------------------------
 
-    def _find_out(self, group: list[Job], number: str, backend: int, lost: Lost) -> BaseException | None:
+    def _find_out(self, group: list[Job], number: str, before: Wire, lost: Lost) -> BaseException | None:
         """The connection was lost in a COMMIT. None: it was committed; an error: it was not."""
         until = time.monotonic() + self._patience
         pause = PAUSE_SECONDS
         while time.monotonic() < min(until, self._stop_by):
             try:
                 wire = self._wire = self._connected()
-                wire.ask(statement(Q.end_backend), pid=backend)
+                if wire.history is None or wire.history != before.history:
+                    log.warning("%s may be another server than before: it is not asked", self._location)
+                    break
+                wire.ask(statement(Q.end_backend), pid=before.backend)
                 ((status,),) = wire.ask(statement(Q.outcome), number=number)
             except psycopg.Error as error:
                 log.debug("cannot find out yet what became of transaction %s: %s", number, error)
@@ -385,6 +395,18 @@ class Writer:
                 loop.call_soon_threadsafe(_settle, jobs)
             except RuntimeError:
                 log.debug("%d callers' event loop has closed before they could be told", len(jobs))
+
+
+def _history_of(wire: Wire) -> str | None:
+    """To which line of writes this server belongs; None if it does not say, as some services do not."""
+    try:
+        ((history,),) = wire.ask(statement(Q.server_history))
+    except psycopg.Error as error:
+        if isinstance(error, Lost):
+            raise
+        log.debug("the server does not tell its history: %s", error)
+        return None
+    return str(history)
 
 
 def _settle(jobs: list[Job]) -> None:

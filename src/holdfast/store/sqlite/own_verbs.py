@@ -59,7 +59,9 @@ class OwnVerbs(Verbs):
     def _judge(self, node: Node, here: Identity) -> tuple[Liveness, str]:
         lock_free = self._locks.is_free(node.id)
         start = start_of(node.identity.pid) if lock_free is None else None
-        why = proof_of_death(node.identity, lock_free=lock_free, here=here, start_of_their_pid=start)
+        why = proof_of_death(
+            node.identity, lock_free=lock_free, here=here, start_of_their_pid=start, one_machine=True
+        )
         if why is not None:
             return Liveness.DEAD, why
         if lock_free is False:

@@ -298,13 +298,14 @@ def skip(tx: Transaction, owner: str | None, session_id: str, why: str) -> Flush
 def skip_before(tx: Transaction, owner: str | None, before: datetime, why: str, limit: int) -> int:
     """What waits or was given up, and what open sessions have said so far, a bounded number of each."""
     stamp = to_stamp(before)
+    # Open sessions first: one that ends in between has its flush by the time those are looked for.
+    still_open = tx.all(Q.sessions_to_skip, owner=owner, before=stamp, limit=limit)
+    for session_id, _, last_seq in still_open:
+        tx.run(Q.set_flushed_seq, session=session_id, seq=last_seq)
     waiting = tx.all(Q.flushes_to_skip, owner=owner, before=stamp, limit=limit)
     for session_id, conversation_id, its_owner in waiting:
         tx.run(Q.skip_flush, session=session_id, error=why, now=tx.now)
         tx.event(EventType.FLUSH_SKIPPED, its_owner, conversation_id, session_id)
-    still_open = tx.all(Q.sessions_to_skip, owner=owner, before=stamp, limit=limit)
-    for session_id, _, last_seq in still_open:
-        tx.run(Q.set_flushed_seq, session=session_id, seq=last_seq)
     return len(waiting) + len(still_open)
 
 

@@ -19,7 +19,7 @@ from ...domain.conversations import check_metadata
 from ...domain.events import EventType
 from ...domain.ids import is_ours
 from ...domain.messages import ROLES, MessageStatus
-from ...domain.names import check_name
+from ...domain.names import check_name, check_text
 from ...domain.records import (
     AliasRecord,
     ConversationRecord,
@@ -34,13 +34,15 @@ from ...domain.records import (
     bytes_in,
 )
 from ...domain.sessions import Edge
-from ...domain.turns import TurnStatus
+from ...domain.turns import RequestKey, TurnStatus
 from ...domain.views import View
 from ...errors import BadInput, Conflict
 from .places import conversation_of
 from .rows import to_json, to_stamp
 from .session_writes import next_due
 from .transaction import Q, Transaction
+
+MAX_ID = 80
 
 
 def imported(tx: Transaction, owner: str, origin: str, names: Sequence[str]) -> Mapping[str, Imported]:
@@ -222,9 +224,11 @@ def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[Mes
     given = part.conversation
     check_name("an owner", given.owner)
     check_name("a source", given.source)
-    for what, name in (("a key", given.key), ("a title", given.title)):
-        if name is not None:
-            check_name(what, name)
+    if given.key is not None:
+        check_name("a key", given.key)
+    if given.title is not None:
+        check_text("a title", given.title)
+    _check_ids(part)
     check_metadata(given.metadata or {})
     if not given.id.startswith("conv_"):
         raise BadInput(f"{given.id!r} is no id of a conversation")
@@ -254,6 +258,21 @@ def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[Mes
             raise BadInput(f"{session.id} has a view that cannot be read: {error}") from error
     if any(session.ended_at is None for session in sessions[:-1]):
         raise BadInput(f"{given.id} has an open session before its newest")
+
+
+def _check_ids(part: Part) -> None:
+    """Everything that an index holds must fit into it, wherever the file comes from."""
+    check_text("an id of a conversation", part.conversation.id, MAX_ID)
+    check_text("an origin", part.origin, MAX_ID)
+    for mark in part.marks:
+        check_name("a name in an import", mark.name)
+    for each in part.records:
+        if isinstance(each, SessionRecord | TurnRecord | MemoryRecord):
+            check_text("an id", each.id, MAX_ID)
+        if isinstance(each, TurnRecord) and each.response is not None:
+            check_text("an id of a response", each.response.id, MAX_ID)
+        if isinstance(each, TurnRecord) and each.request is not None:
+            RequestKey(each.request.route, each.request.key, each.request.body_hash)
 
 
 class _Spoken(Struct):

@@ -83,7 +83,8 @@ def edit(tx: Transaction, owner: str | None, memory_id: str, text: str) -> Memor
     check_memory(text)
     found = memory_of(tx, owner, memory_id)
     tx.erased = True
-    tx.run(Q.edit_memory, id=memory_id, owner=owner, text=text, now=tx.now)
+    if not tx.run(Q.edit_memory, id=memory_id, owner=owner, text=text, now=tx.now):
+        raise NotFound("memory", memory_id)  # forgotten since it was read
     tx.event(EventType.MEMORY_EDITED, found.owner, found.conversation_id, found.session_id, memory=memory_id)
     return memory_of(tx, owner, memory_id)
 
@@ -91,7 +92,8 @@ def edit(tx: Transaction, owner: str | None, memory_id: str, text: str) -> Memor
 def forget(tx: Transaction, owner: str | None, memory_id: str) -> None:
     found = memory_of(tx, owner, memory_id)
     tx.erased = True
-    tx.run(Q.forget_memory, id=memory_id, owner=owner)
+    if not tx.run(Q.forget_memory, id=memory_id, owner=owner):
+        raise NotFound("memory", memory_id)  # forgotten by another node since it was read
     tx.event(
         EventType.MEMORY_FORGOTTEN, found.owner, found.conversation_id, found.session_id, memory=memory_id
     )

@@ -31,8 +31,11 @@ def join(tx: Transaction, node: Node) -> None:
         pid_ns=who.pid_ns,
         pid=who.pid,
         pid_start=who.pid_start,
+        machine=who.machine or None,
         now=tx.now,
     )
+    if who.machine:
+        tx.run(Q.name_machine, machine=who.machine, boot_id=who.boot_id)
     tx.event(EventType.NODE_JOINED, node=node.id, kind=node.kind.value, host=who.host, pid=who.pid)
 
 
@@ -47,11 +50,17 @@ def held(tx: Transaction, node_id: str) -> Held:
 
 
 def leave(tx: Transaction, node_id: str, reason: str) -> None:
-    for conversation_id, turn_id in tx.all(Q.held_by, node=node_id):
-        if turn_id is None or not settle(tx, turn_id, TurnStatus.INTERRUPTED, why="its node left"):
+    # Both lists are read without locks. Each row is read again once its conversation is locked: by then
+    # another node may have taken the turn up, detached the session, or deleted both.
+    for conversation_id, _ in tx.all(Q.held_by, node=node_id):
+        held = tx.one(Q.still_held_by, id=conversation_id, node=node_id)
+        if held is None:
+            continue
+        if held[0] is None or not settle(tx, held[0], TurnStatus.INTERRUPTED, why="its node left"):
             tx.run(Q.free_stray_lease, id=conversation_id)
     for (session_id,) in tx.all(Q.attached_to, node=node_id):
-        write_end(tx, session_of(tx, None, session_id), reason)
+        if tx.one(Q.still_attached_to, id=session_id, node=node_id) is not None:
+            write_end(tx, session_of(tx, None, session_id), reason)
     if tx.one(Q.leave_node, id=node_id, now=tx.now) is not None:
         tx.event(EventType.NODE_LEFT, node=node_id)
         settle_node(tx, node_id)

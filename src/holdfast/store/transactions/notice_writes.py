@@ -82,13 +82,17 @@ def undelivered(tx: Transaction, conversation_id: str) -> list[Notice]:
     return [to_notice(row) for row in tx.all(Q.undelivered_of_conversation, conversation=conversation_id)]
 
 
-def untold(tx: Transaction, conversation_id: str) -> tuple[Notice, ...]:
-    """What the next reply should carry."""
-    return tuple(to_notice(row) for row in tx.all(Q.untold_of_conversation, conversation=conversation_id))
+def give(tx: Transaction, conversation_id: str, turn_id: str) -> tuple[Notice, ...]:
+    """What the reply of this turn, which begins now, should carry. Its commit marks these told, not what is
+    added meanwhile."""
+    given = [to_notice(row) for row in tx.all(Q.untold_of_conversation, conversation=conversation_id)]
+    for notice in given:
+        tx.run(Q.give_notice, id=notice.id, turn=turn_id)
+    return tuple(given)
 
 
 def tell(tx: Transaction, conversation_id: str, turn_id: str) -> None:
-    """The reply of this turn has carried what there was."""
+    """The reply of this turn has carried what it was given."""
     tx.run(Q.tell_notices, conversation=conversation_id, turn=turn_id, now=tx.now)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from ...domain.events import EventType
-from ...domain.names import check_name
+from ...domain.names import check_text
 from ...domain.nodes import Identity
 from ...domain.processes import Process, ProcessState, Sighting, check_command, check_process_step, told_of
 from ...errors import Conflict, NotFound
@@ -26,8 +26,8 @@ _END_OF_TIME = 2**62
 
 def to_process(row: Row) -> Process:
     (
-        id_, owner, conversation, session, host, boot_id, pid_ns, pid, pid_start, command, cwd, state,
-        started_at, supervisor, shim_pid, shim_start, exit_code, last_active_at, activity, listening,
+        id_, owner, conversation, session, host, boot_id, pid_ns, pid, pid_start, machine, command, cwd,
+        state, started_at, supervisor, shim_pid, shim_start, exit_code, last_active_at, activity, listening,
         sampled_at, ended_at, stop_requested_at, stop_reason, pinned_until, watched, may_stop,
     ) = row  # fmt: skip
     return Process(
@@ -35,7 +35,7 @@ def to_process(row: Row) -> Process:
         owner=owner,
         conversation_id=conversation,
         session_id=session,
-        identity=Identity(host, boot_id, pid_ns, pid, pid_start),
+        identity=Identity(host, boot_id, pid_ns, pid, pid_start, machine or ""),
         command=command,
         cwd=cwd,
         state=ProcessState(state),
@@ -103,7 +103,7 @@ def running_of(tx: Transaction, conversation_id: str) -> list[Process]:
 
 
 def unended(tx: Transaction, machine: Identity) -> list[Process]:
-    rows = tx.all(Q.unended_processes, host=machine.host, boot_id=machine.boot_id)
+    rows = tx.all(Q.unended_processes, machine=machine.machine or None, boot_id=machine.boot_id)
     return [to_process(row) for row in rows]
 
 
@@ -133,6 +133,7 @@ def add(tx: Transaction, new: Process) -> Process:
         pid_ns=who.pid_ns,
         pid=who.pid,
         pid_start=who.pid_start,
+        machine=who.machine or None,
         command=new.command,
         cwd=new.cwd,
         state=ProcessState.STARTING.value,
@@ -155,6 +156,7 @@ def started(
         pid_ns=identity.pid_ns,
         pid=identity.pid,
         pid_start=identity.pid_start,
+        machine=identity.machine or None,
         shim_pid=shim_pid,
         shim_start=shim_start,
     )
@@ -225,7 +227,7 @@ def end(
 
 
 def request_stop(tx: Transaction, owner: str | None, process_id: str, reason: str) -> Process:
-    check_name("a reason", reason)
+    check_text("a reason", reason)
     before = process(tx, owner, process_id)
     if not before.may_stop:
         raise Conflict(f"process {process_id} is only watched here; stop it where it was started")

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from ...domain.conversations import Address
 from ..base import Pruned, Retention
-from .places import find
-from .rows import to_stamp
 from .session_writes import delete_conversation
 from .transaction import Q, Transaction
 
@@ -46,8 +43,8 @@ def _conversations(tx: Transaction, before: int, limit: int) -> tuple[int, int]:
     most = min(limit, CONVERSATIONS_AT_ONCE)
     dropped = 0
     for (conversation_id,) in tx.all(Q.old_conversations, before=before, limit=most):
-        found = find(tx, None, Address(id=conversation_id))  # it is ours now: nobody speaks in it any more
-        if found is not None and to_stamp(found.tip.last_activity_at) < before:
+        # Chosen before it was locked: a turn, a process or a flush may have begun since.
+        if tx.one(Q.is_old_conversation, id=conversation_id, before=before) is not None:
             delete_conversation(tx, None, conversation_id)
             dropped += 1
     (spared,) = tx.one(Q.old_conversations_spared, before=before) or (0,)

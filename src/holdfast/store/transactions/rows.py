@@ -217,13 +217,14 @@ def to_draft(row: Row) -> Draft:
 
 
 def to_node(row: Row) -> Node:
-    (id_, kind, host, boot_id, pid_ns, pid, pid_start, beat, started_at, heartbeat_at, left_at, reaped_at) = (
-        row
-    )
+    (
+        id_, kind, host, boot_id, pid_ns, pid, pid_start, machine, beat, started_at, heartbeat_at, left_at,
+        reaped_at,
+    ) = row  # fmt: skip
     return Node(
         id_,
         NodeKind(kind),
-        Identity(host, boot_id, pid_ns, pid, pid_start),
+        Identity(host, boot_id, pid_ns, pid, pid_start, machine or ""),
         beat,
         to_time(started_at),
         to_time(heartbeat_at),

@@ -8,7 +8,7 @@ from datetime import datetime
 from ...domain.conversations import Address, Conversation
 from ...domain.events import EventType
 from ...domain.ids import is_ours, new_id
-from ...domain.names import check_name, source_of_key
+from ...domain.names import check_name, check_text, source_of_key
 from ...domain.resets import due
 from ...domain.sessions import Edge, EndReason, Opening, Session, check_end, opening_from
 from ...domain.turns import TurnStatus
@@ -296,7 +296,7 @@ def _view_at(tx: Transaction, session: Session, last_seq: int) -> View:
 
 
 def set_title(tx: Transaction, owner: str | None, conversation_id: str, title: str) -> None:
-    check_name("a title", title)
+    check_text("a title", title)
     if tx.one(Q.set_title, id=conversation_id, owner=owner, title=title) is None:
         raise NotFound("conversation", conversation_id)
 
@@ -317,7 +317,7 @@ def exclude(
     tx: Transaction, owner: str | None, conversation_id: str, seqs: Sequence[int], reason: str
 ) -> int:
     conversation = conversation_of(tx, owner, conversation_id)
-    check_name("a reason", reason)
+    check_text("a reason", reason)
     for seq in seqs:
         if not 1 <= seq <= conversation.last_seq:
             raise NotFound("message", f"{conversation_id} number {seq}")

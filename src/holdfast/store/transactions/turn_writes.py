@@ -36,7 +36,7 @@ from ...domain.turns import (
     check_unanswered,
 )
 from ...errors import BadInput, LeaseLost, NodeReaped, NotFound, RequestMismatch, TurnSuperseded
-from .notice_writes import tell, untold
+from .notice_writes import give, tell
 from .openings import session_for
 from .places import conversation_of, reach, session_of
 from .resetting import date, spoken
@@ -262,7 +262,7 @@ def _start(
         model=request.model,
         response_id=request.response.id if request.response else None,
     )
-    notices = untold(tx, session.conversation_id)
+    notices = give(tx, session.conversation_id, request.turn_id)
     return TurnBegun(turn, lease, session, addressed, history=history, notices=notices)
 
 
@@ -349,7 +349,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     )
     (unreserved,) = tx.one(Q.next_event, turn=known.id) or (0,)
     next_event = first_event_of(turn.attempt, unreserved - 1)
-    notices = untold(tx, conversation.id)
+    notices = give(tx, conversation.id, known.id)
     return TurnBegun(turn, lease, session, None, taken_up=True, next_event=next_event, notices=notices)
 
 

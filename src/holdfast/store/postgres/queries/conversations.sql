@@ -113,6 +113,10 @@ RETURNING last_seq;
 -- What a node holds according to the store.
 SELECT id, turn FROM conversations WHERE holder = :node;
 
+-- name: still_held_by
+-- The turn of this conversation, if this node holds it; read under the conversation's lock.
+SELECT turn FROM conversations WHERE id = :id AND holder = :node;
+
 -- name: holder_is_gone
 -- Is this conversation held by a node that has left or was reaped? With its turn.
 SELECT c.turn FROM conversations c JOIN nodes n ON n.id = c.holder

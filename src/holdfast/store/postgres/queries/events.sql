@@ -1,9 +1,12 @@
 -- name: insert_events
--- All events of a transaction, in order, under the lock.
+-- All events of a transaction, in order, under the lock. Of a conversation that was deleted meanwhile nothing is told
+-- but that.
 INSERT INTO events (at, type, owner, conversation, session, turn, data)
 SELECT at, type, owner, conversation, session, turn, data
 FROM unnest(:ats::bigint[], :types::text[], :owners::text[], :conversations::text[], :sessions::text[], :turns::text[],
             :texts::text[]) WITH ORDINALITY AS e (at, type, owner, conversation, session, turn, data, place)
+WHERE conversation IS NULL OR type = 'conversation.deleted'
+   OR EXISTS (SELECT 1 FROM conversations c WHERE c.id = e.conversation)
 ORDER BY place;
 
 -- name: events_after

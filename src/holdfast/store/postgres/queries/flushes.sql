@@ -76,8 +76,8 @@ SELECT f.session, f.interruptions FROM flushes f WHERE f.state = 'running' AND {
 FOR UPDATE SKIP LOCKED;
 
 -- name: flushes_held_by
--- Claims of this node.
-SELECT session FROM flushes WHERE state = 'running' AND node = :node;
+-- Claims of this node, locked: none of them is freed and claimed by another node before this transaction ends.
+SELECT session FROM flushes WHERE state = 'running' AND node = :node FOR NO KEY UPDATE;
 
 -- name: free_flush
 -- Its node is gone, or gave it back. That was no attempt: the model is not to blame.
@@ -132,7 +132,8 @@ WHERE session = :session AND state IN ('dead', 'skipped', 'pending');
 
 -- name: dead_letters
 SELECT session FROM flushes
-WHERE state = 'dead' AND (:owner::text IS NULL OR owner = :owner) ORDER BY no LIMIT :limit;
+WHERE state = 'dead' AND (:owner::text IS NULL OR owner = :owner) ORDER BY no LIMIT :limit
+FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: skip_flush
 UPDATE flushes SET state = 'skipped', next_attempt_at = NULL, error = :error, settled_at = :now

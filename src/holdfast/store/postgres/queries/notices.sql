@@ -8,6 +8,10 @@ notices t JOIN conversations c ON c.id = t.conversation
 INSERT INTO notices (id, owner, conversation, kind, text, created_at, process, send_at)
 VALUES (:id, :owner, :conversation, :kind, :text, :now, :process, :now);
 
+-- name: place_notice
+-- Under `event_lock`, right before the COMMIT: nobody who has read up to one misses an earlier one.
+UPDATE notices SET place = nextval('notice_places') WHERE id = :id;
+
 -- name: deliver_notice
 -- Once: a notice that was delivered keeps its time.
 UPDATE notices SET delivered_at = :now
@@ -17,22 +21,22 @@ WHERE id = :id AND delivered_at IS NULL AND (:owner::text IS NULL OR owner = :ow
 SELECT {notice_columns} FROM {notice_tables} WHERE t.id = :id AND (:owner::text IS NULL OR t.owner = :owner);
 
 -- name: notice_number
-SELECT no FROM notices WHERE id = :id;
+SELECT place FROM notices WHERE id = :id;
 
 -- name: notices_of_owner
--- A page, oldest first, behind the cursor.
+-- A page, oldest first, behind the cursor: in the order in which they were committed.
 SELECT {notice_columns} FROM {notice_tables}
-WHERE t.owner = :owner AND t.no > :behind ORDER BY t.no LIMIT :limit;
+WHERE t.owner = :owner AND t.place > :behind ORDER BY t.place LIMIT :limit;
 
 -- name: undelivered_of_owner
 -- The same of those nobody has been told of.
 SELECT {notice_columns} FROM {notice_tables}
-WHERE t.owner = :owner AND t.delivered_at IS NULL AND t.no > :behind ORDER BY t.no LIMIT :limit;
+WHERE t.owner = :owner AND t.delivered_at IS NULL AND t.place > :behind ORDER BY t.place LIMIT :limit;
 
 -- name: notices_of_all
 -- The same for an operator.
 SELECT {notice_columns} FROM {notice_tables}
-WHERE t.no > :behind AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t.no LIMIT :limit;
+WHERE t.place > :behind AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t.place LIMIT :limit;
 
 -- name: undelivered_of_conversation
 -- A conversation has few notices, and fewer that nobody was told of.
@@ -44,11 +48,13 @@ WHERE t.conversation = :conversation AND t.delivered_at IS NULL ORDER BY t.no;
 SELECT {notice_columns} FROM {notice_tables}
 WHERE t.conversation = :conversation AND t.told_at IS NULL AND t.delivered_at IS NULL ORDER BY t.no;
 
+-- name: give_notice
+-- To a turn that begins. One that ended without an answer has told nobody: the next is given the same.
+UPDATE notices SET given_to = :turn WHERE id = :id;
+
 -- name: tell_notices
--- The reply of this turn has carried those that there were when it began.
-UPDATE notices SET told_at = :now
-WHERE conversation = :conversation AND told_at IS NULL
-  AND created_at <= (SELECT started_at FROM turns WHERE id = :turn);
+-- The reply of this turn has carried those that it was given when it began, and no others.
+UPDATE notices SET told_at = :now WHERE conversation = :conversation AND told_at IS NULL AND given_to = :turn;
 
 -- name: notices_to_send
 SELECT 1 FROM notices WHERE send_at <= :now LIMIT 1;

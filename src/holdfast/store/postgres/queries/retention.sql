@@ -11,6 +11,11 @@ SELECT c.id FROM sessions s JOIN conversations c ON c.id = s.conversation AND c.
 WHERE s.last_activity_at < :before AND NOT {goes_on}
 ORDER BY s.last_activity_at LIMIT :limit FOR UPDATE OF c SKIP LOCKED;
 
+-- name: is_old_conversation
+-- The same of one conversation, read under its lock.
+SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation AND c.tip = s.id
+WHERE c.id = :id AND s.last_activity_at < :before AND NOT {goes_on};
+
 -- name: old_conversations_spared
 -- How many would be old enough, but for what goes on in them.
 SELECT count(*) FROM sessions s JOIN conversations c ON c.id = s.conversation AND c.tip = s.id

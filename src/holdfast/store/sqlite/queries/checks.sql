@@ -8,6 +8,12 @@ LEFT JOIN (SELECT conversation, count(*) AS number, min(seq) AS lowest, max(seq)
            FROM messages GROUP BY conversation) m ON m.conversation = c.id
 WHERE c.last_seq <> coalesce(m.number, 0) OR coalesce(m.lowest, 1) <> 1 OR c.last_seq <> coalesce(m.highest, 0);
 
+-- name: messages_within_sessions
+-- One pass over the messages. What was written into a session after it ended is in no context of its line.
+SELECT s.id FROM sessions s
+JOIN (SELECT session, min(seq) AS lowest, max(seq) AS highest FROM messages GROUP BY session) m ON m.session = s.id
+WHERE m.lowest < s.first_seq OR m.highest > s.last_seq;
+
 -- name: tips_are_newest
 SELECT c.id FROM conversations c
 WHERE c.tip IS NOT (SELECT s.id FROM sessions s WHERE s.conversation = c.id ORDER BY s.ordinal DESC LIMIT 1);

@@ -44,11 +44,13 @@ WHERE t.conversation = :conversation AND t.delivered_at IS NULL ORDER BY t.no;
 SELECT {notice_columns} FROM {notice_tables}
 WHERE t.conversation = :conversation AND t.told_at IS NULL AND t.delivered_at IS NULL ORDER BY t.no;
 
+-- name: give_notice
+-- To a turn that begins. One that ended without an answer has told nobody: the next is given the same.
+UPDATE notices SET given_to = :turn WHERE id = :id;
+
 -- name: tell_notices
--- The reply of this turn has carried those that there were when it began.
-UPDATE notices SET told_at = :now
-WHERE conversation = :conversation AND told_at IS NULL
-  AND created_at <= (SELECT started_at FROM turns WHERE id = :turn);
+-- The reply of this turn has carried those that it was given when it began, and no others.
+UPDATE notices SET told_at = :now WHERE conversation = :conversation AND told_at IS NULL AND given_to = :turn;
 
 -- name: notices_to_send
 SELECT 1 FROM notices WHERE send_at <= :now LIMIT 1;

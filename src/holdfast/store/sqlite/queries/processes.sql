@@ -1,12 +1,12 @@
 -- fragment: process_columns
-id, owner, conversation, session, host, boot_id, pid_ns, pid, pid_start, command, cwd, state, started_at, supervisor,
+id, owner, conversation, session, host, boot_id, pid_ns, pid, pid_start, machine, command, cwd, state, started_at, supervisor,
 shim_pid, shim_start, exit_code, last_active_at, activity, listening, sampled_at, ended_at, stop_requested_at,
 stop_reason, pinned_until, watched, may_stop
 
 -- name: insert_process
-INSERT INTO processes (id, owner, conversation, session, host, boot_id, pid_ns, pid, pid_start, command, cwd, state,
+INSERT INTO processes (id, owner, conversation, session, host, boot_id, pid_ns, pid, pid_start, machine, command, cwd, state,
                        started_at, last_active_at, activity, supervisor, watched, may_stop)
-VALUES (:id, :owner, :conversation, :session, :host, :boot_id, :pid_ns, :pid, :pid_start, :command, :cwd, :state,
+VALUES (:id, :owner, :conversation, :session, :host, :boot_id, :pid_ns, :pid, :pid_start, :machine, :command, :cwd, :state,
         :now, :now, 'it was started', :supervisor, :watched, :may_stop);
 
 -- name: process_by_id
@@ -45,13 +45,19 @@ SELECT {process_columns} FROM processes
 WHERE conversation = :conversation AND ended_at IS NULL ORDER BY no;
 
 -- name: unended_processes
--- Those of a machine, by its name or because they belong to its present boot.
+-- Those of a machine: of its present boot, or of an earlier one. A database file is on one machine, so those from
+-- before machines had ids are this one's.
 SELECT {process_columns} FROM processes INDEXED BY processes_unended
-WHERE ended_at IS NULL AND (host = :host OR boot_id = :boot_id) ORDER BY +no;
+WHERE ended_at IS NULL AND (machine = :machine OR machine IS NULL OR boot_id = :boot_id) ORDER BY +no;
+
+-- name: name_machine
+-- What was started before machines had ids belongs to the machine of its boot.
+UPDATE processes INDEXED BY processes_unended SET machine = :machine
+WHERE ended_at IS NULL AND machine IS NULL AND boot_id = :boot_id;
 
 -- name: process_started
 -- Only one that is starting.
-UPDATE processes SET state = 'running', host = :host, boot_id = :boot_id, pid_ns = :pid_ns, pid = :pid,
+UPDATE processes SET state = 'running', host = :host, machine = :machine, boot_id = :boot_id, pid_ns = :pid_ns, pid = :pid,
                      pid_start = :pid_start, shim_pid = :shim_pid, shim_start = :shim_start
 WHERE id = :id AND state = 'starting' RETURNING owner, conversation, session, watched;
 

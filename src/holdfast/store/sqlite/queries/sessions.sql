@@ -166,6 +166,11 @@ UPDATE sessions SET attached = 0, node = NULL WHERE id = :id AND attached = 1 AN
 -- Open sessions that live and die with this node.
 SELECT id FROM sessions WHERE node = :node AND ended_at IS NULL AND attached = 1;
 
+-- name: still_attached_to
+-- Is it open, attached to this node, and held by no turn? Read under the conversation's lock.
+SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation
+WHERE s.id = :id AND s.node = :node AND s.ended_at IS NULL AND s.attached = 1 AND c.holder IS NULL;
+
 -- name: is_attached_to_the_gone
 -- Is it open, attached to a node that has left or was reaped, and held by no turn?
 SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation JOIN nodes n ON n.id = s.node
