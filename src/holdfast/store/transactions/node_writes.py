@@ -31,6 +31,7 @@ def join(tx: Transaction, node: Node) -> None:
         pid_ns=who.pid_ns,
         pid=who.pid,
         pid_start=who.pid_start,
+        stale_ms=None if node.stale_seconds is None else round(node.stale_seconds * 1000),
         now=tx.now,
     )
     tx.event(EventType.NODE_JOINED, node=node.id, kind=node.kind.value, host=who.host, pid=who.pid)

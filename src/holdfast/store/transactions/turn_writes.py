@@ -34,6 +34,7 @@ from ...domain.turns import (
     TurnWaits,
     check_step,
     check_unanswered,
+    usable_usage,
 )
 from ...errors import BadInput, LeaseLost, NodeReaped, NotFound, RequestMismatch, TurnSuperseded
 from .notice_writes import tell, untold
@@ -415,6 +416,7 @@ def commit_reply(
     if draft is not None:
         append_draft(tx, lease, draft)
     last_seq, owner = _write_under(tx, lease, Q.release_lease, messages, history=history)
+    usage = _usable(tx, lease, usage)
     tx.run(
         Q.settle_turn,
         id=lease.turn_id,
@@ -443,15 +445,16 @@ def settle_turn(tx: Transaction, lease: Lease, settlement: Settlement) -> None:
         raise LeaseLost(lease.conversation_id, lease.token)
     if settlement.messages:
         append(tx, lease, settlement.messages)
+    usage = _usable(tx, lease, settlement.usage)
     settle(
         tx,
         lease.turn_id,
         settlement.status,
         why=settlement.error,
         code=settlement.code,
-        usage=settlement.usage,
+        usage=usage,
     )
-    _touch(tx, lease.session_id, settlement.usage)
+    _touch(tx, lease.session_id, usage)
 
 
 def cancel_turn(tx: Transaction, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
@@ -463,6 +466,19 @@ def cancel_turn(tx: Transaction, owner: str | None, turn_id: str, status: TurnSt
         return False
     _touch(tx, to_turn(row).session_id, None)
     return True
+
+
+def _usable(tx: Transaction, lease: Lease, usage: Mapping[str, int] | None) -> Mapping[str, int] | None:
+    """Figures never undo an answered turn: what cannot be stored is dropped, and logged."""
+    if not usage:
+        return None
+    figures, dropped = usable_usage(usage)
+    if dropped:
+        names = ", ".join(sorted(dropped))
+        tx.told.append(
+            f"turn {lease.turn_id}: its usage has figures that are no token counts, dropped: {names}"
+        )
+    return figures
 
 
 def _touch(tx: Transaction, session_id: str, usage: Mapping[str, int] | None) -> None:

@@ -1,9 +1,9 @@
 -- fragment: node_columns
-id, kind, host, boot_id, pid_ns, pid, pid_start, beat, started_at, heartbeat_at, left_at, reaped_at
+id, kind, host, boot_id, pid_ns, pid, pid_start, beat, started_at, heartbeat_at, left_at, reaped_at, stale_ms
 
 -- name: insert_node
-INSERT INTO nodes (id, kind, host, boot_id, pid_ns, pid, pid_start, started_at, heartbeat_at)
-VALUES (:id, :kind, :host, :boot_id, :pid_ns, :pid, :pid_start, :now, :now);
+INSERT INTO nodes (id, kind, host, boot_id, pid_ns, pid, pid_start, started_at, heartbeat_at, stale_ms)
+VALUES (:id, :kind, :host, :boot_id, :pid_ns, :pid, :pid_start, :now, :now, :stale_ms);
 
 -- name: beat
 -- One write for all a node holds. Zero rows: it was reaped.
