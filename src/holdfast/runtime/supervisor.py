@@ -100,8 +100,8 @@ class Supervisor(ProcessReader):
         self._terminated: dict[str, float] = {}
         """When SIGTERM was sent, for those that are being stopped."""
         self._seen: dict[str, _Seen] = {}
-        self._troubled: dict[str, str] = {}
-        """What was logged last about a process that cannot be looked at."""
+        self._troubled: set[tuple[str, str]] = set()
+        """What was logged about processes that cannot be looked at: once each."""
         self._next_sample = 0.0
         self._next_forgetting = monotonic() + FORGET_EVERY_SECONDS / 10  # not in a program that runs once
         self._loop = periodic.every(TICK_SECONDS, self.supervise_once, "look after processes")
@@ -163,6 +163,9 @@ class Supervisor(ProcessReader):
         done = Supervised() if done is None else done
         own = self._own_node()
         found = await self._store.unended_processes(identity())
+        if self._troubled:
+            known = {each.id for each in found}
+            self._troubled = {each for each in self._troubled if each[0] in known}
         others = {each.supervisor for each in found} - {own}
         living = await self._living(others) if others else set()
         mine = []
@@ -195,8 +198,6 @@ class Supervisor(ProcessReader):
                 running.append(process)
         for gone in set(self._seen) - {process.id for process in mine}:
             del self._seen[gone]
-        for gone in set(self._troubled) - {process.id for process in mine}:
-            del self._troubled[gone]
         return running
 
     async def _settle_one(self, process: Process, done: Supervised) -> bool:
@@ -248,13 +249,13 @@ class Supervisor(ProcessReader):
 
     def _note_trouble(self, process: Process, error: Exception, done: Supervised | None) -> None:
         said = f"{type(error).__name__}: {error}"
-        if self._troubled.get(process.id) != said:
+        if (process.id, said) not in self._troubled:
             expected = isinstance(error, HoldfastError | OSError)
             log.warning(
                 "trouble with process %s: %s; it will be tried again",
                 process.id, error, exc_info=None if expected else error,
             )  # fmt: skip
-        self._troubled[process.id] = said
+        self._troubled.add((process.id, said))
         if done is not None:
             done.troubles.append(f"{process.id}: {error}")
 

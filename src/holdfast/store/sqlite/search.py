@@ -132,9 +132,13 @@ class SearchIndex:
                 while self.follow_once() and not self._stopping.is_set():
                     pass
                 quiet = False
-            except StoreError as error:
+            except Exception as error:  # no failure may end the thread: the index would stand still unnoticed
                 if not quiet:
-                    log.warning("the search index %s cannot follow now (%s); it will go on", self.path, error)
+                    expected = isinstance(error, StoreError)
+                    log.warning(
+                        "the search index %s cannot follow now (%s); it will go on",
+                        self.path, error, exc_info=None if expected else error,
+                    )  # fmt: skip
                 quiet = True
 
     def follow_once(self) -> bool:
