@@ -62,12 +62,18 @@ class Node:
 
 
 def proof_of_death(
-    theirs: Identity, *, lock_free: bool | None, here: Identity, start_of_their_pid: str | None
+    theirs: Identity,
+    *,
+    lock_free: bool | None,
+    here: Identity,
+    start_of_their_pid: str | None,
+    is_hidden: bool = False,
 ) -> str | None:
     """Why this node is certainly dead, or None if it is not certain.
 
     `lock_free` is None when the lock could not be tested; `start_of_their_pid` is the start time of
-    the process that has their pid now in our own namespace, None if there is none.
+    the process that has their pid now in our own namespace, None if there is none. `is_hidden`: there is
+    one, but we may not look at it, so it is no proof.
     """
     if lock_free is not None:
         return "its lock is free: the process is gone" if lock_free else None
@@ -76,7 +82,7 @@ def proof_of_death(
     if theirs.boot_id == here.boot_id and theirs.pid_ns == here.pid_ns:
         if start_of_their_pid is None:
             return f"no process {theirs.pid} is running"
-        if start_of_their_pid != theirs.pid_start:
+        if start_of_their_pid != theirs.pid_start and not is_hidden:
             return f"process {theirs.pid} is another one"
     return None
 

@@ -74,7 +74,7 @@ def _reported(usage: object) -> Mapping[Any, Any]:
         found = dump() if callable(dump) else vars(usage)
     except Exception:  # an object of the program's own, which may do anything
         found = None
-    return found if isinstance(found, Mapping) else {"usage": usage}
+    return found if isinstance(found, Mapping) else {"usage": type(usage).__name__}
 
 
 class TurnStatus(StrEnum):

@@ -30,6 +30,7 @@ TAIL_SECONDS = 5.0
 EOF_SECONDS = 0.1
 """How long we wait for the end of the body after [DONE], to keep the connection for the next request."""
 WINDOW_KEPT_SECONDS = 60.0
+MOST_WINDOWS = 256
 
 
 class Upstream:
@@ -81,7 +82,10 @@ class Upstream:
             if known is None or known[0] <= self._clock():
                 listed = next((entry for entry in await self.models() if entry["id"] == name), {})
                 window = await ask_window(name, listed, self._connection.ask)
+                self._windows.pop(name, None)
                 known = self._windows[name] = self._clock() + WINDOW_KEPT_SECONDS, window
+                while len(self._windows) > MOST_WINDOWS:  # clients name models as they like
+                    del self._windows[next(iter(self._windows))]
         except ModelError:
             return None
         return known[1]

@@ -137,7 +137,7 @@ def test_a_node_is_gone_when_it_left_or_was_reaped(left: bool, reaped: bool, gon
 
 
 def test_slow_sweeps_do_not_stretch_the_window() -> None:
-    """Looks are 60 s apart, because a sweep takes so long; ticks in between say that the observer is awake."""
+    """Looks are 60 s apart, because a sweep takes so long; ticks say that the observer is awake."""
     seen = watch()
     hung = []
     for second in range(181):

@@ -379,23 +379,28 @@ def _write_under(
 
 
 def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
+    said = {
+        "turn": lease.turn_id,
+        "first_event": draft.first_event,
+        "last_event": draft.last_event,
+        "adds": to_json({name: storable(text) for name, text in draft.adds.items()}),
+        "events": draft.events,
+    }
     changed = tx.run(
         Q.insert_draft,
-        turn=lease.turn_id,
         conversation=lease.conversation_id,
         token=lease.token,
         node=lease.node_id,
-        first_event=draft.first_event,
-        last_event=draft.last_event,
         reserved_to=draft.reserved_to,
         restarts=draft.restarts,
-        adds=to_json({name: storable(text) for name, text in draft.adds.items()}),
-        events=draft.events,
         now=tx.now,
+        **said,
     )
     if not changed:
         if not _holds(tx, lease):
             raise LeaseLost(lease.conversation_id, lease.token)
+        if tx.one(Q.same_draft, **said) is not None:
+            return  # written before: its writer was not told
         raise BadInput(f"event {draft.first_event} of turn {lease.turn_id} is not above the ones before it")
 
 
