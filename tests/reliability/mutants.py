@@ -11,6 +11,9 @@ HOLDFAST_TEST_MUTANT=no-tip-resolution           an id leads to the very session
 HOLDFAST_TEST_MUTANT=no-compare-and-swap         a compaction is carried out whatever came between
 HOLDFAST_TEST_MUTANT=flushed-set-in-memory       which sessions were flushed is forgotten with the process
 HOLDFAST_TEST_MUTANT=dead-at-once                a node whose connection was cut is taken for dead at once
+HOLDFAST_TEST_MUTANT=node-skips-store-flushes    a node that cannot flush skips what waits in the whole store
+HOLDFAST_TEST_MUTANT=library-writes-no-flush     sessions are flushed by the rules of the node that ends them
+HOLDFAST_TEST_MUTANT=loop-ends-on-one-item       a background loop ends at the first error, unlogged
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ ALL = (
     "no-compare-and-swap",
     "flushed-set-in-memory",
     "dead-at-once",
+    "node-skips-store-flushes",
+    "library-writes-no-flush",
+    "loop-ends-on-one-item",
 )
 
 
@@ -77,6 +83,14 @@ def break_on_purpose() -> None:
         _forget_requests()
     elif mutant() == "flushed-set-in-memory":
         _forget_flushes()
+    elif mutant() == "node-skips-store-flushes":
+        _skip_what_waits()
+    elif mutant() == "library-writes-no-flush":
+        from holdfast.store.transactions import store_policy
+
+        store_policy.flush_rules = lambda tx: tx.flushing
+    elif mutant() == "loop-ends-on-one-item":
+        end_on_one_item()
     elif mutant() == "finish-before-commit":
         _finish_early()
     elif mutant() == "no-checkpoints":
@@ -90,6 +104,32 @@ def break_on_purpose() -> None:
         STATEMENTS["interrupted_replies_of_turn"] = (
             "SELECT 1 WHERE :conversation + :first_seq + :turn IS NULL"
         )
+
+
+def _skip_what_waits() -> None:
+    from holdfast.app import Holdfast
+    from holdfast.domain.flushes import FlushState
+    from holdfast.store.base import Store
+
+    careful = Holdfast._record_policy
+
+    async def careless(self: Holdfast, store: Store) -> None:
+        await careful(self, store)
+        if self.flusher is None:
+            for flush in (await store.flushes(None, state=FlushState.PENDING)).items:
+                await store.skip_flush(None, flush.session_id, "this node does not flush")
+
+    Holdfast._record_policy = careless  # type: ignore[method-assign]
+
+
+def end_on_one_item() -> None:
+    from holdfast.runtime.periodic import Periodic
+
+    def end(self: Periodic, error: BaseException) -> float:
+        raise error
+
+    Periodic._failed = end  # type: ignore[method-assign]
+    Periodic._run = Periodic._loop  # type: ignore[method-assign]
 
 
 def _forget_flushes() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -40,6 +41,7 @@ from holdfast.settings import ModelSettings
 from holdfast.store.base import Retention
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from tests.contract.steps import OWNER, say
+from tests.reliability import mutants
 from tests.unit.runtime.asking import ended, serving, user
 from tests.unit.runtime.conftest import Clock, Joined, begin
 from tests.unit.runtime.test_notifier import Hook, listening, make
@@ -47,6 +49,7 @@ from tests.unit.runtime.test_supervisor import end_all
 from tests.unit.runtime.test_turn_runner import Gated
 
 IDLE = ResetPolicies(ResetPolicy(ResetMode.IDLE, timedelta(minutes=5)))
+PATIENCE = 60.0
 KEEP = Retention(timedelta(hours=24), timedelta(days=30), timedelta(days=30))
 
 
@@ -83,7 +86,7 @@ def poison(
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not await condition():  # noqa: ASYNC110 - the store is asked, nobody tells
             await asyncio.sleep(0.01)
 
@@ -247,7 +250,7 @@ async def turns(given: Given) -> None:
         poison(given.patch, given.store, "held")
         running = await server.run(user("tell me"), key="k")
         await given.store.cancel_turn(None, running.turn.id, TurnStatus.CANCELLED, "a person said stop")
-        await ended(running, 60)
+        await ended(running, PATIENCE)
         assert server.runner._watching.running
 
 
@@ -273,6 +276,23 @@ async def test_one_poisoned_item_stops_neither_the_others_nor_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await CASES[what](Given(store, joined, clock, tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize("what", CASES)
+async def test_a_loop_that_ends_on_one_item_is_seen(
+    what: str,
+    store: SQLiteStore,
+    joined: Joined,
+    clock: Clock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("_failed", "_run"):  # to be put back
+        monkeypatch.setattr(periodic.Periodic, name, getattr(periodic.Periodic, name))
+    mutants.end_on_one_item()
+    monkeypatch.setattr(sys.modules[__name__], "PATIENCE", 1.0)
+    with pytest.raises((TimeoutError, AssertionError)):
+        await CASES[what](Given(store, joined, clock, tmp_path, monkeypatch))
 
 
 def test_every_loop_has_a_case() -> None:

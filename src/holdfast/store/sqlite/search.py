@@ -24,8 +24,8 @@ import apsw
 
 from ...domain.names import unstorable
 from ...errors import BadInput, SearchFailed, StoreError
+from ...platforms import private_umask
 from .connections import PATIENCE_SECONDS, Patience
-from .files import private_umask
 
 log = logging.getLogger(__name__)
 
