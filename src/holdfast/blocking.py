@@ -238,7 +238,7 @@ class BlockingTurn:
 
     @usage.setter
     def usage(self, reported: object) -> None:
-        self._live.usage = reported  # type: ignore[assignment]
+        self._live.usage = reported
 
     def reply(self) -> dict[str, Any] | None:
         return self._loop.call(self._live.reply())

@@ -116,7 +116,7 @@ class Notifier:
             await self._store.notice_sent(notice.id)
             done.sent.append(notice.id)
         else:
-            pause = min(self._first_pause * 2 ** min(attempt - 1, 20), LONGEST_PAUSE)
+            pause: timedelta = min(self._first_pause * 2 ** min(attempt - 1, 20), LONGEST_PAUSE)
             await self._store.notice_unsent(notice.id, pause)
             done.unsent[notice.id] = problem
 

@@ -35,6 +35,7 @@ from holdfast.runtime.notifier import Notifier
 from holdfast.runtime.pruner import Pruner
 from holdfast.runtime.reaper import Reaper
 from holdfast.runtime.resetter import Resetter
+from holdfast.runtime.running_turn import Unanswered
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.runtime.sweeper import Sweeper
 from holdfast.settings import ModelSettings
@@ -42,11 +43,10 @@ from holdfast.store.base import Retention
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from tests.contract.steps import OWNER, say
 from tests.reliability import mutants
-from tests.unit.runtime.asking import ended, serving, user
+from tests.unit.runtime.asking import Gated, ended, serving, user
 from tests.unit.runtime.conftest import Clock, Joined, begin
 from tests.unit.runtime.test_notifier import Hook, listening, make
 from tests.unit.runtime.test_supervisor import end_all
-from tests.unit.runtime.test_turn_runner import Gated
 
 IDLE = ResetPolicies(ResetPolicy(ResetMode.IDLE, timedelta(minutes=5)))
 PATIENCE = 60.0
@@ -246,11 +246,12 @@ async def heartbeats(given: Given) -> None:
 async def turns(given: Given) -> None:
     """A look at what this node holds that fails once."""
     gated = Gated()
-    async with serving(given.store, gated) as server:
+    async with serving(given.store, gated.model) as server:
         poison(given.patch, given.store, "held")
         running = await server.run(user("tell me"), key="k")
         await given.store.cancel_turn(None, running.turn.id, TurnStatus.CANCELLED, "a person said stop")
-        await ended(running, PATIENCE)
+        outcome = await ended(running, PATIENCE)
+        assert isinstance(outcome, Unanswered) and outcome.status is TurnStatus.CANCELLED
         assert server.runner._watching.running
 
 
@@ -362,6 +363,7 @@ async def test_the_search_index_goes_on_after_a_failure_that_nobody_expects(
     await say(store, node, "I like tea", "Good.", key="a")
 
     async def indexed() -> bool:
+        assert store._search is not None
         return calls[0] > 1 and store._search.lag() == 0
 
     await until(indexed)

@@ -87,7 +87,7 @@ async def test_it_goes_on_while_a_pass_was_full(store: SQLiteStore, joined: Join
     async def small(keep: Retention, limit: int = 10) -> Pruned:
         return await prune(keep, limit)
 
-    store.prune = small  # type: ignore[assignment]
+    store.prune = small  # type: ignore[method-assign]
     pruner = Pruner(store, KEEP, monotonic=lambda: 0.0)
     passes = [await pruner.prune_once() for _ in range(4)]
     assert [done.drafts for done in passes] == [10, 10, 5, 0], "without any pause"
