@@ -262,7 +262,7 @@ class BlockingTurn:
             # refused instead of waiting for itself.
             own_turns.set((*own_turns.get(), (self._live.conversation_id, self._live.id)))
         except BaseException as error:
-            self._loop.call(self._live.abandon(error))  # it may have begun: no `with` will end it
+            self._loop.call(self._live._abandon(error))  # it may have begun: no `with` will end it
             raise
         return self
 

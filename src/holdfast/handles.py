@@ -429,7 +429,7 @@ class LiveTurn:
         if reason is not None:
             await self._session.end(reason)
 
-    async def abandon(self, error: BaseException) -> None:
+    async def _abandon(self, error: BaseException) -> None:
         """Entering was cut short by this error: end the turn if it has begun, and wait until it is."""
         await self._workshop.leases.settle_abandoned()
         if self._lease is not None:
