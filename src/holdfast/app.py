@@ -41,9 +41,10 @@ from .rules import (
     processes_directory,
     recall_of,
     retention_of,
+    store_policy_of,
 )
 from .runtime.compactor import Compactor
-from .runtime.flusher import Flusher, skip_waiting
+from .runtime.flusher import Flusher
 from .runtime.lease_keeper import LeaseKeeper
 from .runtime.news import News
 from .runtime.node_keeper import NodeKeeper
@@ -118,7 +119,7 @@ class Holdfast:
         """Open the store, join as a node, start every agent."""
         lease = self.settings.lease
         self._store = store = await open_store(self.settings, self._kind, self._model)
-        self.keeper = NodeKeeper(store, self._kind, lease.heartbeat_seconds)
+        self.keeper = NodeKeeper(store, self._kind, lease.heartbeat_seconds, lease.stale_seconds)
         sweep_seconds = SERVER_SWEEP_SECONDS if self._kind is NodeKind.SERVER else lease.sweep_seconds
         self.reaper = Reaper(
             store,
@@ -171,6 +172,7 @@ class Holdfast:
             self.keeper.start()
             store.start_indexing()
             if self._sweep:
+                await self._record_policy(store)  # before anything is reset or dropped by it
                 await self.sweeper.sweep_once()  # whatever an earlier run of this program left comes first
                 self.sweeper.start()
                 if self.notifier is not None:
@@ -178,8 +180,6 @@ class Holdfast:
                 if self.flusher is not None:
                     await self._tell_backlog(self.flusher)
                     self.flusher.start()
-                elif self._model is not None and self.settings.memory.flush:
-                    await skip_waiting(store, "the local model is not asked unless [memory] flush says so")
                 await self.supervisor.supervise_once()  # so are the processes that it left running
                 self.supervisor.start_loop()
         except BaseException:
@@ -210,6 +210,20 @@ class Holdfast:
             await store.close()
             if self._signals is not None:
                 self._signals.release()
+
+    async def _record_policy(self, store: Store) -> None:
+        """Say what the whole store goes by, as far as this program may; log what others have recorded and
+        this program's settings do not decide."""
+        wanted = store_policy_of(self.settings, self._kind, self._model)
+        holds = await store.record_policy(self._kind, wanted, self.node_id)
+        if wanted.flush is not None and holds.flush is not None and wanted.flush.on != holds.flush.on:
+            log.info(
+                "sessions of this store are %s, as its last server recorded; [memory] flush of this program "
+                "does not change that",
+                "flushed" if holds.flush.on else "not flushed",
+            )
+        if wanted.retention != holds.retention:
+            log.info("this store keeps events and requests as its last server recorded, not as set here")
 
     async def _tell_backlog(self, flusher: Flusher) -> None:
         """Say it if much is to be flushed: sessions that new policies make due count, so those are dated

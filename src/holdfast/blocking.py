@@ -17,6 +17,7 @@ import atexit
 import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -31,6 +32,7 @@ from .domain.sessions import EndReason
 from .domain.why import Why
 from .errors import StoreClosed
 from .handles import Content, LiveSession, LiveTurn
+from .runtime.cancellation import finished
 from .runtime.launcher import Command
 from .runtime.lease_keeper import own_turns
 from .runtime.signals import ExitSignals
@@ -47,15 +49,46 @@ class _Loop:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """What this work returns or raises. If the wait for it is interrupted (Ctrl-C), it is cancelled, and
+        has ended when this raises; a second interruption does not wait for that."""
         if not self._thread.is_alive():
             work.close()
             raise StoreClosed("holdfast is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        done: Future[T] = Future()
+        started: list[asyncio.Task[T]] = []
+
+        def start() -> None:
+            task = self._loop.create_task(work)
+            started.append(task)
+            task.add_done_callback(lambda ended: _copy(ended, done))
+
+        self._loop.call_soon_threadsafe(start)
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():  # Ctrl-C while we waited: the work must not go on without its caller
+                self._loop.call_soon_threadsafe(_cancel, started)
+                wait({done})
+            raise
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _cancel(started: list[asyncio.Task[Any]]) -> None:
+    for task in started:
+        task.cancel()
+
+
+def _copy(ended: asyncio.Task[T], done: Future[T]) -> None:
+    if ended.cancelled():
+        done.set_exception(CancelledError())
+    elif (error := ended.exception()) is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(ended.result())
 
 
 class BlockingHoldfast:
@@ -100,9 +133,11 @@ class BlockingHoldfast:
             return
         self._open = False
         atexit.unregister(self.close)
-        self._loop.call(self._inner.stop())
-        self._loop.stop()
-        self._signals.release()
+        try:
+            self._loop.call(finished(self._inner.stop()))
+        finally:
+            self._loop.stop()
+            self._signals.release()
 
     def __enter__(self) -> BlockingHoldfast:
         return self
@@ -202,8 +237,8 @@ class BlockingTurn:
         return self._live.usage
 
     @usage.setter
-    def usage(self, value: dict[str, int]) -> None:
-        self._live.usage = value
+    def usage(self, reported: object) -> None:
+        self._live.usage = reported
 
     def reply(self) -> dict[str, Any] | None:
         return self._loop.call(self._live.reply())
@@ -221,10 +256,14 @@ class BlockingTurn:
         return self._loop.call(self._live.append(content))
 
     def __enter__(self) -> BlockingTurn:
-        self._loop.call(self._live.__aenter__())
-        # The turn was entered in another thread's context: note it in this one, so that a nested turn is
-        # refused instead of waiting for itself.
-        own_turns.set((*own_turns.get(), (self._live.conversation_id, self._live.id)))
+        try:
+            self._loop.call(self._live.__aenter__())
+            # The turn was entered in another thread's context: note it in this one, so that a nested turn is
+            # refused instead of waiting for itself.
+            own_turns.set((*own_turns.get(), (self._live.conversation_id, self._live.id)))
+        except BaseException as error:
+            self._loop.call(self._live._abandon(error))  # it may have begun: no `with` will end it
+            raise
         return self
 
     def __exit__(

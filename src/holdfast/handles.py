@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,9 +33,20 @@ from .domain.messages import Message, MessageStatus, NewMessage, new_messages
 from .domain.names import check_name
 from .domain.processes import Process
 from .domain.sessions import EndReason, Session
-from .domain.turns import RequestKey, Settlement, Turn, TurnBegun, TurnOutdated, TurnRequest, TurnStatus
+from .domain.turns import (
+    RequestKey,
+    Settlement,
+    Turn,
+    TurnBegun,
+    TurnOutdated,
+    TurnRequest,
+    TurnStatus,
+    added_usage,
+    usable_usage,
+)
 from .domain.why import Why
 from .errors import BadInput, LeaseLost, NestedTurn, StoreError
+from .runtime.cancellation import finished
 from .runtime.compactor import Compactor
 from .runtime.launcher import Command
 from .runtime.lease_keeper import LeaseKeeper, own_turns
@@ -43,6 +55,8 @@ from .runtime.reasons import why_of
 from .runtime.room import Room
 from .runtime.supervisor import Supervisor
 from .store.base import Store
+
+log = logging.getLogger(__name__)
 
 Content = str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
@@ -259,8 +273,26 @@ class LiveTurn:
         self._drafted = ""
         self._next_event = 0
         self._room: Room | None = None
-        self.usage: dict[str, int] = {}
-        """Tokens the model reported; set it before the block ends and it is stored with the turn."""
+        self._usage: dict[str, int] = {}
+        self._last_usage: dict[str, int] = {}
+        """Of the last model call alone: its prompt shows how large the context is."""
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens that the model calls of this turn have used, added up; stored when the block ends."""
+        return self._usage
+
+    @usage.setter
+    def usage(self, reported: object) -> None:
+        """What one model call reported: a mapping, or the SDK's own object (`turn.usage = response.usage`).
+        Each assignment is one call's, and adds to those before it. What is no number of tokens is dropped
+        with a log line: figures never undo a turn."""
+        figures, dropped = usable_usage(reported)
+        if dropped:
+            log.warning("turn usage has figures that are no token counts, dropped: %s", ", ".join(dropped))
+        if reported is not self._usage:
+            self._usage = added_usage(self._usage, figures)
+            self._last_usage = figures
 
     @property
     def id(self) -> str:
@@ -386,7 +418,7 @@ class LiveTurn:
         lease, self._lease = self._lease, None
         try:
             if lease is not None:
-                await self._settle(lease, error)
+                await finished(self._settle(lease, error))  # cancelled meanwhile, it still ends
                 if error is None and self._room is not None:
                     self._room.given(await self._context(), Weight())
                     await self._room.left(0)
@@ -396,6 +428,12 @@ class LiveTurn:
             reason = self._session._ending.pop(self._begun.id, None)
         if reason is not None:
             await self._session.end(reason)
+
+    async def _abandon(self, error: BaseException) -> None:
+        """Entering was cut short by this error: end the turn if it has begun, and wait until it is."""
+        await self._workshop.leases.settle_abandoned()
+        if self._lease is not None:
+            await self.__aexit__(type(error), error, None)
 
     async def _settle(self, lease: Lease, error: BaseException | None) -> None:
         store = self._workshop.store
@@ -422,8 +460,8 @@ class LiveTurn:
         room = self._room
         if room is None:
             return self.usage
-        reported = self.usage.get("input_tokens", self.usage.get("prompt_tokens"))
-        room.heard({"prompt_tokens": reported})
+        last = self._last_usage or self.usage  # filled in place, it is the only one
+        room.heard({"prompt_tokens": last.get("input_tokens", last.get("prompt_tokens"))})
         return {**self.usage, **room.measured.fields()} if room.measured else self.usage
 
     def _request_key(self) -> RequestKey | None:

@@ -17,8 +17,9 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Collection
-from contextlib import suppress
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -62,17 +63,23 @@ def pid_namespace() -> str:
     return "macos" if IS_MACOS else os.readlink("/proc/self/ns/pid")
 
 
+PROC = Path("/proc")
+HIDDEN = "hidden"
+"""The start of a process that exists, but that this user may not look at (`/proc` mounted with `hidepid`)."""
+
+
 def start_of(pid: int) -> str | None:
-    """When the process with this pid began, in the kernel's own count; None if there is none.
+    """When the process with this pid began, in the kernel's own count; None if there is none. HIDDEN: there
+    is one, and no more is known of it.
 
     A zombie has ended: it counts as none.
     """
     if IS_MACOS:
         return _macos("/bin/ps", "-o", "lstart=", "-p", str(pid)) or None
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+        stat = (PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return HIDDEN if _exists(pid) else None
     fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
     return None if fields[0] in "ZX" else fields[19]
 
@@ -144,6 +151,48 @@ def _kept_machine_id(home: Path) -> str:
     finally:
         draft.unlink(missing_ok=True)
     return _read_machine_id(path)
+
+
+def _exists(pid: int) -> bool:
+    """Does the kernel know this pid? It says so even of processes that `/proc` does not show."""
+    if not 0 < pid < 2**31:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+_umask_lock = threading.Lock()
+_umask_outside = [0o077]
+"""The umask that `private_umask` restores, while it is in use."""
+
+
+@contextmanager
+def private_umask() -> Iterator[None]:
+    """Files created meanwhile are for their owner alone. The umask belongs to the whole process, so
+    this is held only while a file is being created; commands are started with `own_umask`."""
+    with _umask_lock:
+        _umask_outside[0] = before = os.umask(0o077)
+        try:
+            yield
+        finally:
+            os.umask(before)
+
+
+def own_umask() -> int:
+    """The umask of this process, whatever `private_umask` makes of it at this moment."""
+    if not _umask_lock.acquire(blocking=False):
+        return _umask_outside[0]
+    try:
+        before = os.umask(0o077)
+        os.umask(before)
+        return before
+    finally:
+        _umask_lock.release()
 
 
 def identity() -> Identity:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .domain.compaction import Keeping
-from .domain.flushes import FlushRules
+from .domain.flushes import FlushPolicy, FlushRules
 from .domain.nodes import NodeKind
 from .domain.processes import ProcessLimits
 from .domain.resets import DEFAULT, ResetMode, ResetPolicies, ResetPolicy
@@ -28,7 +28,7 @@ from .runtime.flusher import Pace
 from .runtime.news import Recall
 from .runtime.resetter import Dating
 from .settings import Settings, database_path, home, is_postgres, is_variable, without_password
-from .store.base import Retention
+from .store.base import Retention, StorePolicy
 
 DRAFTS_KEPT = timedelta(hours=24)
 
@@ -114,8 +114,29 @@ def command_environment(settings: Settings, kind: NodeKind) -> Mapping[str, str]
     return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
+def store_policy_of(settings: Settings, kind: NodeKind, model: Model | None) -> StorePolicy:
+    """What this program records for the whole store. Whether sessions are flushed it says only if it knows:
+    because it can flush them, or because its settings say so. Reset policies are a server's to record."""
+    return StorePolicy(
+        _flush_policy_of(settings, kind, model),
+        retention_of(settings),
+        policies_of(settings).stamp if kind is NodeKind.SERVER else None,
+    )
+
+
+def _flush_policy_of(settings: Settings, kind: NodeKind, model: Model | None) -> FlushPolicy | None:
+    memory = settings.memory
+    if "memory.flush" in settings.origins or flush_target_of(settings, kind, model) is not None:
+        return FlushPolicy(memory.flush, memory.min_messages)
+    if model is not None and answers_locally(settings, model):
+        return FlushPolicy(False, memory.min_messages, assumed=True)
+    return None
+
+
 def flush_rules_of(settings: Settings, kind: NodeKind, model: Model | None) -> FlushRules | None:
-    """Which sessions that end here are flushed; None: none is. A library without a model has nobody to ask.
+    """Which sessions that end are flushed, as far as this program's settings say; None: none is. It counts in
+    a store for which no node has recorded it, and decides whether this program flushes. A library without a
+    model has no model to ask.
     The local model is asked only if that was said: it is too small to be trusted with it. A command need not
     know who answers: what it ends is flushed by a program that does."""
     memory = settings.memory

@@ -167,3 +167,13 @@ async def test_a_model_that_says_what_cannot_be_stored_does_not_block_its_conver
         await store.append_draft(begun.lease, draft(0, text))
     await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
     assert isinstance(await store.begin_turn(request(node, id=begun.session.id)), TurnBegun)
+
+
+async def test_the_same_checkpoint_written_again_is_stored_once(store: Store, node: Node) -> None:
+    """Its writer lost the connection in the commit, and does not know."""
+    begun = await begin(store, node, "hello", key="a")
+    await store.append_draft(begun.lease, draft(0, "The tide"))
+    await store.append_draft(begun.lease, draft(0, "The tide"))
+    with pytest.raises(BadInput, match="not above"):
+        await store.append_draft(begun.lease, draft(0, "Something else"))
+    assert [each.adds for each in await store.drafts(begun.turn.id)] == [{"content": "The tide"}]

@@ -113,7 +113,7 @@ async def test_a_pass_drops_at_most_as_many_as_it_may_the_oldest_first(
         clock.move(seconds=1)
     clock.move(hours=31 * 24)
     events = [event.id for event in await all_events(store)]
-    assert await store.prune(KEEP, limit=3) == Pruned(drafts=3, events=3, requests=3)
+    assert await store.prune(KEEP, limit=3) == Pruned(drafts=3, events=3, requests=3, more=True)
     assert [event.id for event in await all_events(store)] == events[3:]
     oldest = await store.begin_turn(request(node, request_key=RequestKey("/r", "k0", b"h")))
     newest = await store.begin_turn(request(node, request_key=RequestKey("/r", "k4", b"h")))

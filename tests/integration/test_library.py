@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import signal
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -325,3 +329,176 @@ async def test_deleting_a_reply_deletes_the_checkpoints_that_led_up_to_it(url: s
         assert await hf.store.drafts(turn.id) == []
         place = await hf.store.resolve(None, Address(key="k"))
         assert place.conversation.last_seq == 2
+
+
+# --- usage -------------------------------------------------------------------------------------------------
+
+
+class SdkUsage:
+    """As the official SDK's: no mapping, but it can be dumped."""
+
+    def __init__(self, **figures: Any) -> None:
+        self._figures = figures
+
+    def model_dump(self) -> dict[str, Any]:
+        return self._figures
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.input_tokens, self.output_tokens = 4, 2
+
+
+async def test_an_sdks_usage_is_taken_and_adds_up_over_the_calls_of_a_turn(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with session.turn("hello") as turn:
+            turn.usage = SdkUsage(
+                prompt_tokens=10, completion_tokens=3, total_tokens=13, prompt_tokens_details={"cached": 2}
+            )
+            turn.usage = Plain()
+            turn.usage = {"prompt_tokens": 1}
+            await turn.append("hi")
+        stored = await hf.store.turn(None, turn.id)
+        assert stored.status is TurnStatus.COMPLETED
+        assert stored.usage == {"prompt_tokens": 15, "completion_tokens": 5, "total_tokens": 13}
+        assert (await hf.store.session(None, session.id)).input_tokens == 15
+
+
+@pytest.mark.parametrize("usage", [object(), 7, "many", ["a"], {"prompt_tokens": "x"}, {"prompt_tokens": -1}])
+async def test_figures_that_make_no_sense_are_dropped_and_the_turn_stays(
+    url: str, usage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with session.turn("hello") as turn:
+            turn.usage = usage
+            await turn.append("hi")
+        stored = await hf.store.turn(None, turn.id)
+    assert (stored.status, stored.usage or {}) == (TurnStatus.COMPLETED, {})
+
+
+async def test_usage_may_be_filled_in_place(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with session.turn("hello") as turn:
+            turn.usage["input_tokens"] = 5
+            turn.usage["output_tokens"] = "bad"  # type: ignore[assignment]
+            await turn.append("hi")
+        assert (await hf.store.turn(None, turn.id)).usage == {"input_tokens": 5}
+
+
+# --- Ctrl-C without an event loop --------------------------------------------------------------------------
+
+
+def interrupt_when(condition: Callable[[], bool]) -> threading.Thread:
+    """Send this process a signal as Ctrl-C does, as soon as that is so."""
+
+    def wait() -> None:
+        until = time.monotonic() + 60
+        while not condition() and time.monotonic() < until:
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def statuses(hf: Any, conversation_id: str) -> list[str]:
+    turns = hf._loop.call(hf._inner.store.turns("default", conversation_id))
+    return [turn.status.value for turn in turns]
+
+
+def test_ctrl_c_while_a_turn_waits_leaves_the_conversation_free(url: str) -> None:
+    with holdfast.open_sync(url) as other, holdfast.open_sync(url) as mine:
+        theirs, ours = other.session("chat", attached=False), mine.session("chat", attached=False)
+        with theirs.turn("a long one") as busy:
+            asked = threading.Event()
+            begin = mine._inner.store.begin_turn
+
+            async def begins(request: Any) -> Any:
+                outcome = await begin(request)
+                asked.set()
+                return outcome
+
+            mine._inner.store.begin_turn = begins  # type: ignore[method-assign]
+            interrupting = interrupt_when(asked.is_set)
+            with pytest.raises(KeyboardInterrupt), ours.turn("hello?") as turn:
+                turn.append("never")
+            interrupting.join()
+            busy.append("done")
+        with ours.turn("again", wait_seconds=30) as turn:
+            turn.append("hi")
+        assert statuses(mine, ours.conversation_id) == ["completed", "completed"]
+
+
+@pytest.mark.parametrize("when", ["before the commit", "after the commit"])
+def test_ctrl_c_while_a_turn_begins_releases_its_lease(url: str, when: str) -> None:
+    with holdfast.open_sync(url) as hf:
+        session = hf.session("chat", attached=False)
+        entered, interrupted = threading.Event(), threading.Event()
+        begin = hf._inner.store.begin_turn
+
+        async def slowly(request: Any) -> Any:
+            outcome = await begin(request) if when == "after the commit" else None
+            entered.set()
+            await asyncio.to_thread(interrupted.wait, 60)
+            return outcome or await begin(request)
+
+        hf._inner.store.begin_turn = slowly  # type: ignore[method-assign]
+        interrupting = interrupt_when(entered.is_set)
+        threading.Timer(0.2, interrupted.set).start()
+        with pytest.raises(KeyboardInterrupt), session.turn("hello?"):
+            raise AssertionError("the block is not entered")
+        interrupting.join()
+        hf._inner.store.begin_turn = begin  # type: ignore[method-assign]
+        assert "running" not in statuses(hf, session.conversation_id), "released when Ctrl-C is raised"
+        with session.turn("again", wait_seconds=30) as turn:
+            turn.append("hi")
+
+
+def test_ctrl_c_while_a_turn_ends_loses_nothing(url: str) -> None:
+    with holdfast.open_sync(url) as hf:
+        session = hf.session("chat", attached=False)
+        entered, interrupted = threading.Event(), threading.Event()
+        commit = hf._inner.store.commit_reply
+
+        async def slowly(*given: Any, **named: Any) -> Any:
+            entered.set()
+            await asyncio.to_thread(interrupted.wait, 60)
+            return await commit(*given, **named)
+
+        hf._inner.store.commit_reply = slowly  # type: ignore[method-assign]
+        interrupting = interrupt_when(entered.is_set)
+        threading.Timer(0.2, interrupted.set).start()
+        with pytest.raises(KeyboardInterrupt), session.turn("hello?") as turn:
+            turn.append("hi")
+        interrupting.join()
+        assert statuses(hf, session.conversation_id) == ["completed"]
+
+
+async def test_a_task_cancelled_while_its_turn_ends_loses_nothing(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("chat", attached=False)
+        entered, may = asyncio.Event(), asyncio.Event()
+        commit = hf.store.commit_reply
+
+        async def slowly(*given: Any, **named: Any) -> Any:
+            entered.set()
+            await may.wait()
+            return await commit(*given, **named)
+
+        hf.store.commit_reply = slowly  # type: ignore[method-assign]
+
+        async def speak() -> None:
+            async with session.turn("hello?") as turn:
+                await turn.append("hi")
+
+        speaking = asyncio.create_task(speak())
+        await asyncio.wait_for(entered.wait(), 60)
+        speaking.cancel()
+        may.set()
+        await asyncio.gather(speaking, return_exceptions=True)
+        (turn,) = await hf.store.turns("default", session.conversation_id)
+        assert turn.status is TurnStatus.COMPLETED

@@ -15,6 +15,9 @@ HOLDFAST_TEST_MUTANT=read-error-fails-store      an error of one reading stateme
 HOLDFAST_TEST_MUTANT=no-span-reads               a context is read as one value, however long it is
 HOLDFAST_TEST_MUTANT=fts-keeps-deleted           the search index hides what was deleted and keeps it
 HOLDFAST_TEST_MUTANT=log-keeps-deleted           the write-ahead log keeps what was deleted
+HOLDFAST_TEST_MUTANT=node-skips-store-flushes    a node that cannot flush skips what waits in the whole store
+HOLDFAST_TEST_MUTANT=library-writes-no-flush     sessions are flushed by the rules of the node that ends them
+HOLDFAST_TEST_MUTANT=loop-ends-on-one-item       a background loop ends at the first error, unlogged
 """
 
 from __future__ import annotations
@@ -45,6 +48,9 @@ ALL = (
     "no-span-reads",
     "fts-keeps-deleted",
     "log-keeps-deleted",
+    "node-skips-store-flushes",
+    "library-writes-no-flush",
+    "loop-ends-on-one-item",
 )
 
 
@@ -95,6 +101,14 @@ def break_on_purpose() -> None:
         _forget_requests()
     elif mutant() == "flushed-set-in-memory":
         _forget_flushes()
+    elif mutant() == "node-skips-store-flushes":
+        _skip_what_waits()
+    elif mutant() == "library-writes-no-flush":
+        from holdfast.store.transactions import store_policy
+
+        store_policy.flush_rules = lambda tx: tx.flushing
+    elif mutant() == "loop-ends-on-one-item":
+        end_on_one_item()
     elif mutant() == "finish-before-commit":
         _finish_early()
     elif mutant() == "no-checkpoints":
@@ -124,6 +138,32 @@ def _read_carelessly() -> None:
         SQLiteTransaction.joined_bodies = whole  # type: ignore[method-assign]
     else:
         readers.translate = lambda error, *given: StoreFailed(str(error))  # type: ignore[attr-defined]
+
+
+def _skip_what_waits() -> None:
+    from holdfast.app import Holdfast
+    from holdfast.domain.flushes import FlushState
+    from holdfast.store.base import Store
+
+    careful = Holdfast._record_policy
+
+    async def careless(self: Holdfast, store: Store) -> None:
+        await careful(self, store)
+        if self.flusher is None:
+            for flush in (await store.flushes(None, state=FlushState.PENDING)).items:
+                await store.skip_flush(None, flush.session_id, "this node does not flush")
+
+    Holdfast._record_policy = careless  # type: ignore[method-assign]
+
+
+def end_on_one_item() -> None:
+    from holdfast.runtime.periodic import Periodic
+
+    def end(self: Periodic, error: BaseException) -> float:
+        raise error
+
+    Periodic._failed = end  # type: ignore[method-assign]
+    Periodic._run = Periodic._loop  # type: ignore[method-assign]
 
 
 def _forget_flushes() -> None:

@@ -256,9 +256,7 @@ def _sites(replaced: dict[Any, Any], fake_time: _Time) -> Iterator[tuple[Any, st
 
 def _beat_without_thread(keeper: node_keeper.NodeKeeper) -> None:
     """Programs beat from a thread, which a blocked event loop does not stop. Here no loop blocks."""
-    import asyncio
-
-    keeper._task = asyncio.get_running_loop().create_task(keeper._beat_in_loop())
+    keeper._loop.start()
 
 
 class SteppedWriter(Writer):

@@ -51,11 +51,26 @@ class FlushState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FlushRules:
-    """Which sessions are flushed. Handed to a store; without any, it schedules nothing."""
+    """Which sessions are flushed. What a store is opened with counts only until a node has recorded a
+    `FlushPolicy` for the whole store; without any it schedules nothing."""
 
     min_messages: int = 4
     """Sessions with fewer messages since the last flush are too short to matter."""
     wait: timedelta = WAIT
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPolicy:
+    """Whether sessions that end anywhere in the store are flushed: one fact for all its nodes."""
+
+    on: bool
+    min_messages: int = 4
+    assumed: bool = False
+    """True: the settings leave it open (the local model is not asked unless they say so). Any node that can
+    flush, or whose settings say so, replaces it."""
+
+    def rules(self, wait: timedelta = WAIT) -> FlushRules | None:
+        return FlushRules(self.min_messages, wait) if self.on else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,8 @@ class Node:
     heartbeat_at: datetime | None = None
     left_at: datetime | None = None
     reaped_at: datetime | None = None
+    stale_seconds: float | None = None
+    """After how long without a beat it may be taken for hung, by its own settings; None: it does not say."""
 
     @property
     def gone(self) -> bool:
@@ -74,13 +76,14 @@ def proof_of_death(
     here: Identity,
     start_of_their_pid: str | None,
     one_machine: bool = False,
+    is_hidden: bool = False,
 ) -> str | None:
     """Why this node is certainly dead, or None if it is not certain.
 
     `lock_free` is None when the lock could not be tested; `start_of_their_pid` is the start time of
     the process that has their pid now in our own namespace, None if there is none. `one_machine`: only one
     machine can use this store. Otherwise a changed boot id proves nothing: machines that were cloned share
-    even their machine id.
+    even their machine id. `is_hidden`: such a process exists, but we may not look at it, so it is no proof.
     """
     if lock_free is not None:
         return "its lock is free: the process is gone" if lock_free else None
@@ -89,7 +92,7 @@ def proof_of_death(
     if theirs.boot_id == here.boot_id and theirs.pid_ns == here.pid_ns:
         if start_of_their_pid is None:
             return f"no process {theirs.pid} is running"
-        if start_of_their_pid != theirs.pid_start:
+        if start_of_their_pid != theirs.pid_start and not is_hidden:
             return f"process {theirs.pid} is another one"
     return None
 
@@ -98,29 +101,43 @@ def proof_of_death(
 class BeatWatch:
     """An observer's memory of other nodes' beats, in its own awake time.
 
-    Time counts only between two looks that followed each other as planned: a gap longer than
-    `longest_gap` means that the observer itself was asleep or stopped, and counts as one gap.
+    Awake time is what passes between two ticks that followed each other as planned: a gap longer than
+    `longest_gap` means that the observer itself was asleep or stopped, and counts as one gap. Every look is
+    a tick; an observer whose looks may be far apart, because its sweeps take long, ticks in between.
+    A node is judged by the `stale_seconds` it has declared itself, else by the observer's.
     `forget` drops everything, for when the observer could not write its own beat either.
     """
 
     stale_seconds: float
     longest_gap: float
     _seen: dict[str, tuple[int, float]] = field(default_factory=dict)
-    _last_look: float | None = None
+    """The beat of each node, and the observer's awake time when it was first seen."""
+    _awake: float = 0.0
+    _last_tick: float | None = None
 
-    def look(self, beats: Mapping[str, int], monotonic: float) -> dict[str, int]:
-        """Note these beats; returns the nodes that have hung, with the beat they hang at."""
-        passed = 0.0
-        if self._last_look is not None:
-            passed = min(max(0.0, monotonic - self._last_look), self.longest_gap)
-        self._last_look = monotonic
+    def tick(self, monotonic: float) -> None:
+        """The observer is awake now."""
+        if self._last_tick is not None:
+            self._awake += min(max(0.0, monotonic - self._last_tick), self.longest_gap)
+        self._last_tick = monotonic
+
+    def look(
+        self, beats: Mapping[str, int], monotonic: float, declared: Mapping[str, float | None] | None = None
+    ) -> dict[str, int]:
+        """Note these beats; returns the nodes that have hung, with the beat they hang at. `declared`: the
+        nodes' own `stale_seconds`."""
+        self.tick(monotonic)
         seen: dict[str, tuple[int, float]] = {}
         for node, beat in beats.items():
             before = self._seen.get(node)
-            seen[node] = (beat, before[1] + passed) if before and before[0] == beat else (beat, 0.0)
+            seen[node] = before if before and before[0] == beat else (beat, self._awake)
         self._seen = seen
-        return {node: beat for node, (beat, age) in seen.items() if age >= self.stale_seconds}
+        return {
+            node: beat
+            for node, (beat, since) in seen.items()
+            if self._awake - since >= ((declared or {}).get(node) or self.stale_seconds)
+        }
 
     def forget(self) -> None:
         self._seen.clear()
-        self._last_look = None
+        self._last_tick = None

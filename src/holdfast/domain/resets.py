@@ -90,9 +90,13 @@ class ResetPolicies:
             (source, policy.mode.value, policy.idle, policy.at_hour, policy.quiet, policy.timezone)
             for source, policy in policies
         ]
+        # What a reset does belongs to it: a node with other limits must not carry out another's resets.
+        limits = (self.max_block, self.active_window, self.stop_processes)
         # Reckoned here, once: every turn asks.
         object.__setattr__(self, "never", all(policy.never for _, policy in policies))
-        object.__setattr__(self, "stamp", hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest())
+        object.__setattr__(
+            self, "stamp", hashlib.blake2b(repr((said, limits)).encode(), digest_size=8).hexdigest()
+        )
 
     def of(self, source: str) -> ResetPolicy:
         return self.by_source.get(source, self.default)

@@ -28,6 +28,55 @@ from .names import check_name
 from .notices import Notice
 from .sessions import Session
 
+MOST_TOKENS = 10**12
+"""More than any model reports: a figure above it is a mistake, and sums must stay in 64 bits."""
+
+
+def usable_usage(usage: object) -> tuple[dict[str, int], list[str]]:
+    """What can be stored of the figures that a model or a program reports, and the names of what cannot.
+
+    Takes a mapping, or an SDK's object (anything with `model_dump`, or with attributes). Whole numbers from 0
+    to MOST_TOKENS are kept; None and nested details are left out without a word. Figures are never worth an
+    error: the answer that they belong to has been given.
+    """
+    figures, dropped = {}, []
+    for name, value in _reported(usage).items():
+        if value is None or isinstance(value, Mapping | list | tuple) or hasattr(value, "model_dump"):
+            continue
+        number = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_TOKENS:
+            dropped.append(str(name))
+        else:
+            figures[str(name)] = number
+    return figures, dropped
+
+
+_SAME = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+
+
+def added_usage(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    """The figures of several calls added up. Calls that use different names for the same (Chat Completions,
+    Responses) are added under the name that came first."""
+    total = dict(before)
+    other_names = {**_SAME, **{ours: theirs for theirs, ours in _SAME.items()}}
+    for name, figure in more.items():
+        other = other_names.get(name)
+        if other is not None and other in total and name not in total:
+            name = other
+        total[name] = total.get(name, 0) + figure
+    return total
+
+
+def _reported(usage: object) -> Mapping[Any, Any]:
+    if usage is None or isinstance(usage, Mapping):
+        return usage or {}
+    try:
+        dump = getattr(usage, "model_dump", None)
+        found = dump() if callable(dump) else vars(usage)
+    except Exception:  # an object of the program's own, which may do anything
+        found = None
+    return found if isinstance(found, Mapping) else {"usage": type(usage).__name__}
+
 
 class TurnStatus(StrEnum):
     RUNNING = "running"

@@ -38,6 +38,8 @@ class AnswerReader:
         self._begun = False
         self.done = False
         """The server said that this was all."""
+        self.heard = 0
+        """Grows with each event, and with a plain body: what is no keepalive."""
 
     @property
     def finished(self) -> bool:
@@ -52,7 +54,9 @@ class AnswerReader:
             if self._whole is not None:
                 self._keep(piece)
                 return iter(())
-        return self._chunks(self._events.feed(piece))
+        events = self._events.feed(piece)
+        self.heard += len(events)
+        return self._chunks(events)
 
     def end(self) -> Iterator[Chunk]:
         """The connection ended. What was still missing; ModelError if that is not the whole answer."""
@@ -82,6 +86,7 @@ class AnswerReader:
 
     def _keep(self, piece: bytes) -> None:
         assert self._whole is not None
+        self.heard += bool(piece.strip())
         self._whole.append(piece)
         self._whole_size += len(piece)
         if self._whole_size > MAX_EVENT:

@@ -60,6 +60,11 @@ class Connection:
         self._closed = False
 
     @property
+    def timeout_seconds(self) -> float:
+        """How long the model may send no event."""
+        return self._timeout_seconds
+
+    @property
     def host(self) -> str:
         """Host and port, for people."""
         return self._base.host_port_subcomponent or ""
@@ -154,6 +159,14 @@ class Connection:
         raise ModelError(
             f"the model at {self.where} does not speak HTTP as expected ({type(problem).__name__}); "
             "check [model] base_url"
+        ) from None
+
+    def fail_silent(self) -> NoReturn:
+        """The model's connection is kept open, but nothing of the answer comes."""
+        raise ModelError(
+            f"the model at {self.where} sent only keepalives for {self._timeout_seconds:g} s, no part of an "
+            "answer; is it overloaded? [model] timeout_seconds is how long we wait",
+            504,
         ) from None
 
     async def _send(

@@ -30,6 +30,7 @@ TAIL_SECONDS = 5.0
 EOF_SECONDS = 0.1
 """How long we wait for the end of the body after [DONE], to keep the connection for the next request."""
 WINDOW_KEPT_SECONDS = 60.0
+MOST_WINDOWS = 256
 
 
 class Upstream:
@@ -59,7 +60,7 @@ class Upstream:
     async def models(self) -> list[dict[str, Any]]:
         response = await self._connection.open("GET", "models")
         try:
-            async with response:
+            async with response, asyncio.timeout(self._connection.timeout_seconds):
                 value = msgspec.json.decode(await response.read())
         except (aiohttp.ClientError, OSError) as problem:
             self._connection.fail(problem)
@@ -81,7 +82,10 @@ class Upstream:
             if known is None or known[0] <= self._clock():
                 listed = next((entry for entry in await self.models() if entry["id"] == name), {})
                 window = await ask_window(name, listed, self._connection.ask)
+                self._windows.pop(name, None)
                 known = self._windows[name] = self._clock() + WINDOW_KEPT_SECONDS, window
+                while len(self._windows) > MOST_WINDOWS:  # clients name models as they like
+                    del self._windows[next(iter(self._windows))]
         except ModelError:
             return None
         return known[1]
@@ -102,10 +106,13 @@ class Upstream:
             raise
         choices = request.options.get("n")
         answer = AnswerReader(max(1, choices) if isinstance(choices, int) else 1, self._connection.shown)
+        silence = _Silence(self._connection.timeout_seconds)
         try:
-            while not answer.done and (piece := await self._read(response, answer)):
+            while not answer.done and (piece := await self._read(response, answer, silence)):
+                heard = answer.heard
                 for chunk in answer.feed(piece):
                     yield chunk
+                silence.read(answer.heard > heard, answer.finished)
             if answer.done:
                 await _reach_end(response)
             else:
@@ -129,17 +136,49 @@ class Upstream:
             name = self._first = str(models[0]["id"])
         return name
 
-    async def _read(self, response: aiohttp.ClientResponse, answer: AnswerReader) -> bytes:
-        """The next bytes of the body; none at its end."""
+    async def _read(self, response: aiohttp.ClientResponse, answer: AnswerReader, silence: _Silence) -> bytes:
+        """The next bytes of the body; none at its end. Keepalives do not extend the time there is."""
         try:
-            if not answer.finished:
+            if silence.left is None:  # the connection's own timeout counts: nothing but events came so far
                 return await response.content.readany()
-            async with asyncio.timeout(TAIL_SECONDS):
-                return await response.content.readany()
+            async with asyncio.timeout(silence.left):
+                with silence:
+                    return await response.content.readany()
         except (aiohttp.ClientError, OSError) as problem:
             if answer.finished:
                 return b""  # only usage could have followed
+            if isinstance(problem, TimeoutError) and silence.left is not None:
+                self._connection.fail_silent()
             self._connection.fail(problem, begun=not isinstance(problem, TimeoutError))
+
+
+class _Silence:
+    """How long the model may still send no event. Counted only while it is read from: a reader that is slow
+    itself takes nothing from it. `left` is None while each piece has brought an event, so that a stream that
+    flows costs no timers."""
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._is_tail = False
+        self._began = 0.0
+        self.left: float | None = None
+
+    def read(self, brought_event: bool, finished: bool) -> None:
+        """A piece was read. Once the answer is whole, what may follow gets TAIL_SECONDS in all."""
+        if finished and not self._is_tail:
+            self._is_tail, self.left = True, TAIL_SECONDS
+        elif not finished:
+            if brought_event:
+                self.left = None
+            elif self.left is None:
+                self.left = self._timeout_seconds
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        assert self.left is not None
+        self.left = max(0.0, self.left - (time.monotonic() - self._began))
 
 
 def _as_ollama_says(options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ..domain.drafts import Draft
 from ..domain.leases import Lease
+from ..errors import StoreUncertain
 from ..store.base import Store
 
 EARLY = 0.6  # of the time: so that the commit, too, falls within it
@@ -34,6 +35,8 @@ class Checkpoints:
         """When the oldest word was said that no checkpoint holds; 0: there is none."""
         self._saving_since = 0.0
         """The same of the checkpoint under way."""
+        self._unsure: Draft | None = None
+        """A checkpoint of which the store could not say whether it was committed."""
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -93,6 +96,9 @@ class Checkpoints:
         """Behind `rest`: the reply is on disk as a message, so no checkpoint needs to hold its words; what
         comes now is another reply."""
         self._adds, self._since = {}, 0.0
+        if self._unsure is not None:  # of the reply before: written now, it would be taken for this one's
+            self._stored(self._unsure)
+            self._unsure = None
         if self._waiting:
             self._since = self._loop.time()
             self._start_later()
@@ -102,7 +108,7 @@ class Checkpoints:
         if not self._numbered:
             return None
         events = (*self._events, *events)
-        first = self._next_event
+        first = self._next_event if self._unsure is None else self._unsure.last_event + 1
         return Draft(first, first + max(1, len(events)) - 1, b"".join(events), {}, self._restarts)
 
     def _start_later(self) -> None:
@@ -117,6 +123,7 @@ class Checkpoints:
         self._saving.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _save(self) -> None:
+        await self._save_unsure()
         adds, events, since = self._adds, self._events, self._since
         if not adds and not events:
             return
@@ -129,7 +136,10 @@ class Checkpoints:
             self._restarts,
         )
         try:
-            await self._store.append_draft(self._lease, draft)
+            await self._put(draft)
+        except StoreUncertain:
+            self._unsure = draft  # it may be stored: nothing may be added to it
+            raise
         except BaseException:
             for name, parts in self._adds.items():
                 adds.setdefault(name, []).extend(parts)
@@ -137,6 +147,22 @@ class Checkpoints:
             raise
         finally:
             self._saving_since = 0.0
-        self._next_event, self._restarts = draft.last_event + 1, False
+        self._stored(draft)
         if self._since:  # more was said meanwhile
             self._start_later()
+
+    async def _save_unsure(self) -> None:
+        """Write the checkpoint again whose commit had an unknown outcome, as it was: it is stored once."""
+        if self._unsure is not None:
+            await self._put(self._unsure)
+            self._stored(self._unsure)
+            self._unsure = None
+
+    async def _put(self, draft: Draft) -> None:
+        try:
+            await self._store.append_draft(self._lease, draft)
+        except StoreUncertain:
+            await self._store.append_draft(self._lease, draft)  # the same again; found stored, it is accepted
+
+    def _stored(self, draft: Draft) -> None:
+        self._next_event, self._restarts = draft.last_event + 1, False

@@ -21,18 +21,18 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from ..domain.flushes import Flush, FlushState, backlog_line, pause_after
+from ..domain.flushes import Flush, backlog_line, pause_after
 from ..errors import (
     HoldfastError,
     NotFound,
     StoreBusy,
-    StoreClosed,
     StoreError,
     StoreFull,
     StoreUncertain,
     StoreUnreachable,
 )
 from ..store.base import Store
+from . import periodic
 from .cancellation import finished
 from .flush_targets import FlushFailed, FlushTarget
 
@@ -81,7 +81,7 @@ class Flusher:
         self._target = target
         self._pace = pace
         self._pause_seconds = pause_seconds
-        self._loop: asyncio.Task[None] | None = None
+        self._loop = periodic.every(pause_seconds, self.begin_once, "flush sessions", pause=self._pause)
         self._claiming = asyncio.Lock()
         self._running: set[asyncio.Task[None]] = set()
         self._held: set[str] = set()
@@ -205,14 +205,15 @@ class Flusher:
     # --- life --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop().create_task(self._flush_for_ever())
+        self._loop.start()
+
+    @property
+    def running(self) -> bool:
+        return self._loop.running
 
     async def stop(self, patience_seconds: float = 0.0) -> None:
         """Claim nothing more. What is running gets so long to end; then it is given back."""
-        if self._loop is not None:
-            self._loop.cancel()
-            await asyncio.gather(self._loop, return_exceptions=True)
-            self._loop = None
+        await self._loop.stop()
         if self._running:
             _, late = await asyncio.wait(self._running, timeout=patience_seconds)
             for task in late:
@@ -220,52 +221,33 @@ class Flusher:
             await asyncio.gather(*self._running, return_exceptions=True)
         await self._target.close()
 
-    async def _flush_for_ever(self) -> None:
-        quiet = False
-        while True:
-            pause = self._pause_seconds
-            try:
-                claimed = await self._claim()
-                for each in claimed or ():
-                    task = asyncio.create_task(self._flush_alone(each))
-                    self._running.add(task)
-                    task.add_done_callback(self._running.discard)
-                if claimed == []:
-                    pause = max(pause, CROWDED_SECONDS)
-                quiet = False
-            except StoreClosed:
-                return
-            except StoreError as error:
-                if not quiet:
-                    log.error("cannot flush: %s", error)
-                quiet = True
-            except Exception:  # nobody would notice that it is gone
-                log.exception("flushing has failed; it will be tried again")
-            await self._rest(pause)
+    async def begin_once(self) -> bool:
+        """Claim what may be flushed now and begin to flush it, without waiting for its end. False: something
+        is due, but no more may be attempted now."""
+        claimed = await self._claim()
+        for each in claimed or ():
+            task = asyncio.create_task(self._flush_alone(each))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+        return claimed != []
 
-    async def _rest(self, seconds: float) -> None:
-        """Until there may be more to do: one has ended, or time has passed."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        else:
-            await asyncio.sleep(seconds)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._loop.wake()  # there may be room for another now
+
+    def _pause(self, room: object) -> float | None:
+        return None if room else max(self._pause_seconds, CROWDED_SECONDS)
 
     async def _flush_alone(self, claimed: Flush) -> None:
         try:
             await self._flush(claimed, Flushed())
         except StoreError as error:  # it has stopped for good, and so will this node
             log.error("what came of the flush of %s could not be stored: %s", claimed.session_id, error)
-
-
-async def skip_waiting(store: Store, why: str) -> int:
-    """Nobody here flushes, because the settings leave it to the model and the model is not fit for it: what
-    commands have scheduled that could not know is skipped, visibly. Returns how many."""
-    skipped = 0
-    while waiting := (await store.flushes(None, state=FlushState.PENDING, limit=100)).items:
-        for flush in waiting:
-            await store.skip_flush(None, flush.session_id, why)
-        skipped += len(waiting)
-    return skipped
+        except Exception:
+            log.exception(
+                "the flush of %s failed; its claim is released and it is tried again", claimed.session_id
+            )
+            self._unsure = True  # the next pass releases claims that no task works at
 
 
 async def _stored(work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:

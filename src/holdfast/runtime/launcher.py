@@ -21,7 +21,7 @@ from ..domain.names import storable
 from ..domain.nodes import Identity
 from ..domain.processes import Process, ProcessState, check_command, shown
 from ..errors import BadInput
-from ..platforms import described, identity, owner_of, running_processes, start_of
+from ..platforms import described, identity, own_umask, owner_of, running_processes, start_of
 from ..store.base import Store
 from .process_files import Begun, ProcessFiles
 from .process_looks import MARK
@@ -105,6 +105,7 @@ class Launcher:
                 stderr=subprocess.DEVNULL,
                 env=environment,
                 start_new_session=True,
+                umask=own_umask(),
                 timeout=START_SECONDS,
                 check=False,
             )

@@ -112,6 +112,11 @@ class LeaseKeeper:
         self._abandoned.add(task)
         task.add_done_callback(self._abandoned.discard)
 
+    async def settle_abandoned(self) -> None:
+        """Wait until turns whose caller went away while they were begun are settled."""
+        if self._abandoned:
+            await asyncio.wait(set(self._abandoned))
+
     async def when_free(self, act: Callable[[], Awaitable[T]], wait_seconds: float) -> T:
         """Do something that needs the conversation to be free, waiting for it if need be."""
 

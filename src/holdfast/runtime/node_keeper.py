@@ -19,9 +19,10 @@ from typing import TypeVar
 from ..domain.ids import new_id
 from ..domain.nodes import Node, NodeKind
 from ..domain.turns import TurnStatus
-from ..errors import HoldfastError, NodeReaped, NotFound, StoreClosed
+from ..errors import NodeReaped, NotFound, StoreClosed
 from ..platforms import identity
 from ..store.base import Store
+from . import periodic
 
 log = logging.getLogger(__name__)
 
@@ -29,17 +30,25 @@ T = TypeVar("T")
 
 
 class NodeKeeper:
-    def __init__(self, store: Store, kind: NodeKind, heartbeat_seconds: float) -> None:
+    def __init__(
+        self, store: Store, kind: NodeKind, heartbeat_seconds: float, stale_seconds: float | None = None
+    ) -> None:
+        """`stale_seconds`: after how long without a beat other nodes may take this one for hung."""
         self._store = store
         self._kind = kind
-        self._heartbeat_seconds = heartbeat_seconds
+        self._stale_seconds = stale_seconds
+        self._loop = periodic.every(
+            heartbeat_seconds,
+            self.beat_once,
+            "write this node's heartbeat",
+            first=heartbeat_seconds,
+            steady=True,
+        )
         self._node: Node | None = None
         self._turns: set[str] = set()
         self._suspects: set[str] = set()
         self._rejoining = threading.Lock()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._task: asyncio.Task[None] | None = None
         self.beating = True
         """Did the last beat reach the store? While it did not, nobody else's silence counts either."""
 
@@ -53,7 +62,7 @@ class NodeKeeper:
 
     async def join(self, replaces: str | None = None) -> str:
         """Register a new incarnation, instead of one that was reaped; returns its id."""
-        node = Node(new_id("node"), self._kind, identity())
+        node = Node(new_id("node"), self._kind, identity(), stale_seconds=self._stale_seconds)
         await self._store.join(node, replaces=replaces)
         self._node = node
         return node.id
@@ -61,17 +70,18 @@ class NodeKeeper:
     def start(self) -> None:
         """Beat from now on."""
         if self._kind is NodeKind.SERVER:
-            self._task = asyncio.get_running_loop().create_task(self._beat_in_loop())
+            self._loop.start()
         else:
-            self._thread = threading.Thread(target=self._beat_in_thread, name="holdfast-beat", daemon=True)
-            self._thread.start()
+            self._loop.start_thread("holdfast-beat")
+
+    @property
+    def running(self) -> bool:
+        return self._loop.running
 
     async def leave(self, reason: str) -> None:
         """Stop beating; interrupt, release and end what this node holds."""
         self._stop.set()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._loop.stop()
         node, self._node = self._node, None
         if node is not None:
             await self._store.leave(node.id, reason)
@@ -98,6 +108,11 @@ class NodeKeeper:
             if not self._stop.is_set():
                 await self.rejoin(reaped.node_id)
             return
+        except StoreClosed:
+            raise
+        except Exception:
+            self.beating = False
+            raise
         self.beating = True
         strays = {turn for turn in held.leases.values() if turn and turn not in self._turns}
         # Twice in a row: a turn that is just being taken up is known here a moment after the store knows it.
@@ -106,6 +121,9 @@ class NodeKeeper:
                 await self._store.cancel_turn(None, turn_id, TurnStatus.INTERRUPTED, "nobody was running it")
             except NotFound:
                 continue  # its conversation was deleted meanwhile
+            except Exception as error:  # one that cannot be settled does not keep the others
+                log.warning("turn %s is held by this node, not run, and cannot be ended: %s", turn_id, error)
+                continue
             log.warning("turn %s was held by this node but nobody ran it; it was interrupted", turn_id)
         self._suspects = strays
 
@@ -136,30 +154,3 @@ class NodeKeeper:
         except NodeReaped as reaped:
             await self.rejoin(reaped.node_id)
             return await act()
-
-    async def _beat_and_report(self, quiet: bool) -> bool:
-        """One beat of the loop; trouble is told once, and again when it is over."""
-        try:
-            await self.beat_once()
-        except StoreClosed:
-            return quiet
-        except HoldfastError as error:
-            self.beating = False
-            if not quiet:
-                log.error("this node cannot beat: %s", error)
-            return True
-        if quiet:
-            log.info("this node beats again")
-        return False
-
-    async def _beat_in_loop(self) -> None:
-        quiet = False
-        while True:
-            await asyncio.sleep(self._heartbeat_seconds)
-            quiet = await self._beat_and_report(quiet)
-
-    def _beat_in_thread(self) -> None:
-        quiet = False
-        with asyncio.Runner() as runner:
-            while not self._stop.wait(self._heartbeat_seconds):
-                quiet = runner.run(self._beat_and_report(quiet))

@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..domain.notices import Notice
-from ..errors import StoreClosed, StoreError
 from ..store.base import Store
+from . import periodic
 
 if TYPE_CHECKING:
     import aiohttp
@@ -67,7 +67,9 @@ class Notifier:
         self._timeout_seconds = timeout_seconds
         self._first_pause = first_pause
         self._session: aiohttp.ClientSession | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._loop = periodic.every(pause_seconds, self.notify_once, "send notices", pause=self._pause)
+        self._refused = 0
+        """How many passes in a row the webhook has accepted nothing."""
         self._unwell = ""
         """Why the webhook does not accept notices, if it does not; told once, and again when it is over."""
 
@@ -99,12 +101,22 @@ class Notifier:
             await self._store.notice_unsent(notice.id, self._first_pause, tried=False)
 
     async def _send(self, notice: Notice, attempt: int, done: Notified) -> None:
+        """One notice; trouble with it does not keep the others from being sent."""
+        try:
+            await self._send_one(notice, attempt, done)
+        except periodic.STORE_WIDE:
+            raise
+        except Exception as error:
+            log.exception("notice %s could not be sent; it is sent again when its claim expires", notice.id)
+            done.unsent[notice.id] = f"{type(error).__name__}: {error}"
+
+    async def _send_one(self, notice: Notice, attempt: int, done: Notified) -> None:
         problem = await self._post(notice)
         if problem is None:
             await self._store.notice_sent(notice.id)
             done.sent.append(notice.id)
         else:
-            pause = min(self._first_pause * 2 ** min(attempt - 1, 20), LONGEST_PAUSE)
+            pause: timedelta = min(self._first_pause * 2 ** min(attempt - 1, 20), LONGEST_PAUSE)
             await self._store.notice_unsent(notice.id, pause)
             done.unsent[notice.id] = problem
 
@@ -143,34 +155,27 @@ class Notifier:
     # --- life --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._notify_for_ever())
+        self._loop.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._loop.stop()
         if self._session is not None:
             await self._session.close()
             self._session = None
 
-    async def _notify_for_ever(self) -> None:
-        quiet, failures = False, 0
-        while True:
-            try:
-                done = await self.notify_once()
-                failures = failures + 1 if done.unsent and not done.sent else 0 if done.sent else failures
-                quiet = False
-            except StoreClosed:
-                return
-            except StoreError as error:
-                if not quiet:
-                    log.error("cannot send notices: %s", error)
-                quiet = True
-            except Exception:  # nobody would notice that it is gone
-                log.exception("sending notices has failed; it will be tried again")
-            pause = self._first_pause * 2 ** (failures - 1) if failures else timedelta()
-            await asyncio.sleep(max(self._pause_seconds, min(pause, LONGEST_SILENCE).total_seconds()))
+    @property
+    def running(self) -> bool:
+        return self._loop.running
+
+    def _pause(self, done: object) -> float | None:
+        """Longer each time while the webhook accepts nothing."""
+        assert isinstance(done, Notified)
+        if done.sent or done.unsent:
+            self._refused = 0 if done.sent else self._refused + 1
+        if not self._refused:
+            return None
+        pause = min(self._first_pause * 2 ** min(self._refused - 1, 20), LONGEST_SILENCE)
+        return max(self._pause_seconds, pause.total_seconds())
 
 
 def notice_body(notice: Notice) -> bytes:

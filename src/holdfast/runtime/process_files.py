@@ -126,8 +126,11 @@ class ProcessFiles:
     def _segments(self) -> list[tuple[int, int, Path]]:
         found = []
         for path in self.directory.glob("log.*"):
+            first = path.suffix[1:]
+            if not (first.isascii() and first.isdigit()):
+                continue  # not ours: the command, or a person, may leave files here
             try:
-                found.append((int(path.suffix[1:]), path.stat().st_size, path))
+                found.append((int(first), path.stat().st_size, path))
             except FileNotFoundError:
                 continue  # it was the oldest, and a newer one has begun
         return sorted(found)

@@ -16,6 +16,7 @@ from pathlib import Path
 from ..domain.nodes import Identity
 from ..domain.processes import Process, ProcessState, Sample, end_of, is_same
 from ..platforms import (
+    HIDDEN,
     Running,
     bytes_moved_by,
     connections_to,
@@ -59,6 +60,8 @@ def look(process: Process, root: Path) -> Look:
     if known.shim_pid is not None and known.shim_start and start_of(known.shim_pid) == known.shim_start:
         return Look(True, begun, ending)
     start = start_of(known.identity.pid)
+    if start == HIDDEN:  # of another user, and hidden from us: that is no proof that it is gone
+        return Look(True, begun, ending)
     if is_same(known, None if start is None else replace(known.identity, pid_start=start)):
         return Look(True, begun, ending)
     if ending is None and not process.watched and any(marked(process, running_processes())):

@@ -1,8 +1,10 @@
 """Drops what has been kept long enough: checkpoints of ended turns, events, request keys, nodes long gone;
 whole conversations only if the settings say so.
 
-Bounded per pass, the oldest first, and only now and then: a sweep with nothing to drop costs nothing.
-Messages, sessions and turns never go by themselves.
+Each pass is bounded, the oldest first. While passes are full they follow each other, with pauses that leave
+most of the time to writers; then it rests for ten minutes: a sweep with nothing to drop costs nothing. How
+long things are kept is what the store's policy says, else the settings of this program. Messages, sessions
+and turns never go by themselves.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ class Pruner:
         self._next = 0.0
 
     async def prune_once(self) -> Pruned:
-        """One bounded pass; goes on at the next call while there is more, then pauses."""
+        """One bounded pass; `more` says whether the next call goes on, else it pauses."""
         if self._monotonic() < self._next:
             return Pruned()
-        done = await self._store.prune(self._keep)
+        done = await self._store.prune((await self._store.policy()).retention or self._keep)
         if done.anything:
             log.info(
                 "dropped %d drafts, %d events, %d request keys, %d nodes that are gone",
@@ -44,6 +46,6 @@ class Pruner:
                 done.conversations,
                 done.spared,
             )
-        else:
+        if not done.more:
             self._next = self._monotonic() + PAUSE_SECONDS
         return done

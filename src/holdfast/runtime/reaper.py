@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..domain.nodes import BeatWatch, Liveness, Node
-from ..errors import HoldfastError, StoreFailed, StoreUpgraded
 from ..store.base import Store
+from .periodic import STORE_WIDE
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,16 @@ class Reaper:
         if not self._beating():
             self._watch.forget()  # what keeps us from writing may keep them from it
             return {}
-        return self._watch.look({node.id: node.beat for node in others}, self._monotonic())
+        return self._watch.look(
+            {node.id: node.beat for node in others},
+            self._monotonic(),
+            {node.id: node.stale_seconds for node in others},
+        )
+
+    def tick(self) -> None:
+        """This process is awake, and its own beats reach the store: time counts against nodes that hang."""
+        if self._watch is not None and self._beating():
+            self._watch.tick(self._monotonic())
 
     async def _reap(self, node: Node, beat: int, why: str, done: Reaped) -> None:
         async def act() -> None:
@@ -135,8 +144,8 @@ class Reaper:
         """Rows fail alone: trouble with one is told and does not stop the others."""
         try:
             await act
-        except (StoreFailed, StoreUpgraded):
+        except STORE_WIDE:
             raise
-        except HoldfastError as error:
+        except Exception as error:
             log.warning("%s could not be settled and will be tried again: %s", what, error)
             done.troubles.append(f"{what}: {error}")

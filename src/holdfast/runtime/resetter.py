@@ -6,8 +6,9 @@ rows fail alone. Every reset and every change of a deferral is one line in the l
 before the sweep has the same done to its session.
 
 Other policies date sessions anew, a few at a time, beside everything else. Whose policies those are, if
-several programs on one store have different ones: a server's, else those of the program that was opened last;
-a program without any, and a command, date nothing. Only who has dated a session resets it.
+several programs on one store have different ones: those of the last server, which it records in the store; in
+a store that no server has ever opened, those of the program that was opened last. A program without any, and
+a command, date nothing. Only who has dated a session resets it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ..domain.resets import Decision
-from ..errors import StoreClosed, StoreFailed, StoreUpgraded
 from ..store.base import Store
+from .periodic import STORE_WIDE
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class Resetter:
         more."""
         if self._dating is Dating.NEVER:
             return False
-        dated = await self._store.date_sessions(DATED_AT_ONCE)
+        dated = await self._store.date_sessions(DATED_AT_ONCE, over_servers=self._dating is Dating.ALWAYS)
         if self._dated is not None:
             self._dated += dated
         if dated == DATED_AT_ONCE:
@@ -112,7 +113,7 @@ class Resetter:
     async def _reset(self, session_id: str, done: Reset) -> None:
         try:
             found = await self._store.reset_session(session_id)
-        except (StoreFailed, StoreUpgraded, StoreClosed):
+        except STORE_WIDE:
             raise
         except Exception as error:  # whatever is wrong with one must not keep the others from their reset
             log.exception("session %s could not be looked at and will be tried again", session_id)

@@ -31,9 +31,10 @@ from ..domain.processes import (
     end_of,
     shown,
 )
-from ..errors import HoldfastError, NotFound, StoreClosed, StoreError
+from ..errors import HoldfastError, NotFound, StoreError
 from ..platforms import identity, running_processes, send_signal
 from ..store.base import Store
+from . import periodic
 from .launcher import START_SECONDS, Command, Launcher
 from .process_files import ProcessFiles
 from .process_looks import Look, is_here, look, members, sample
@@ -99,44 +100,24 @@ class Supervisor(ProcessReader):
         self._terminated: dict[str, float] = {}
         """When SIGTERM was sent, for those that are being stopped."""
         self._seen: dict[str, _Seen] = {}
+        self._troubled: set[tuple[str, str]] = set()
+        """What was logged about processes that cannot be looked at: once each."""
         self._next_sample = 0.0
         self._next_forgetting = monotonic() + FORGET_EVERY_SECONDS / 10  # not in a program that runs once
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._loop = periodic.every(TICK_SECONDS, self.supervise_once, "look after processes")
 
     # --- life --------------------------------------------------------------------------------------
 
+    @property
+    def running(self) -> bool:
+        return self._loop.running
+
     def start_loop(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._supervise_for_ever())
+        self._loop.start()
 
     async def stop_loop(self) -> None:
-        """Processes go on; whoever comes next looks after them."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def _supervise_for_ever(self) -> None:
-        """Trouble with the store is told once, and again when it is over."""
-        quiet = False
-        while True:
-            try:
-                await self.supervise_once()
-                if quiet:
-                    log.info("looking after processes again")
-                quiet = False
-            except StoreClosed:
-                return
-            except (StoreError, OSError) as error:
-                if not quiet:
-                    log.error("cannot look after processes: %s", error)
-                quiet = True
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+        """Processes go on; the next supervisor on this machine looks after them."""
+        await self._loop.stop()
 
     async def supervise_once(self) -> Supervised:
         """One pass: take over what nobody looks after, learn what has ended, carry out stops, sample."""
@@ -182,13 +163,16 @@ class Supervisor(ProcessReader):
         done = Supervised() if done is None else done
         own = self._own_node()
         found = await self._store.unended_processes(identity())
+        if self._troubled:
+            known = {each.id for each in found}
+            self._troubled = {each for each in self._troubled if each[0] in known}
         others = {each.supervisor for each in found} - {own}
         living = await self._living(others) if others else set()
         mine = []
         for process in found:
             if process.supervisor == own:
                 mine.append(process)
-            elif process.supervisor not in living and await self._claim(process):
+            elif process.supervisor not in living and await self._alone(process, self._claim(process), done):
                 done.adopted.append(process.id)
                 mine.append(replace(process, supervisor=own))
         return mine
@@ -253,15 +237,27 @@ class Supervisor(ProcessReader):
         return True
 
     async def _alone(self, process: Process, act: Awaitable[bool], done: Supervised) -> bool:
-        """Trouble with one is told and does not stop the others."""
+        """Trouble with one process is logged, once while it lasts, and does not stop the others."""
         try:
-            return await act
+            result = await act
         except StoreError:
             raise
-        except (HoldfastError, OSError, ValueError) as error:
-            log.warning("trouble with process %s: %s", process.id, error)
-            done.troubles.append(f"{process.id}: {error}")
+        except Exception as error:
+            self._note_trouble(process, error, done)
             return False
+        return result
+
+    def _note_trouble(self, process: Process, error: Exception, done: Supervised | None) -> None:
+        said = f"{type(error).__name__}: {error}"
+        if (process.id, said) not in self._troubled:
+            expected = isinstance(error, HoldfastError | OSError)
+            log.warning(
+                "trouble with process %s: %s; it will be tried again",
+                process.id, error, exc_info=None if expected else error,
+            )  # fmt: skip
+        self._troubled.add((process.id, said))
+        if done is not None:
+            done.troubles.append(f"{process.id}: {error}")
 
     async def sample_once(self, mine: Sequence[Process] | None = None) -> list[Sighting]:
         """Look at what the processes of this node do; what has changed is noted, all at once."""
@@ -284,11 +280,19 @@ class Supervisor(ProcessReader):
 
     def _samples(self, running: Sequence[Process]) -> dict[str, Sample]:
         table = running_processes()
-        return {process.id: sample(process, table, self._directory) for process in running}
+        samples = {}
+        for process in running:
+            try:
+                samples[process.id] = sample(process, table, self._directory)
+            except Exception as error:  # one that cannot be sampled does not keep the others from it
+                self._note_trouble(process, error, None)
+        return samples
 
     async def forget_once(self) -> int:
         """Drop what ended long ago, and what is kept of processes that nobody knows any more."""
-        while len(await self._store.prune_processes(self._store.now() - self._kept)) == 1000:
+        recorded = (await self._store.policy()).retention
+        before = self._store.now() - (recorded.events if recorded is not None else self._kept)
+        while len(await self._store.prune_processes(before)) == 1000:
             continue
 
         def kept() -> list[str]:
@@ -314,11 +318,11 @@ class Supervisor(ProcessReader):
     async def stop(self, owner: str | None, process_id: str, reason: str) -> Process:
         """Ask for it to be stopped, and wait until it has been, for as long as that may take."""
         process = await self._store.request_stop(owner, process_id, reason)
-        self._wake.set()
+        self._loop.wake()
         patience = self.limits.grace.total_seconds() + STOP_SECONDS
         until = self._monotonic() + patience
         while not process.ended and self._monotonic() < until:
-            if self._task is None:
+            if not self._loop.running:
                 await self._tend(process)
             await asyncio.sleep(POLL_SECONDS)
             try:

@@ -6,17 +6,20 @@ Any node may sweep, any number of them at once: every change is guarded by the s
 
 from __future__ import annotations
 
-import asyncio
-import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from ..errors import StoreClosed, StoreError
 from ..store.base import Pruned
+from . import periodic
 from .pruner import Pruner
 from .reaper import Reaped, Reaper
 from .resetter import Reset, Resetter
 
-log = logging.getLogger(__name__)
+PRUNING_SECONDS = 0.1
+"""Between two passes of which the first could not drop everything: writers get most of the time."""
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -34,7 +37,7 @@ class Swept:
     @property
     def more(self) -> bool:
         """Is there more to be done at once?"""
-        return self.reset.more
+        return self.reset.more or self.pruned.more
 
 
 class Sweeper:
@@ -48,45 +51,61 @@ class Sweeper:
         self._reaper = reaper
         self._resetter = resetter
         self._pruner = pruner
-        self._sweep_seconds = sweep_seconds
-        self._task: asyncio.Task[None] | None = None
+        self._loop = periodic.every(sweep_seconds, self.sweep_once, "sweep", pause=_pause)
+        self._ticks = periodic.every(
+            sweep_seconds,
+            self.tick_once,
+            "watch the heartbeats of other nodes",
+            first=sweep_seconds,
+            steady=True,
+        )
 
     async def sweep_once(self) -> Swept:
         """One pass over what is due: dead nodes and what they left, sessions whose time has come, then what
-        was kept long enough. Bounded: `more` says whether something is left."""
-        reaped = await self._reaper.reap_once()
-        reset = Reset()
+        was kept long enough. Bounded: `more` says whether something is left. A part that fails does not keep
+        the others from their work; its error is raised afterwards."""
+        errors: list[Exception] = []
+        swept = Swept(await _part(self._reaper.reap_once(), Reaped(), errors))
         if self._resetter is not None:
-            undated = await self._resetter.date_once()
-            reset = await self._resetter.reset_once()
-            reset.more |= undated
-        return Swept(reaped, reset, await self._pruner.prune_once() if self._pruner else Pruned())
+            undated = await _part(self._resetter.date_once(), False, errors)
+            swept.reset = await _part(self._resetter.reset_once(), Reset(), errors)
+            swept.reset.more |= undated
+        if self._pruner is not None:
+            swept.pruned = await _part(self._pruner.prune_once(), Pruned(), errors)
+        if errors:
+            raise errors[0]
+        return swept
+
+    async def tick_once(self) -> None:
+        """Note that this process is awake, however long its sweeps take: hung nodes are judged by that."""
+        self._reaper.tick()
+
+    @property
+    def running(self) -> bool:
+        return self._loop.running
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._sweep_for_ever())
+        self._loop.start()
+        self._ticks.start()
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._ticks.stop()
+        await self._loop.stop()
 
-    async def _sweep_for_ever(self) -> None:
-        """Trouble with the store is told once, and again when it is over."""
-        quiet = False
-        while True:
-            more = False
-            try:
-                more = (await self.sweep_once()).more
-                if quiet:
-                    log.info("sweeping again")
-                quiet = False
-            except StoreClosed:
-                return
-            except StoreError as error:
-                if not quiet:
-                    log.error("cannot sweep: %s", error)
-                quiet = True
-            except Exception:  # nobody would notice that it is gone
-                log.exception("a sweep has failed; it will be tried again")
-            await asyncio.sleep(0 if more else self._sweep_seconds)
+
+async def _part(work: Awaitable[T], failed: T, errors: list[Exception]) -> T:
+    try:
+        return await work
+    except periodic.STORE_WIDE:
+        raise
+    except Exception as error:
+        errors.append(error)
+        return failed
+
+
+def _pause(swept: object) -> float | None:
+    """None: the usual one."""
+    assert isinstance(swept, Swept)
+    if swept.reset.more:
+        return 0.0
+    return PRUNING_SECONDS if swept.pruned.more else None

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from ..domain.turns import Settlement, TurnBegun, TurnOutdated, TurnRepeated, TurnStatus
-from ..errors import HoldfastError, LeaseLost, NodeReaped, NotFound, StoreError, TurnStopped
+from ..errors import HoldfastError, LeaseLost, NodeReaped, NotFound, TurnStopped
 from ..models.base import Model
 from ..store.base import Store
+from . import periodic
 from .agent_loop import AgentLoop
 from .cancellation import through
 from .compactor import Compactor
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 0.5
 LOOK_SECONDS = 1.0
+IDLE_SECONDS = 60.0
 _SERVER_STOPPED = Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True)
 
 
@@ -62,7 +64,9 @@ class TurnRunner:
         """Who compacts contexts; None: nobody."""
         self._running: dict[str, RunningTurn] = {}
         self._beginning: dict[str, asyncio.Future[RunningTurn | None]] = {}
-        self._watching: asyncio.Task[None] | None = None
+        self._watching = periodic.every(
+            LOOK_SECONDS / 4, self.watch_once, "look after running turns", pause=self._pause
+        )
         self._leaving = False
 
     # --- turns -------------------------------------------------------------------------------------
@@ -134,10 +138,8 @@ class TurnRunner:
             await self._all_ended(None)
 
     async def close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
         await self.drain(0)
+        await self._watching.stop()
         if self.compactor is not None:
             await self.compactor.close()
 
@@ -168,8 +170,10 @@ class TurnRunner:
         running.task = asyncio.create_task(self._see_through(running, order), name=begun.turn.id)
         self._running[begun.turn.id] = running
         self._on_speech()
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch())
+        if self._watching.running:
+            self._watching.wake()
+        else:
+            self._watching.start()
         return running
 
     async def _see_through(self, running: RunningTurn, order: Order) -> None:
@@ -263,24 +267,21 @@ class TurnRunner:
 
     # --- watching ----------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
-        """Notice turns that were ended from outside, though their model may be silent."""
-        quiet = False
-        while self._running:
-            before = dict(self._running)
-            try:
-                version = self._store.version()
-                held = set((await self._store.held(self._keeper.node_id)).leases.values())
-                for turn_id, running in before.items():
-                    if turn_id not in held:
-                        self._stop(running, Stop(TurnStatus.INTERRUPTED, "somebody else ended it"))
-                await self._store.changed(version, LOOK_SECONDS)
-                quiet = False
-            except StoreError as trouble:
-                if not quiet:
-                    log.warning("cannot look after running turns: %s", trouble)
-                quiet = True
-            await asyncio.sleep(LOOK_SECONDS if quiet else LOOK_SECONDS / 4)
+    async def watch_once(self) -> None:
+        """Stop turns that were ended from outside, though their model may be silent; then wait for the next
+        commit, at most LOOK_SECONDS."""
+        before = dict(self._running)
+        if not before:
+            return
+        version = self._store.version()
+        held = set((await self._store.held(self._keeper.node_id)).leases.values())
+        for turn_id, running in before.items():
+            if turn_id not in held:
+                self._stop(running, Stop(TurnStatus.INTERRUPTED, "somebody else ended it"))
+        await self._store.changed(version, LOOK_SECONDS)
+
+    def _pause(self, _: object) -> float | None:
+        return None if self._running else IDLE_SECONDS
 
 
 def code_of(error: HoldfastError) -> str:

@@ -12,15 +12,20 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ..models.base import Model
 from ..models.effective_window import ASSUMED_WINDOW, Window, WindowOrigin, WindowSettings, window_of
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 PATIENCE_SECONDS = 5.0
 KEPT_SECONDS = 60.0
 LEARNT_SECONDS = 900.0
+MOST_NAMES = 256
+"""Clients name models as they like: what was asked for longest ago is forgotten."""
 
 
 @dataclass(slots=True)
@@ -57,6 +62,7 @@ class Windows:
     def learn(self, name: str | None, tokens: int) -> None:
         """It cannot take more than this, whatever it says."""
         self._learnt[name] = tokens, self._monotonic() + LEARNT_SECONDS
+        _bound(self._learnt)
 
     async def close(self) -> None:
         asking = list(self._asking.values())
@@ -68,7 +74,12 @@ class Windows:
         task = self._asking.get(name)
         if task is None or task.done():
             task = self._asking[name] = asyncio.get_running_loop().create_task(self._find_out(name))
+            task.add_done_callback(lambda done: self._asked(name, done))
         return task
+
+    def _asked(self, name: str | None, task: asyncio.Task[None]) -> None:
+        if self._asking.get(name) is task:
+            del self._asking[name]
 
     async def _find_out(self, name: str | None) -> None:
         try:
@@ -76,7 +87,14 @@ class Windows:
         except Exception:  # a task of its own: nobody would see it fail
             log.exception("the window of %s could not be asked for", name or "the model")
             window = Window(ASSUMED_WINDOW, WindowOrigin.ASSUMED)
+        self._known.pop(name, None)  # the newest stand last
         self._known[name] = _Known(window, self._monotonic())
+        _bound(self._known)
+
+
+def _bound(kept: dict[str | None, T]) -> None:
+    while len(kept) > MOST_NAMES:
+        del kept[next(iter(kept))]
 
 
 def is_known(window: Window) -> bool:

@@ -37,6 +37,7 @@ from .values import (
     Retention,
     SessionFilter,
     Statistics,
+    StorePolicy,
 )
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "SessionFilter",
     "Statistics",
     "Store",
+    "StorePolicy",
 ]
 
 

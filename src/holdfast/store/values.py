@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from ..domain.conversations import Conversation
+from ..domain.flushes import FlushPolicy
 from ..domain.messages import Message
 from ..domain.notices import Notice
 from ..domain.sessions import Session
@@ -80,6 +81,17 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
+class StorePolicy:
+    """What the whole store goes by, whatever the settings of the node that happens to act. None: no node has
+    recorded that part, and a node's own settings count."""
+
+    flush: FlushPolicy | None = None
+    retention: Retention | None = None
+    resets: str | None = None
+    """The stamp of the last server's reset policies. Programs with others do not date its sessions anew."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pruned:
     """How many of each were dropped."""
 
@@ -90,6 +102,8 @@ class Pruned:
     conversations: int = 0
     spared: int = 0
     """Conversations old enough, kept because something still goes on in them."""
+    more: bool = False
+    """True: the pass was full for one kind at least, so there may be more to drop."""
 
     @property
     def anything(self) -> bool:

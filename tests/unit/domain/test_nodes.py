@@ -153,3 +153,23 @@ def test_a_node_is_gone_when_it_left_or_was_reaped(left: bool, reaped: bool, gon
         "node_1", NodeKind.CLI, HERE, left_at=noon if left else None, reaped_at=noon if reaped else None
     )
     assert node.gone is gone
+
+
+def test_slow_sweeps_do_not_stretch_the_window() -> None:
+    """Looks are 60 s apart, because a sweep takes so long; ticks say that the observer is awake."""
+    seen = watch()
+    hung = []
+    for second in range(181):
+        seen.tick(float(second))
+        if second % 60 == 0:
+            hung.append(seen.look({"n": 7}, float(second)))
+    assert hung == [{}, {}, {"n": 7}, {"n": 7}]
+
+
+def test_a_node_is_judged_by_what_it_declares_not_by_the_observer() -> None:
+    impatient = BeatWatch(stale_seconds=3.0, longest_gap=10.0)
+    declared = {"server": 90.0, "old": None}
+    looks = [impatient.look({"server": 1, "old": 1}, 5.0 * step, declared) for step in range(20)]
+    assert looks[2] == {"old": 1}
+    assert all("server" not in look for look in looks[:18])
+    assert looks[18] == {"server": 1, "old": 1}

@@ -1,5 +1,6 @@
 """What can go wrong on the way to a server, and what must never leave for another host."""
 
+import asyncio
 import contextlib
 import gc
 import socket
@@ -10,13 +11,24 @@ from email.utils import formatdate
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from holdfast.errors import BadSetting
+from holdfast.errors import BadSetting, ModelError
 from holdfast.models.base import ModelRequest
 from holdfast.models.reply import fold
 from holdfast.models.upstream import Upstream
 from tests.unit.models.asking import KEY, answer, refusal
-from tests.unit.models.mock_upstream import MockUpstream, cuts, event, hangs, hello, refuses, running, says
+from tests.unit.models.mock_upstream import (
+    MockUpstream,
+    Reaction,
+    cuts,
+    event,
+    hangs,
+    hello,
+    refuses,
+    running,
+    says,
+)
 
 
 @pytest.mark.parametrize(
@@ -275,3 +287,71 @@ async def test_a_login_and_a_query_in_the_address_are_used(server: MockUpstream)
         await model.close()
     assert {seen.path for seen in server.chats} == {"/v1/chat/completions?api-version=1"}
     assert [seen.headers["authorization"] for seen in server.chats] == ["Basic YWRhOnB3", f"Bearer {KEY}"]
+
+
+# --- keepalives ------------------------------------------------------------------------------------------
+
+
+def keeps_alive(before: list[bytes], ping: bytes, kind: str = "text/event-stream") -> Reaction:
+    """Stream these bytes, then nothing but this, until the client goes away."""
+
+    async def react(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": kind})
+        await response.prepare(request)
+        for piece in before:
+            await response.write(piece)
+        while True:
+            await response.write(ping)
+            await asyncio.sleep(0.02)
+
+    return react
+
+
+@pytest.mark.parametrize(
+    ("before", "ping", "kind"),
+    [
+        ([], b": PROCESSING\n\n", "text/event-stream"),
+        (hello()[:2], b": PROCESSING\n\n", "text/event-stream"),
+        (hello()[:2], b"\n", "text/event-stream"),
+        (hello()[:2], b"id: 7\nretry: 10\n\n", "text/event-stream"),
+        ([], b"\n", "application/json"),
+        ([b'{"choices": '], b" ", "application/json"),
+    ],
+)
+async def test_keepalives_are_no_answer(
+    server: MockUpstream, before: list[bytes], ping: bytes, kind: str
+) -> None:
+    model = Upstream(server.url, KEY, timeout_seconds=0.3)
+    server.answers = [keeps_alive(before, ping, kind)]
+    async with asyncio.timeout(60):
+        caught = await refusal(model)
+    await model.close()
+    assert caught.status == 504
+    assert "sent only keepalives for 0.3 s" in str(caught)
+
+
+async def test_keepalives_after_a_whole_answer_do_not_hold_it_back(server: MockUpstream) -> None:
+    model = Upstream(server.url, KEY, timeout_seconds=600)
+    server.answers = [keeps_alive(hello()[:4], b": PROCESSING\n\n")]
+    async with asyncio.timeout(60):
+        chunks = await answer(model)
+    await model.close()
+    assert fold(chunks).message["content"] == "Hello Ada"
+
+
+async def test_keepalives_between_events_do_not_shorten_the_time_of_the_next(server: MockUpstream) -> None:
+    model = Upstream(server.url, KEY, timeout_seconds=30)
+    pieces = [piece for each in hello() for piece in (b": PROCESSING\n\n", each)]
+    server.answers = [says(pieces, 0.01)]
+    assert fold(await answer(model)).message["content"] == "Hello Ada"
+    await model.close()
+
+
+async def test_a_list_of_models_that_never_ends_is_given_up(server: MockUpstream) -> None:
+    model = Upstream(server.url, KEY, timeout_seconds=0.3)
+    server.pages["/v1/models"] = keeps_alive([b'{"data": ['], b" ", "application/json")
+    async with asyncio.timeout(60):
+        with pytest.raises(ModelError) as caught:
+            await model.models()
+    await model.close()
+    assert caught.value.status == 504

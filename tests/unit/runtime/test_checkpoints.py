@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.domain.drafts import Draft, said
 from holdfast.domain.turns import TurnBegun, TurnStatus
-from holdfast.errors import LeaseLost, StoreFull
+from holdfast.errors import LeaseLost, StoreFull, StoreUncertain
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.checkpoints import Checkpoints
 from holdfast.runtime.running_turn import Answered
@@ -292,3 +292,45 @@ async def test_what_is_told_is_never_longer_ahead_of_the_disk_than_it_may(store:
                 assert not late or on_disk >= late[-1]
             await asyncio.sleep(0.01)
     assert len(told_at) > 20
+
+
+# --- an outcome that is not known --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_checkpoint_with_an_unknown_outcome_is_written_again_and_stored_once(
+    store: SQLiteStore,
+    begun: TurnBegun,
+    monkeypatch: pytest.MonkeyPatch,
+    numbered: bool,
+    committed: bool,
+    times: int,
+) -> None:
+    append, left = store.append_draft, [times]
+
+    async def uncertain(lease: Any, draft: Draft) -> None:
+        if left[0]:
+            left[0] -= 1
+            if committed:
+                await append(lease, draft)
+            raise StoreUncertain("the connection was lost in the commit")
+        await append(lease, draft)
+
+    monkeypatch.setattr(store, "append_draft", uncertain)
+    saving = Checkpoints(store, begun.lease, 60, 0, numbered=numbered, restarts=False)
+    saving.add({"content": "The tide "}, [b"event 0"])
+    if times == 2:
+        with pytest.raises(StoreUncertain):
+            await saving.save()
+    saving.add({"content": "turns"}, [b"event 1"])
+    await saving.save()
+    drafts = await store.drafts(begun.turn.id)
+    assert "".join(draft.adds.get("content", "") for draft in drafts) == "The tide turns"
+    assert b"".join(draft.events for draft in drafts) == (b"event 0event 1" if numbered else b"")
+    assert [(draft.first_event, draft.last_event) for draft in drafts] in (
+        [(0, 0), (1, 1)],
+        [(0, 1)],
+        [(0, 0)],
+    )

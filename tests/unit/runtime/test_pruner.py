@@ -8,9 +8,10 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.drafts import Draft
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import new_messages
+from holdfast.domain.nodes import NodeKind
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnRequest
 from holdfast.runtime.pruner import PAUSE_SECONDS, Pruner
-from holdfast.store.base import Pruned, Retention
+from holdfast.store.base import Pruned, Retention, StorePolicy
 from holdfast.store.sqlite.engine import SQLiteStore
 
 from .conftest import Clock, Joined, begin
@@ -72,3 +73,33 @@ async def test_passes_are_bounded_and_pause_when_there_is_nothing_left(
     assert await pruner.prune_once() == Pruned(), "it pauses"
     now = PAUSE_SECONDS + 1
     assert (await pruner.prune_once()).anything
+
+
+async def test_it_goes_on_while_a_pass_was_full(store: SQLiteStore, joined: Joined, clock: Clock) -> None:
+    node = await joined()
+    turn = await begin(store, node, "a")
+    for number in range(25):
+        await store.append_draft(turn.lease, Draft(number, number, b"", {"content": "half"}))
+    await store.commit_reply(turn.lease)
+    clock.advance(hours=25)
+    prune = store.prune
+
+    async def small(keep: Retention, limit: int = 10) -> Pruned:
+        return await prune(keep, limit)
+
+    store.prune = small  # type: ignore[method-assign]
+    pruner = Pruner(store, KEEP, monotonic=lambda: 0.0)
+    passes = [await pruner.prune_once() for _ in range(4)]
+    assert [done.drafts for done in passes] == [10, 10, 5, 0], "without any pause"
+    assert [done.more for done in passes] == [True, True, False, False]
+
+
+async def test_a_program_prunes_by_the_stores_retention_not_its_own(
+    store: SQLiteStore, joined: Joined, clock: Clock
+) -> None:
+    year = Retention(timedelta(hours=24), timedelta(days=365), timedelta(days=365))
+    await store.record_policy(NodeKind.SERVER, StorePolicy(retention=year), "node_server")
+    await begin(store, await joined(), "a")
+    clock.advance(days=31)
+    hasty = Retention(timedelta(0), timedelta(0), timedelta(0), timedelta(0))
+    assert not (await Pruner(store, hasty).prune_once()).anything

@@ -110,3 +110,14 @@ async def test_closing_leaves_nothing_behind() -> None:
     await asyncio.sleep(0)
     await found.close()
     assert (await asking).tokens == ASSUMED_WINDOW
+
+
+async def test_names_that_clients_make_up_are_forgotten() -> None:
+    found = known(Asked(8000))
+    for number in range(2 * windows.MOST_NAMES):
+        await found.of(f"model-{number}")
+        found.learn(f"model-{number}", 4000)
+    assert len(found._known) <= windows.MOST_NAMES
+    assert len(found._learnt) <= windows.MOST_NAMES
+    assert len(found._asking) <= 1
+    await found.close()

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...domain.ids import new_id
-from ...platforms import Running, environment_of, running_processes, send_signal
+from ...platforms import Running, environment_of, own_umask, running_processes, send_signal
 from ..process_looks import MARK
 
 SHELL = "/bin/sh"
@@ -86,6 +86,7 @@ async def run_command(
             cwd=cwd,
             env={**environment, MARK: mark},
             start_new_session=True,
+            umask=own_umask(),
         )
     except BaseException:
         os.close(read_end)

@@ -126,6 +126,9 @@ class Line:
             except psycopg.Error as error:
                 if not self._closed:
                     log.info("the line to %s was lost and is dialled again: %s", self._location, error)
+            except Exception:  # no failure may end the thread: nobody would be heard any more
+                log.exception("the line to %s failed and is dialled again", self._location)
+                self._wait([], FIRST_PAUSE_SECONDS)
             finally:
                 for rider in self._riders:
                     rider.lost()

@@ -24,7 +24,7 @@ from hashlib import blake2b
 
 from ...domain.nodes import BeatWatch, Identity, Liveness, Node, proof_of_death
 from ...errors import Conflict, StoreBusy, StoreClosed
-from ...platforms import identity, start_of
+from ...platforms import HIDDEN, identity, start_of
 from ..transactions.queries import load
 from ..transactions.transaction import Q, Transaction
 from .line import Connection, Line
@@ -123,7 +123,13 @@ class NodeLocks:
             free = False if node.id in self._wanted else self._free.get(node.id)
             lock_free = free if not free else True if node.id in self._proven else None
         start = start_of(node.identity.pid) if lock_free is None else None
-        why = proof_of_death(node.identity, lock_free=lock_free, here=here, start_of_their_pid=start)
+        why = proof_of_death(
+            node.identity,
+            lock_free=lock_free,
+            here=here,
+            start_of_their_pid=start,
+            is_hidden=start == HIDDEN,
+        )
         if why is not None:
             return Liveness.DEAD, why
         if lock_free is False:

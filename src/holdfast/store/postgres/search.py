@@ -20,6 +20,7 @@ from typing import Any
 
 import psycopg
 
+from ...errors import StoreError
 from ..base import Found
 from ..transactions.places import conversation_of
 from ..transactions.reads import check_limit, snippet
@@ -95,9 +96,13 @@ class Indexer:
                 while self._index_and_rest():
                     pass
                 quiet = False
-            except psycopg.Error as error:
+            except Exception as error:  # no failure may end the thread: the index would stand still unnoticed
                 if not quiet:
-                    log.warning("the search index cannot follow now (%s); it will go on", error)
+                    expected = isinstance(error, psycopg.Error | StoreError)
+                    log.warning(
+                        "the search index cannot follow now (%s); it will go on",
+                        error, exc_info=None if expected else error,
+                    )  # fmt: skip
                 quiet = True
 
     def _index_and_rest(self) -> bool:

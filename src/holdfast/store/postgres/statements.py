@@ -42,6 +42,8 @@ BIGINTS = frozenset(
         "ordinal",
         "beat",
         "pid",
+        "stale_ms",
+        "rank",
         "shim_pid",
         "exit_code",
         "first_event",

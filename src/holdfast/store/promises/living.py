@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from ...domain.nodes import Identity, Liveness, Node
+from ...domain.nodes import Identity, Liveness, Node, NodeKind
 from ...domain.processes import Process, ProcessState, Sighting
 from ..values import (
     Held,
@@ -14,6 +14,7 @@ from ..values import (
     Page,
     Pruned,
     Retention,
+    StorePolicy,
 )
 
 
@@ -71,6 +72,18 @@ class Lives(Protocol):
     async def settle_node(self, node_id: str) -> bool:
         """Note that nothing names this node any more, so that no sweep looks for it again. False if
         something still does."""
+        ...
+
+    # --- what the whole store goes by -------------------------------------------------------------------
+
+    async def policy(self) -> StorePolicy:
+        """What is recorded for the whole store."""
+        ...
+
+    async def record_policy(self, kind: NodeKind, policy: StorePolicy, recorded_by: str) -> StorePolicy:
+        """Record a program's settings for the whole store, part by part, where it may: the last server's
+        count, else the last library's, else the last command's. Parts that are None are left alone. Returns
+        what holds now. Changes nothing, and writes nothing, if it is recorded already."""
         ...
 
     async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:

@@ -91,7 +91,7 @@ class Takes(Protocol):
         """What happened to a session and to what it started, oldest first; only the newest `limit`."""
         ...
 
-    async def date_sessions(self, limit: int = 1000) -> int:
+    async def date_sessions(self, limit: int = 1000, *, over_servers: bool = True) -> int:
         """Reckon anew when sessions are due that other policies have dated; returns how many. None: all
-        are."""
+        are. `over_servers=False`: only if no server has recorded other policies for this store."""
         ...

@@ -12,9 +12,8 @@ from pathlib import Path
 import apsw
 
 from ...errors import StoreUnusable
-from ...platforms import IS_MACOS
+from ...platforms import IS_MACOS, private_umask
 from .faults import cannot_open
-from .files import private_umask
 
 APPLICATION_ID = 0x686F6C64  # "hold"
 OLDEST_SAFE = (3, 51, 3)

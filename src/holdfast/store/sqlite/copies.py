@@ -9,7 +9,7 @@ import apsw
 
 from ...domain.ids import new_id
 from ...errors import BadInput, StoreError
-from .files import private_umask
+from ...platforms import private_umask
 
 
 def back_up(database: Path, target: Path) -> None:

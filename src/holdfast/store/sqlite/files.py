@@ -7,13 +7,10 @@ process's POSIX locks, and the next outsider would take the WAL for abandoned an
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ...errors import StoreFailed, StoreUnusable
-from ...platforms import filesystem_of
+from ...platforms import filesystem_of, private_umask
 
 NETWORK_FILESYSTEMS = frozenset(
     {
@@ -24,20 +21,6 @@ NETWORK_FILESYSTEMS = frozenset(
         *("fuse.davfs2", "osxfuse", "macfuse"),
     }
 )
-
-_umask_lock = threading.Lock()
-
-
-@contextmanager
-def private_umask() -> Iterator[None]:
-    """Files created meanwhile are for their owner alone. The umask belongs to the whole process, so
-    this is held only while a file is being created."""
-    with _umask_lock:
-        before = os.umask(0o077)
-        try:
-            yield
-        finally:
-            os.umask(before)
 
 
 def real(database: Path) -> Path:

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from ...errors import Conflict
-from .files import private_umask
+from ...platforms import private_umask
 
 
 class NodeLocks:

@@ -17,9 +17,9 @@ import apsw
 
 from ...domain.ids import new_id
 from ...errors import StoreUnusable
+from ...platforms import private_umask
 from .connections import APPLICATION_ID
 from .copies import copy_database
-from .files import private_umask
 
 log = logging.getLogger(__name__)
 

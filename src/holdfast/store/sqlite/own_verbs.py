@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...domain.nodes import Identity, Liveness, Node, proof_of_death
 from ...errors import SearchFailed, StoreUnusable
-from ...platforms import identity, start_of
+from ...platforms import HIDDEN, identity, start_of
 from ..base import Figures, Found
 from ..transactions import node_writes, overviews
 from ..transactions.places import conversation_of
@@ -60,7 +60,12 @@ class OwnVerbs(Verbs):
         lock_free = self._locks.is_free(node.id)
         start = start_of(node.identity.pid) if lock_free is None else None
         why = proof_of_death(
-            node.identity, lock_free=lock_free, here=here, start_of_their_pid=start, one_machine=True
+            node.identity,
+            lock_free=lock_free,
+            here=here,
+            start_of_their_pid=start,
+            one_machine=True,
+            is_hidden=start == HIDDEN,
         )
         if why is not None:
             return Liveness.DEAD, why

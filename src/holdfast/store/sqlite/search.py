@@ -31,8 +31,8 @@ import apsw
 
 from ...domain.names import unstorable
 from ...errors import BadInput, SearchFailed, StoreError
+from ...platforms import private_umask
 from .connections import PATIENCE_SECONDS, Deadline, Patience
-from .files import private_umask
 
 log = logging.getLogger(__name__)
 
@@ -171,9 +171,13 @@ class SearchIndex:
                 while self._merge_is_due() and not self._stopping.is_set() and self.merge_once():
                     self._stopping.wait(0.005)  # searches take their turn between two steps
                 quiet = False
-            except Exception as error:  # the index is derived: it must neither end nor stop anything
+            except Exception as error:  # the index is derived: no failure of it may end this thread
                 if not quiet:
-                    log.warning("the search index %s cannot follow now (%s); it will go on", self.path, error)
+                    expected = isinstance(error, StoreError)
+                    log.warning(
+                        "the search index %s cannot follow now (%s); it will go on",
+                        self.path, error, exc_info=None if expected else error,
+                    )  # fmt: skip
                 quiet = True
                 self._merge_at = None if self._merge_at is None else time.monotonic() + RETRY_SECONDS
 

@@ -16,10 +16,11 @@ from typing import Any
 import apsw
 
 from ...errors import StoreError, StoreUnusable
+from ...platforms import private_umask
 from ..transactions.queries import load
 from .connections import APPLICATION_ID
 from .copies import copy_database
-from .files import private_umask, real
+from .files import real
 from .locks import NodeLocks
 from .migrations import migrate, newest
 

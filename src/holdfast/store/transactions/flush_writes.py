@@ -29,7 +29,7 @@ from ...domain.sessions import Edge, Session
 from ...domain.views import Summary
 from ...errors import Conflict, NotFound
 from ..base import FlushFigures, Page
-from . import memory_writes
+from . import memory_writes, store_policy
 from .places import session_of
 from .rows import Row, to_message, to_stamp, to_time, to_time_or_none
 from .transaction import Q, Transaction
@@ -70,12 +70,13 @@ def to_flush(row: Row) -> Flush:
 
 
 def schedule(tx: Transaction, session: Session, reason: str) -> None:
-    """This session ends: note that it is to be flushed, if the rules say so and it is long enough."""
-    at = scheduled_at(tx.flushing, reason, to_time(tx.now))
-    if at is None or tx.flushing is None:
+    """This session ends: note that it is to be flushed, if the store's rules say so and it is long enough."""
+    rules = store_policy.flush_rules(tx)
+    at = scheduled_at(rules, reason, to_time(tx.now))
+    if at is None or rules is None:
         return
     after_seq = _flushed_seq(tx, session.id)
-    if not _is_long_enough(tx, session, after_seq, tx.flushing.min_messages):
+    if not _is_long_enough(tx, session, after_seq, rules.min_messages):
         return
     tx.run(
         Q.insert_flush,
@@ -112,7 +113,7 @@ def _is_long_enough(tx: Transaction, session: Session, after_seq: int, enough: i
 
 def carry_on(tx: Transaction, before: Session, session_id: str, edge: Edge) -> None:
     """A session goes on with the context of `before`: it is flushed from where that one was. A flush that
-    waits is taken over, if whoever opens the session has rules by which it is flushed in its turn."""
+    waits is taken over, if the store's rules are such that this one is flushed in its turn."""
     known = {"parent": before.id, "session": session_id}
     row = tx.one(Q.flush_by_session, session=before.id, owner=None)
     if edge is Edge.RESUME and tx.one(Q.was_continued, conversation=before.conversation_id, **known):
@@ -121,7 +122,7 @@ def carry_on(tx: Transaction, before: Session, session_id: str, edge: Edge) -> N
         read = _flushed_seq(tx, before.id)
     else:
         flush = to_flush(row)
-        takes = flush.state is FlushState.PENDING and tx.flushing is not None
+        takes = flush.state is FlushState.PENDING and store_policy.flush_rules(tx) is not None
         read = flush.after_seq if takes else flush.last_seq
         if takes:
             tx.run(Q.take_flush, session=before.id, by=session_id, now=tx.now)

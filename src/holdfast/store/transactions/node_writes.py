@@ -32,6 +32,7 @@ def join(tx: Transaction, node: Node) -> None:
         pid=who.pid,
         pid_start=who.pid_start,
         machine=who.machine or None,
+        stale_ms=None if node.stale_seconds is None else round(node.stale_seconds * 1000),
         now=tx.now,
     )
     if who.machine:

@@ -28,7 +28,7 @@ from ...domain.resets import (
 from ...domain.sessions import EndReason, Session
 from ...domain.why import Judged
 from ...errors import NotFound
-from . import notice_writes
+from . import notice_writes, store_policy
 from .contexts import rendering_of
 from .places import session_of
 from .process_writes import request_stops, running_of
@@ -51,8 +51,10 @@ def spoken(tx: Transaction, session_id: str) -> None:
         date(tx, session_of(tx, None, session_id))
 
 
-def date_some(tx: Transaction, limit: int) -> int:
+def date_some(tx: Transaction, limit: int, over_servers: bool) -> int:
     """Date sessions that other policies have dated; returns how many."""
+    if not over_servers and store_policy.leaves_dating(tx):
+        return 0
     rows = tx.all(Q.dated_by_others, stamp=tx.policies.stamp, limit=limit)
     for (session_id,) in rows:
         date(tx, session_of(tx, None, session_id))

@@ -23,23 +23,28 @@ def prune(tx: Transaction, keep: Retention, limit: int) -> Pruned:
     def drop(statement: str, span: timedelta) -> int:
         return tx.run(statement, before=before(span), limit=limit)
 
-    conversations, spared = (0, 0)
+    conversations, spared, more = (0, 0, False)
     if keep.conversations is not None:
-        conversations, spared = _conversations(tx, before(keep.conversations), limit)
+        conversations, spared, more = _conversations(tx, before(keep.conversations), limit)
+    rows = {
+        "drafts": drop(Q.prune_drafts, keep.drafts),
+        "events": drop(Q.prune_events, keep.events),
+        "requests": drop(Q.prune_requests, keep.requests),
+        "nodes": drop(Q.prune_nodes, keep.events),
+    }
     pruned = Pruned(
-        drafts=drop(Q.prune_drafts, keep.drafts),
-        events=drop(Q.prune_events, keep.events),
-        requests=drop(Q.prune_requests, keep.requests),
-        nodes=drop(Q.prune_nodes, keep.events),
+        **rows,
         conversations=conversations,
         spared=spared,
+        more=more or any(dropped >= limit for dropped in rows.values()),
     )
     tx.erased = tx.erased or pruned.anything
     return pruned
 
 
-def _conversations(tx: Transaction, before: int, limit: int) -> tuple[int, int]:
-    """How many are gone now, and how many stay because something goes on in them."""
+def _conversations(tx: Transaction, before: int, limit: int) -> tuple[int, int, bool]:
+    """How many are gone now, how many stay because something goes on in them, and whether there may be more
+    to drop."""
     most = min(limit, CONVERSATIONS_AT_ONCE)
     dropped = 0
     for (conversation_id,) in tx.all(Q.old_conversations, before=before, limit=most):
@@ -48,4 +53,4 @@ def _conversations(tx: Transaction, before: int, limit: int) -> tuple[int, int]:
             delete_conversation(tx, None, conversation_id)
             dropped += 1
     (spared,) = tx.one(Q.old_conversations_spared, before=before) or (0,)
-    return dropped, spared
+    return dropped, spared, dropped >= most

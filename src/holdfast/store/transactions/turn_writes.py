@@ -34,6 +34,7 @@ from ...domain.turns import (
     TurnWaits,
     check_step,
     check_unanswered,
+    usable_usage,
 )
 from ...errors import BadInput, LeaseLost, NodeReaped, NotFound, RequestMismatch, TurnSuperseded
 from .notice_writes import give, tell
@@ -378,23 +379,28 @@ def _write_under(
 
 
 def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
+    said = {
+        "turn": lease.turn_id,
+        "first_event": draft.first_event,
+        "last_event": draft.last_event,
+        "adds": to_json({name: storable(text) for name, text in draft.adds.items()}),
+        "events": draft.events,
+    }
     changed = tx.run(
         Q.insert_draft,
-        turn=lease.turn_id,
         conversation=lease.conversation_id,
         token=lease.token,
         node=lease.node_id,
-        first_event=draft.first_event,
-        last_event=draft.last_event,
         reserved_to=draft.reserved_to,
         restarts=draft.restarts,
-        adds=to_json({name: storable(text) for name, text in draft.adds.items()}),
-        events=draft.events,
         now=tx.now,
+        **said,
     )
     if not changed:
         if not _holds(tx, lease):
             raise LeaseLost(lease.conversation_id, lease.token)
+        if tx.one(Q.same_draft, **said) is not None:
+            return  # written before: its writer was not told
         raise BadInput(f"event {draft.first_event} of turn {lease.turn_id} is not above the ones before it")
 
 
@@ -415,6 +421,7 @@ def commit_reply(
     if draft is not None:
         append_draft(tx, lease, draft)
     last_seq, owner = _write_under(tx, lease, Q.release_lease, messages, history=history)
+    usage = _usable(tx, lease, usage)
     tx.run(
         Q.settle_turn,
         id=lease.turn_id,
@@ -443,15 +450,16 @@ def settle_turn(tx: Transaction, lease: Lease, settlement: Settlement) -> None:
         raise LeaseLost(lease.conversation_id, lease.token)
     if settlement.messages:
         append(tx, lease, settlement.messages)
+    usage = _usable(tx, lease, settlement.usage)
     settle(
         tx,
         lease.turn_id,
         settlement.status,
         why=settlement.error,
         code=settlement.code,
-        usage=settlement.usage,
+        usage=usage,
     )
-    _touch(tx, lease.session_id, settlement.usage)
+    _touch(tx, lease.session_id, usage)
 
 
 def cancel_turn(tx: Transaction, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
@@ -463,6 +471,19 @@ def cancel_turn(tx: Transaction, owner: str | None, turn_id: str, status: TurnSt
         return False
     _touch(tx, to_turn(row).session_id, None)
     return True
+
+
+def _usable(tx: Transaction, lease: Lease, usage: Mapping[str, int] | None) -> Mapping[str, int] | None:
+    """Figures never undo an answered turn: what cannot be stored is dropped, and logged."""
+    if not usage:
+        return None
+    figures, dropped = usable_usage(usage)
+    if dropped:
+        names = ", ".join(sorted(dropped))
+        tx.told.append(
+            f"turn {lease.turn_id}: its usage has figures that are no token counts, dropped: {names}"
+        )
+    return figures
 
 
 def _touch(tx: Transaction, session_id: str, usage: Mapping[str, int] | None) -> None:

@@ -83,7 +83,7 @@ async def _prune(store: Store, invocation: Invocation) -> Pruned:
                 conversations=total.conversations + done.conversations,
                 spared=done.spared,
             )
-            if not done.anything:
+            if not done.more:
                 return total
 
 

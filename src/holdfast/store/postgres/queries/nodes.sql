@@ -1,9 +1,10 @@
 -- fragment: node_columns
-id, kind, host, boot_id, pid_ns, pid, pid_start, machine, beat, started_at, heartbeat_at, left_at, reaped_at
+id, kind, host, boot_id, pid_ns, pid, pid_start, machine, beat, started_at, heartbeat_at, left_at, reaped_at,
+stale_ms
 
 -- name: insert_node
-INSERT INTO nodes (id, kind, host, boot_id, pid_ns, pid, pid_start, machine, started_at, heartbeat_at)
-VALUES (:id, :kind, :host, :boot_id, :pid_ns, :pid, :pid_start, :machine, :now, :now);
+INSERT INTO nodes (id, kind, host, boot_id, pid_ns, pid, pid_start, machine, started_at, heartbeat_at, stale_ms)
+VALUES (:id, :kind, :host, :boot_id, :pid_ns, :pid, :pid_start, :machine, :now, :now, :stale_ms);
 
 -- name: beat
 -- One write for all a node holds. Zero rows: it was reaped.

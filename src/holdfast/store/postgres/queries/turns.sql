@@ -68,6 +68,11 @@ SELECT :turn, :first_event, :last_event, :reserved_to, last_seq, :now, :restarts
 FROM conversations WHERE id = :conversation AND token = :token AND holder = :node
   AND NOT EXISTS (SELECT 1 FROM drafts WHERE turn = :turn AND last_event >= :first_event);
 
+-- name: same_draft
+-- Is this very checkpoint stored? Then it is written again by a writer that lost its connection in the commit.
+SELECT 1 FROM drafts
+WHERE turn = :turn AND first_event = :first_event AND last_event = :last_event AND adds = :adds AND events = :events;
+
 -- name: holds_lease
 SELECT 1 FROM conversations WHERE id = :conversation AND token = :token AND holder = :node;
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from ....domain.nodes import Identity, Node
+from ....domain.nodes import Identity, Node, NodeKind
 from ....domain.processes import Process, ProcessState, Sighting
 from ...base import (
     Held,
@@ -13,6 +13,7 @@ from ...base import (
     Page,
     Pruned,
     Retention,
+    StorePolicy,
 )
 from .. import (
     node_writes,
@@ -20,6 +21,7 @@ from .. import (
     process_writes,
     reads,
     retention,
+    store_policy,
 )
 from ..transaction import Transaction
 from .base import Verbs
@@ -51,6 +53,16 @@ class LivingVerbs(Verbs):
 
     async def settle_node(self, node_id: str) -> bool:
         return await self._write(lambda tx: node_writes.settle_node(tx, node_id))
+
+    # --- what the whole store goes by -------------------------------------------------------------------
+
+    async def policy(self) -> StorePolicy:
+        return await self._read(store_policy.read)
+
+    async def record_policy(self, kind: NodeKind, policy: StorePolicy, recorded_by: str) -> StorePolicy:
+        if await self._read(lambda tx: store_policy.has_news(tx, kind, policy)):
+            await self._write(lambda tx: store_policy.record(tx, kind, policy, recorded_by))
+        return await self.policy()
 
     async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:
         pruned = await self._write(lambda tx: retention.prune(tx, keep, limit))

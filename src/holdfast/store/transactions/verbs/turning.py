@@ -74,5 +74,5 @@ class TurningVerbs(Verbs):
     async def history(self, owner: str | None, session_id: str, *, limit: int = 50) -> list[Event]:
         return await self._read(lambda tx: reads.history(tx, owner, session_id, limit))
 
-    async def date_sessions(self, limit: int = 1000) -> int:
-        return await self._write(lambda tx: resetting.date_some(tx, limit))
+    async def date_sessions(self, limit: int = 1000, *, over_servers: bool = True) -> int:
+        return await self._write(lambda tx: resetting.date_some(tx, limit, over_servers))

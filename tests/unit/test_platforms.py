@@ -1,0 +1,70 @@
+"""What the operating system says of processes and files, also where it hides something."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import platforms
+from holdfast.domain.nodes import proof_of_death
+from holdfast.platforms import HIDDEN, identity, own_umask, private_umask, start_of
+from holdfast.runtime.tools.commands import run_command
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="macOS has no /proc")
+
+
+@linux
+def test_a_process_that_proc_hides_is_not_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(platforms, "PROC", tmp_path)  # what `hidepid=2` shows of others: nothing
+    assert start_of(os.getpid()) == HIDDEN
+    here = identity()
+    assert (
+        proof_of_death(here, lock_free=None, here=here, start_of_their_pid=HIDDEN, is_hidden=True) is None
+    ), "it exists: that it cannot be seen proves nothing"
+
+
+@linux
+def test_a_process_that_may_not_be_read_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: Path) -> str:
+        raise PermissionError  # `hidepid=1`
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    assert start_of(os.getpid()) == HIDDEN
+
+
+@linux
+def test_a_process_that_is_gone_is_gone_hidden_or_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert start_of(ended.pid) is None
+    monkeypatch.setattr(platforms, "PROC", tmp_path)
+    assert start_of(ended.pid) is None
+    assert start_of(0) is None
+    assert start_of(2**40) is None
+
+
+def test_the_own_umask_is_known_while_a_private_file_is_made() -> None:
+    before = os.umask(0o022)
+    try:
+        assert own_umask() == 0o022
+        with private_umask():
+            assert own_umask() == 0o022
+        assert own_umask() == 0o022
+    finally:
+        os.umask(before)
+
+
+async def test_a_command_started_while_a_private_file_is_made_has_the_programs_umask(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with private_umask():
+            done = await run_command("umask", str(tmp_path), dict(os.environ), 30, 1000)
+    finally:
+        os.umask(before)
+    assert "0022" in done.output
