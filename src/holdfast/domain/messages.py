@@ -43,6 +43,11 @@ class NewMessage:
     """Those of its calls that the server answers itself; a client is shown the others."""
 
 
+def size_of(messages: Iterable[NewMessage]) -> int:
+    """The bytes that a conversation grows by with these."""
+    return sum(len(message.body) for message in messages)
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message as it stands in its conversation, under its number `seq`."""

@@ -273,14 +273,19 @@ def statistics(tx: Transaction, owner: str | None) -> Statistics:
     )
 
 
+MOST_LOOKED_AT = 200_000
+"""Characters of a message among which the part that is shown is looked for."""
+
+
 def snippet(message: Message, words: str, width: int = 160) -> str:
     """The part of a message around the first word that was searched for."""
     content = message.content().get("content") or ""
     if isinstance(content, list):
         texts = [part.get("text") if isinstance(part, dict) else part for part in content]
         content = " ".join(text for text in texts if isinstance(text, str))
-    text = " ".join(content.split())
-    places = [text.lower().find(word.strip('"').lower()) for word in words.split()]
+    text = " ".join(content[:MOST_LOOKED_AT].split())
+    lowered = text.lower()
+    places = [lowered.find(word.strip('"').lower()) for word in words.split()]
     start = max(0, min((place for place in places if place >= 0), default=0) - width // 4)
     cut = text[start : start + width]
     return ("…" if start else "") + cut + ("…" if start + width < len(text) else "")

@@ -21,7 +21,9 @@ from ...errors import (
     NotAllowed,
     NotCompacted,
     NotFound,
+    QuotaExceeded,
     RequestMismatch,
+    SearchTimeout,
     StoreError,
     StoreFull,
     ToolCallClosed,
@@ -83,6 +85,10 @@ def failure_of(error: BaseException) -> Failure:
             return Failure(401, said, INVALID, "invalid_api_key", headers={"www-authenticate": "Bearer"})
         case NotAllowed():
             return Failure(403, said, "permission_error", "insufficient_scope")
+        case SearchTimeout():
+            return Failure(400, said, INVALID, "search_timeout", "q")
+        case QuotaExceeded():
+            return Failure(413, said, INVALID, "quota_exceeded", error.setting, NO_RETRY)
         case BadInput():
             return Failure(400, said, INVALID, "invalid_value", getattr(error, "param", None))
         case NotFound():

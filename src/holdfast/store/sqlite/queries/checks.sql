@@ -8,6 +8,11 @@ LEFT JOIN (SELECT conversation, count(*) AS number, min(seq) AS lowest, max(seq)
            FROM messages GROUP BY conversation) m ON m.conversation = c.id
 WHERE c.last_seq <> coalesce(m.number, 0) OR coalesce(m.lowest, 1) <> 1 OR c.last_seq <> coalesce(m.highest, 0);
 
+-- name: sizes_are_true
+SELECT c.id FROM conversations c
+LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM messages GROUP BY conversation) m ON m.conversation = c.id
+WHERE c.bytes <> coalesce(m.held, 0);
+
 -- name: tips_are_newest
 SELECT c.id FROM conversations c
 WHERE c.tip IS NOT (SELECT s.id FROM sessions s WHERE s.conversation = c.id ORDER BY s.ordinal DESC LIMIT 1);
