@@ -21,6 +21,8 @@ from holdfast.errors import (
     BadInput,
     BadSetting,
     Conflict,
+    SearchFailed,
+    SearchTimeout,
     StoreBusy,
     StoreClosed,
     StoreUncertain,
@@ -28,10 +30,11 @@ from holdfast.errors import (
     StoreUnusable,
     StoreUpgraded,
 )
-from holdfast.store.postgres import connections, migrations
+from holdfast.store import search_terms
+from holdfast.store.postgres import connections, migrations, search, transaction
 from holdfast.store.postgres.engine import PostgresStore, open_store
 from holdfast.store.postgres.faults import cannot_open, translate
-from holdfast.store.postgres.statements import COMMIT
+from holdfast.store.postgres.statements import COMMIT, Statement
 from holdfast.store.postgres.wire import Answer, Asked, Lost, Wire
 from holdfast.store.transactions.queries import load
 from tests.contract.steps import (
@@ -652,3 +655,57 @@ async def test_a_clash_is_a_conflict_and_nothing_is_written(opening: Opening) ->
     with pytest.raises(Conflict):
         await store._write(lambda tx: tx.run("insert_node", id=node.id, **_NODE))
     assert [each.id for each in await store.nodes()] == [node.id]
+
+
+# --- search ------------------------------------------------------------------------------------------------
+
+
+async def test_no_word_of_the_index_is_shared_by_two_owners(
+    opening: Opening, by_hand: psycopg.Connection
+) -> None:
+    """So a search, which asks for words of its owner only, costs what its owner has stored."""
+    store = await opening()
+    node = await new_node(store)
+    for owner in (OWNER, "another"):
+        await say(store, node, "kelp kelps and tide", "kelp noted", owner=owner)
+    await store.repair()
+    rows = by_hand.execute(
+        "SELECT DISTINCT c.owner, w.lexeme FROM search s JOIN conversations c ON c.id = s.conversation, "
+        "unnest(s.words) AS w"
+    ).fetchall()
+    mine, others = ({word for owner, word in rows if (owner == OWNER) is own} for own in (True, False))
+    assert len(mine) >= 7
+    assert not mine & others
+
+
+async def test_a_statement_of_a_search_ends_at_its_deadline(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opening()
+    await say(store, await new_node(store), "kelp")
+    await store.repair()
+    endless = Statement(
+        "endless", "SELECT pg_sleep(60) WHERE concat(:query, :scope, :owner, :below, :limit) <> ''"
+    )
+    real = transaction.named
+    monkeypatch.setattr(
+        transaction, "named", lambda name: endless if name == "indexed_messages" else real(name)
+    )
+    monkeypatch.setattr(search_terms, "SEARCH_SECONDS", 0.3)
+    with pytest.raises(SearchTimeout):
+        await store.search(OWNER, "kelp")
+    monkeypatch.undo()
+    assert len(await store.search(OWNER, "kelp")) == 1
+
+
+async def test_a_search_of_an_index_far_behind_is_refused_and_found_later(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opening()
+    await begin(store, await new_node(store), *["kelp"] * 30)
+    monkeypatch.setattr(search, "LONGEST_TAIL", 10)
+    monkeypatch.setattr(search.Indexer, "index_once", lambda self: 0)
+    with pytest.raises(SearchFailed, match="lacks at least 11 messages"):
+        await store.search(OWNER, "kelp")
+    monkeypatch.undo()
+    assert len(await store.search(OWNER, "kelp", limit=50)) == 30

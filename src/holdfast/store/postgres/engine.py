@@ -269,7 +269,7 @@ class PostgresStore(
         return findings
 
     async def repair(self) -> list[str]:
-        """The search index is derived: it is made anew."""
+        """The search index and sizes are derived: they are made anew."""
 
         def anew(tx: Transaction) -> int:
             tx.run(Q.empty_index)
@@ -277,9 +277,10 @@ class PostgresStore(
             row = tx.one(Q.unindexed_total)
             return int(row[0]) if row else 0
 
+        mended = await self._write(checks.repair_sizes)
         number = await self._write(anew)
         await asyncio.to_thread(self._catch_up)
-        return [f"made the search index anew, over {number} messages"]
+        return [*mended, f"made the search index anew, over {number} messages"]
 
 
 _open_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()

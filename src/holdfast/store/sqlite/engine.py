@@ -244,9 +244,9 @@ class SQLiteStore(
         return findings
 
     async def repair(self) -> list[str]:
-        self._check_open()
+        mended = await self._write(checks.repair_sizes)
         number = await asyncio.to_thread(self._index().rebuild)
-        return [f"made the search index anew, over {number} messages"]
+        return [*mended, f"made the search index anew, over {number} messages"]
 
 
 def _intact(tx: Transaction) -> list[Finding]:

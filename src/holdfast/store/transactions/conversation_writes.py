@@ -41,7 +41,6 @@ def create(
     check_metadata(metadata)
     require_node(tx, node_id)
     held = size_of(messages)
-    check_quotas(tx, owner, held)
     session = open_conversation(tx, owner, Address(), None, source, copied=len(messages), held=held)
     if metadata:
         tx.run(Q.set_metadata, id=session.conversation_id, owner=owner, metadata=to_json(metadata))

@@ -273,7 +273,7 @@ def _check_body(conversation_id: str, message: MessageRecord) -> None:
             raise BadInput(f"{conversation_id}: message {message.seq} says it is another's")
         if (extra := bytes_in(message.extra)) is not None:
             _object(extra)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadInput(f"{conversation_id}: message {message.seq} is no message: {error}") from error
 
 

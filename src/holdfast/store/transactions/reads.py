@@ -11,7 +11,7 @@ from ...domain.nodes import Node
 from ...domain.sessions import Session
 from ...domain.turns import Response, Turn
 from ...errors import BadInput, NotFound
-from ..base import Page, SessionFilter, Statistics
+from ..base import OwnerUsage, Page, SessionFilter, Statistics
 from .key_writes import to_key
 from .places import conversation_of, session_of
 from .rows import (
@@ -31,6 +31,13 @@ _END_OF_TIME = 2**62
 LARGEST_PAGE = 1000
 FEW_TITLES = 100
 LARGEST_LIST = 1_000_000
+
+
+def usage(tx: Transaction, owner: str | None, limit: int) -> list[OwnerUsage]:
+    check_limit(limit)
+    return [OwnerUsage(*row) for row in tx.all(Q.usage, owner=owner, limit=limit)]
+
+
 MOST_LOOKED_AT = 20_000
 
 

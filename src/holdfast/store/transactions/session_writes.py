@@ -63,11 +63,14 @@ def open_conversation(
     view: View | None = None,
     copied: int = 0,
     held: int = 0,
+    adds: int = 0,
     edge: Edge | None = None,
     anonymous: bool = False,
 ) -> Session:
-    """A conversation and its first session, attached to `node_id` if there is one; with `copied` messages that
-    are stored next, of `held` bytes."""
+    """A conversation and its first session, attached to `node_id` if there is one. `copied` messages, of
+    `held` bytes, are stored next, and `adds` bytes by a turn that begins in it. Raises QuotaExceeded, having
+    changed nothing."""
+    check_quotas(tx, owner, held + adds)
     check_name("an owner", owner)
     conversation_id, session_id = new_id("conv"), new_id("sess")
     source = check_name("a source", source or source_of_key(address.key))
@@ -261,7 +264,6 @@ def fork(
     copy = plan_copy(_view_at(tx, source, last_seq), last_seq, lambda first, last: counted(first, last)[0])
     spans = [counted(first, last) for first, last in copy.ranges]
     copied, held = sum(count for count, _ in spans), sum(size for _, size in spans)
-    check_quotas(tx, owner, held + adds)
     opened = open_conversation(
         tx,
         owner,
@@ -272,6 +274,7 @@ def fork(
         view=copy.view,
         copied=copied,
         held=held,
+        adds=adds,
         edge=Edge.FORK,
     )
     offset = 0

@@ -177,10 +177,15 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
     """The address is new: open a conversation for it."""
     if (request.address.id or request.address.key) and not request.address.may_create:
         raise NotFound("session" if request.address.id else "conversation", str(request.address))
-    check_quotas(tx, request.owner, size_of(request.messages))
     node_id = request.node_id if request.attached else None
     session = open_conversation(
-        tx, request.owner, request.address, node_id, request.source, anonymous=request.anonymous
+        tx,
+        request.owner,
+        request.address,
+        node_id,
+        request.source,
+        anonymous=request.anonymous,
+        adds=size_of(request.messages),
     )
     return _start(tx, request, _spoken_in(tx, request, session), 0, None, EMPTY)
 
