@@ -325,7 +325,7 @@ async def test_no_word_of_the_index_is_shared_by_two_owners(database: Path, open
     await store.repair()
     connection = apsw.Connection(str(index_of(database)))
     connection.execute("CREATE VIRTUAL TABLE temp.vocab USING fts5vocab(main, words, instance)")
-    rows = connection.execute("SELECT term, doc FROM vocab").fetchall()
+    rows: list[Any] = connection.execute("SELECT term, doc FROM vocab").fetchall()
     connection.close()
     owners = {term: {(doc - 1) // 2 for other, doc in rows if other == term} for term, _ in rows}
     assert len(owners) >= 12

@@ -45,7 +45,8 @@ class Reached:
         return token_of(self.row)
 
     @property
-    def bytes(self) -> int:
+    def held(self) -> int:
+        """The bytes of the conversation's messages."""
         return bytes_of(self.row)
 
     @property

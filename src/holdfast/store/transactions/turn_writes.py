@@ -78,9 +78,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     ):
         if request.seen is not None and request.seen != reached.seen:
             return TurnOutdated()
-        check_quotas(
-            tx, request.owner, size_of(request.messages), reached.seen.conversation_id, reached.bytes
-        )
+        check_quotas(tx, request.owner, size_of(request.messages), reached.seen.conversation_id, reached.held)
         session = to_session_spoken_in(
             reached.row, tx.now, request.turn_id, request.node_id, len(request.messages), request.model
         )
@@ -94,7 +92,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         return TurnOutdated()
     if request.branch is not None:
         return _begin_branch(tx, request, request.branch)
-    check_quotas(tx, request.owner, size_of(request.messages), place.conversation.id, reached.bytes)
+    check_quotas(tx, request.owner, size_of(request.messages), place.conversation.id, reached.held)
     if settle_left_behind(tx, place.conversation.id):
         history = None
         reached = reach(tx, request.owner, request.address)
