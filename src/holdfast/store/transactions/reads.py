@@ -35,7 +35,8 @@ LARGEST_LIST = 1_000_000
 
 def usage(tx: Transaction, owner: str | None, limit: int) -> list[OwnerUsage]:
     check_limit(limit)
-    return [OwnerUsage(*row) for row in tx.all(Q.usage, owner=owner, limit=limit)]
+    rows = tx.all(Q.usage, limit=limit) if owner is None else tx.all(Q.usage_of_owner, owner=owner)
+    return [OwnerUsage(*row) for row in rows]
 
 
 MOST_LOOKED_AT = 20_000

@@ -52,7 +52,8 @@ FROM (SELECT conversation, no FROM sessions WHERE ordinal = 1 AND no < :below
 SELECT no FROM sessions WHERE conversation = :conversation AND ordinal = 1 AND (:owner::text IS NULL OR owner = :owner);
 
 -- name: owners
-SELECT DISTINCT owner FROM conversations;
+-- For an operator's search.
+SELECT DISTINCT owner FROM sessions WHERE ordinal = 1;
 
 -- name: conversation_bytes
 SELECT bytes FROM conversations WHERE id = :id;
@@ -66,9 +67,14 @@ SELECT coalesce(sum(c.bytes), 0)::bigint FROM sessions s JOIN conversations c ON
 WHERE s.owner = :owner AND s.ordinal = 1;
 
 -- name: usage
--- Who holds how much, the most first.
+-- Who holds how much, the most first. Goes over all conversations: for an operator.
 SELECT owner, count(*), coalesce(sum(bytes), 0)::bigint AS held FROM conversations
-WHERE :owner::text IS NULL OR owner = :owner GROUP BY owner ORDER BY held DESC, owner LIMIT :limit;
+GROUP BY owner ORDER BY held DESC, owner LIMIT :limit;
+
+-- name: usage_of_owner
+-- The same of one owner, by the index of its first sessions.
+SELECT s.owner, count(*), coalesce(sum(c.bytes), 0)::bigint FROM sessions s JOIN conversations c ON c.id = s.conversation
+WHERE s.owner = :owner AND s.ordinal = 1 GROUP BY s.owner;
 
 -- name: free_bytes
 -- A message has lost so much of what it said.
