@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from .errors import NotAllowed as NotAllowed
     from .errors import NotCompacted as NotCompacted
     from .errors import NotFound as NotFound
+    from .errors import QuotaExceeded as QuotaExceeded
     from .errors import RequestMismatch as RequestMismatch
     from .errors import SearchFailed as SearchFailed
+    from .errors import SearchTimeout as SearchTimeout
     from .errors import StoreBusy as StoreBusy
     from .errors import StoreClosed as StoreClosed
     from .errors import StoreError as StoreError

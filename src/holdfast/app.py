@@ -39,6 +39,7 @@ from .rules import (
     policies_of,
     process_limits_of,
     processes_directory,
+    quotas_of,
     recall_of,
     retention_of,
     store_policy_of,
@@ -81,11 +82,16 @@ async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: M
         check_postgres()
         from .store.postgres.engine import open_store as open_postgres
 
-        return await open_postgres(settings.store.url, policies=policies_of(settings), flushing=flushing)
+        return await open_postgres(
+            settings.store.url, policies=policies_of(settings), flushing=flushing, quotas=quotas_of(settings)
+        )
     from .store.sqlite.engine import open_store as open_sqlite
 
     return await open_sqlite(
-        database_path(settings.store.url), policies=policies_of(settings), flushing=flushing
+        database_path(settings.store.url),
+        policies=policies_of(settings),
+        flushing=flushing,
+        quotas=quotas_of(settings),
     )
 
 

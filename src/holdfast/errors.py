@@ -5,10 +5,12 @@
     │   ├── BadMessage          a body that is not an OpenAI message, or cannot be stored
     │   ├── BadSetting          an unknown or impossible setting
     │   ├── NotAllowed          the API key's scope does not reach so far
+    │   ├── SearchTimeout       a search took longer than a search may
     │   └── TooLarge            larger than the store can hold or give in one piece
     │       └── ContextTooLarge a session's context is larger than any that is given to a model
     ├── BadKey                  no such API key, a wrong one, or a revoked one
     ├── NotFound                no such thing for this owner
+    ├── QuotaExceeded           a conversation or an owner has stored as much as it may; nothing was changed
     ├── Conflict                it clashes with what is already there; nothing was changed
     │   ├── ConversationBusy    another turn holds the conversation
     │   │   └── NestedTurn      the turn that holds it is one's own: waiting would never end
@@ -57,6 +59,19 @@ class BadSetting(BadInput):
     """An unknown or impossible setting."""
 
 
+class SearchTimeout(BadInput):
+    """A search took longer than a search may, or its turn did not come in that time."""
+
+    def __init__(self, seconds: float, *, waited: bool = False) -> None:
+        super().__init__(
+            f"too many searches are running; this one did not begin within {seconds:g} seconds. Try again"
+            if waited
+            else f"the search took longer than {seconds:g} seconds and was stopped; search for fewer, longer "
+            "or rarer words"
+        )
+        self.seconds = seconds
+
+
 class NotAllowed(BadInput):
     """The API key is good, but its scope does not reach so far; nothing was changed."""
 
@@ -97,6 +112,20 @@ class NotFound(HoldfastError):
         super().__init__(f"no {what} {name!r}")
         self.what = what
         self.name = name
+
+
+class QuotaExceeded(HoldfastError):
+    """A limit of [limits] is reached: nothing more is taken in until something is deleted or the limit is
+    raised; nothing was changed. Reading, exporting, deleting and compacting go on, and so does a reply that
+    has begun."""
+
+    def __init__(self, setting: str, limit: int, used: int, message: str) -> None:
+        super().__init__(message)
+        self.setting = setting
+        """The setting that holds the limit, such as `conversation_mb`."""
+        self.limit = limit
+        self.used = used
+        """Both in bytes, or in conversations."""
 
 
 class Conflict(HoldfastError):

@@ -19,6 +19,7 @@ from .domain.compaction import Keeping
 from .domain.flushes import FlushPolicy, FlushRules
 from .domain.nodes import NodeKind
 from .domain.processes import ProcessLimits
+from .domain.quotas import Quotas, to_bytes
 from .domain.resets import DEFAULT, ResetMode, ResetPolicies, ResetPolicy
 from .models.base import Model
 from .platforms import timezone
@@ -91,6 +92,11 @@ def process_limits_of(settings: Settings) -> ProcessLimits:
         stop_on_reset=processes.on_reset == "stop",
         grace=timedelta(seconds=processes.grace_seconds),
     )
+
+
+def quotas_of(settings: Settings) -> Quotas:
+    limits = settings.limits
+    return Quotas(to_bytes(limits.conversation_mb), to_bytes(limits.owner_mb), limits.owner_conversations)
 
 
 def processes_directory(settings: Settings) -> Path:

@@ -15,6 +15,7 @@ from holdfast.domain.flushes import FlushRules
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import Message, NewMessage, new_message
 from holdfast.domain.nodes import Node, NodeKind
+from holdfast.domain.quotas import Quotas
 from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnRequest
@@ -220,3 +221,8 @@ async def unchanged(store: Store) -> AsyncIterator[None]:
     before = await everything(store)
     yield
     assert await everything(store) == before
+
+
+def limit(store: Store, quotas: Quotas) -> None:
+    """Have an open store refuse beyond these from now on, as one that was opened with them."""
+    vars(store)["_quotas"] = quotas

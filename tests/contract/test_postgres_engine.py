@@ -22,6 +22,8 @@ from holdfast.errors import (
     BadInput,
     BadSetting,
     Conflict,
+    SearchFailed,
+    SearchTimeout,
     StoreBusy,
     StoreClosed,
     StoreError,
@@ -31,7 +33,8 @@ from holdfast.errors import (
     StoreUnusable,
     StoreUpgraded,
 )
-from holdfast.store.postgres import connections, migrations, writer
+from holdfast.store import search_terms
+from holdfast.store.postgres import connections, migrations, search, transaction, writer
 from holdfast.store.postgres.engine import PostgresStore, open_store
 from holdfast.store.postgres.faults import cannot_open, translate
 from holdfast.store.postgres.statements import COMMIT, Statement
@@ -794,3 +797,57 @@ async def test_an_error_of_one_statement_is_its_callers_unless_the_server_cannot
         return
     assert outcomes[::2] == [None, None] and store.failure is None
     await say(store, node)
+
+
+# --- search ------------------------------------------------------------------------------------------------
+
+
+async def test_no_word_of_the_index_is_shared_by_two_owners(
+    opening: Opening, by_hand: psycopg.Connection
+) -> None:
+    """So a search, which asks for words of its owner only, costs what its owner has stored."""
+    store = await opening()
+    node = await new_node(store)
+    for owner in (OWNER, "another"):
+        await say(store, node, "kelp kelps and tide", "kelp noted", owner=owner)
+    await store.repair()
+    rows = by_hand.execute(
+        "SELECT DISTINCT c.owner, w.lexeme FROM search s JOIN conversations c ON c.id = s.conversation, "
+        "unnest(s.words) AS w"
+    ).fetchall()
+    mine, others = ({word for owner, word in rows if (owner == OWNER) is own} for own in (True, False))
+    assert len(mine) >= 7
+    assert not mine & others
+
+
+async def test_a_statement_of_a_search_ends_at_its_deadline(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opening()
+    await say(store, await new_node(store), "kelp")
+    await store.repair()
+    endless = Statement(
+        "endless", "SELECT pg_sleep(60) WHERE concat(:query, :scope, :owner, :below, :limit) <> ''"
+    )
+    real = transaction.named
+    monkeypatch.setattr(
+        transaction, "named", lambda name: endless if name == "indexed_messages" else real(name)
+    )
+    monkeypatch.setattr(search_terms, "SEARCH_SECONDS", 0.3)
+    with pytest.raises(SearchTimeout):
+        await store.search(OWNER, "kelp")
+    monkeypatch.undo()
+    assert len(await store.search(OWNER, "kelp")) == 1
+
+
+async def test_a_search_of_an_index_far_behind_is_refused_and_found_later(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opening()
+    await begin(store, await new_node(store), *["kelp"] * 30)
+    monkeypatch.setattr(search, "LONGEST_TAIL", 10)
+    monkeypatch.setattr(search.Indexer, "index_once", lambda self: 0)
+    with pytest.raises(SearchFailed, match="lacks at least 11 messages"):
+        await store.search(OWNER, "kelp")
+    monkeypatch.undo()
+    assert len(await store.search(OWNER, "kelp", limit=50)) == 30

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import random
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.messages import ROLES, MessageStatus
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import Settlement, TurnStatus
-from holdfast.errors import BadInput, NotFound
+from holdfast.errors import BadInput, NotFound, SearchTimeout
+from holdfast.store import search_terms
 from holdfast.store.base import Store
-from tests.contract.steps import OTHER, OWNER, begin, draft, say, to_message
+from tests.contract.steps import OTHER, OWNER, begin, context_of, draft, say, to_message
 
 
 async def numbers(store: Store, words: str, owner: str | None = OWNER, **more: Any) -> list[int]:
@@ -329,3 +332,68 @@ async def test_deleted_hits_do_not_push_living_ones_out(store: Store, node: Node
     await store.delete_conversation(OWNER, doomed.conversation_id)
     (hit,) = await store.search(OWNER, "kelp", limit=5)
     assert hit.message.conversation_id == survivor.conversation_id
+
+
+async def test_a_search_has_limits_and_says_so(store: Store, node: Node) -> None:
+    await say(store, node, "kelp and tide")
+    assert len(await store.search(OWNER, "kelp " * 200)) == 1  # a word that is repeated is one word
+    with pytest.raises(BadInput, match="at most 50 different words, this one has 51"):
+        await store.search(OWNER, " ".join(f"w{number}" for number in range(51)))
+    with pytest.raises(BadInput, match="at most 1,000 characters, this one has 10,000"):
+        await store.search(OWNER, "kelp " * 2_000)
+
+
+async def test_nothing_waits_for_searches(store: Store, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches that stand still, more of them than any engine has threads: everything else goes on."""
+    owners = [f"owner{number}" for number in range(12)]
+    for owner in owners:
+        await say(store, node, "kelp", owner=owner)
+    go_on, looking = threading.Event(), threading.Event()
+
+    def stand_still(*given: Any, **more: Any) -> str:
+        looking.set()
+        assert go_on.wait(60)
+        return ""
+
+    _patch_snippets(monkeypatch, stand_still)
+    searches = [asyncio.create_task(store.search(owner, "kelp")) for owner in owners]
+    try:
+        assert await asyncio.to_thread(looking.wait, 30)
+        session = (await say(store, node, "hello", "hi")).session
+        assert await context_of(store, session.id) == ["hello", "hi"]
+        assert len((await store.messages(OWNER, session.conversation_id)).items) == 2
+    finally:
+        go_on.set()
+        await asyncio.gather(*searches, return_exceptions=True)
+
+
+async def test_a_search_that_takes_too_long_is_stopped(
+    store: Store, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begin(store, node, *["kelp"] * 5)
+    monkeypatch.setattr(search_terms, "SEARCH_SECONDS", 0.3)
+
+    def slow(*given: Any, **more: Any) -> str:
+        time.sleep(0.5)
+        return ""
+
+    _patch_snippets(monkeypatch, slow)
+    with pytest.raises(SearchTimeout, match=r"longer than 0\.3 seconds"):
+        await store.search(OWNER, "kelp")
+    monkeypatch.undo()
+    assert len(await store.search(OWNER, "kelp")) == 5
+
+
+async def test_an_operator_finds_the_messages_of_every_owner(store: Store, node: Node) -> None:
+    for number in range(5):
+        await say(store, node, f"kelp {number}", "noted", owner=f"owner{number}")
+    await store.repair()
+    await say(store, node, "kelp of late", "noted")
+    assert len(await store.search(None, "kelp")) == 6
+    assert len(await store.search(None, "kelp", limit=3)) == 3
+    assert len(await store.search(None, "noted", limit=100)) == 6
+
+
+def _patch_snippets(monkeypatch: pytest.MonkeyPatch, snippet: Any) -> None:
+    for module in ("holdfast.store.sqlite.own_verbs", "holdfast.store.postgres.search"):
+        monkeypatch.setattr(f"{module}.snippet", snippet)

@@ -11,7 +11,10 @@ import pytest
 
 from holdfast.domain.messages import new_message
 from holdfast.domain.nodes import Node
-from holdfast.errors import SearchFailed
+from holdfast.errors import SearchFailed, SearchTimeout
+from holdfast.store import search_terms
+from holdfast.store.search_terms import marked
+from holdfast.store.sqlite import search
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.sqlite.search import SearchIndex
 from tests.contract.steps import OWNER, Clock, begin, new_node, say
@@ -45,7 +48,8 @@ def indexed(database: Path, word: str) -> int:
     """How many rows of the index file itself hold this word."""
     connection = apsw.Connection(str(index_of(database)))
     try:
-        return int(str(connection.execute("SELECT count(*) FROM words(?)", (word,)).get))
+        kept = marked(word, OWNER)
+        return int(str(connection.execute("SELECT count(*) FROM words(?)", (kept,)).get))
     finally:
         connection.close()
 
@@ -252,7 +256,7 @@ async def test_an_index_is_never_believed_about_whose_a_message_is_or_whether_it
     await say(store, node, "kelp of another", "kelp noted", owner="another")
     await store.delete_message(OWNER, mine.conversation_id, 2)
     everything = list(range(1, 20))
-    monkeypatch.setattr(SearchIndex, "search", lambda self, words, scopes, limit: (everything, False))
+    monkeypatch.setattr(SearchIndex, "search", lambda self, *given: (everything, False))
     (hit,) = await store.search(OWNER, "kelp")
     assert hit.message.content()["content"] == "kelp of mine"
     assert len(await store.search(None, "kelp")) == 3
@@ -310,3 +314,57 @@ async def test_a_follower_that_is_told_to_stop_while_it_wakes_up_ends(database: 
     index._wake.set()  # whatever came of it, the thread must not outlive the test
     index.stop()
     assert stopped
+
+
+async def test_no_word_of_the_index_is_shared_by_two_owners(database: Path, opening: Opening) -> None:
+    """So a search, which asks for words of its owner only, costs what its owner has stored."""
+    store = await opening()
+    node = await new_node(store)
+    for owner in (OWNER, "another"):
+        await say(store, node, "kelp kelps and tide", "kelp noted", owner=owner)
+    await store.repair()
+    connection = apsw.Connection(str(index_of(database)))
+    connection.execute("CREATE VIRTUAL TABLE temp.vocab USING fts5vocab(main, words, instance)")
+    rows: list[Any] = connection.execute("SELECT term, doc FROM vocab").fetchall()
+    connection.close()
+    owners = {term: {(doc - 1) // 2 for other, doc in rows if other == term} for term, _ in rows}
+    assert len(owners) >= 12
+    assert [term for term, whose in owners.items() if len(whose) > 1] == []
+
+
+async def test_an_index_of_another_version_is_made_anew(database: Path, opening: Opening) -> None:
+    await a_closed_store(database)
+    connection = apsw.Connection(str(index_of(database)))
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    store = await opening()
+    assert len(await store.search(OWNER, "kelp")) == 3
+    assert indexed(database, "kelp") in (0, 3)
+    await still_writes_and_finds(store, 3)
+
+
+async def test_a_statement_of_a_search_ends_at_its_deadline(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opening()
+    await say(store, await new_node(store), "kelp")
+    monkeypatch.setattr(search_terms, "SEARCH_SECONDS", 0.2)
+    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 1.0, max(i) FROM n"
+    monkeypatch.setattr(search, "_FIND", f"{endless} WHERE :match || :limit <> ''")
+    with pytest.raises(SearchTimeout):
+        await store.search(OWNER, "kelp")
+    monkeypatch.undo()
+    assert len(await store.search(OWNER, "kelp")) == 1
+
+
+async def test_a_search_of_an_index_far_behind_is_refused_and_found_later(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opening()
+    await begin(store, await new_node(store), *["kelp"] * 30)
+    monkeypatch.setattr(search, "LONGEST_TAIL", 10)
+    monkeypatch.setattr("holdfast.store.sqlite.own_verbs.CATCH_UP_SECONDS", -1.0)
+    with pytest.raises(SearchFailed, match="lacks 30 messages"):
+        await store.search(OWNER, "kelp")
+    monkeypatch.undo()
+    assert len(await store.search(OWNER, "kelp", limit=50)) == 30

@@ -20,6 +20,9 @@ from .ids import message_id
 from .names import storable, unstorable
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+MOST_NESTED = 100
+"""Levels of objects and lists in a message. Deeper ones could be stored and not be read everywhere."""
+NESTED_TOO_DEEPLY = "[nested too deeply to be shown]"
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
@@ -41,6 +44,11 @@ class NewMessage:
     """Was it said between the model and the server's own tools, so that no client is shown it?"""
     own_calls: tuple[str, ...] = ()
     """Those of its calls that the server answers itself; a client is shown the others."""
+
+
+def size_of(messages: Iterable[NewMessage]) -> int:
+    """The bytes that a conversation grows by with these."""
+    return sum(len(message.body) for message in messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +77,12 @@ class Message:
         return message_id(self.conversation_id, self.seq)
 
     def content(self) -> dict[str, Any]:
-        """The OpenAI message object."""
-        decoded: dict[str, Any] = msgspec.json.decode(self.body)
+        """The OpenAI message object; of one that is nested too deeply to be read, a note in its place."""
+        try:
+            decoded: dict[str, Any] = msgspec.json.decode(self.body)
+        except RecursionError:
+            named = {"tool_call_id": ""} if self.role == "tool" else {}
+            return {"role": self.role, "content": NESTED_TOO_DEEPLY, **named}
         return decoded
 
     def carried(self) -> dict[str, Any]:
@@ -115,12 +127,30 @@ def said_by_model(value: Mapping[str, Any]) -> NewMessage:
         return new_message(_mended(value))
 
 
-def _mended(value: Any) -> Any:
+def _mended(value: Any, level: int = 1) -> Any:
     if isinstance(value, str):
         return storable(value)
+    if isinstance(value, Mapping | list) and level > MOST_NESTED:
+        return NESTED_TOO_DEEPLY
     if isinstance(value, Mapping):
-        return {storable(name): _mended(part) for name, part in value.items()}
-    return [_mended(part) for part in value] if isinstance(value, list) else value
+        return {storable(name): _mended(part, level + 1) for name, part in value.items()}
+    return [_mended(part, level + 1) for part in value] if isinstance(value, list) else value
+
+
+def is_nested_deeper(value: object, levels: int) -> bool:
+    """Do objects and lists stand in each other in more levels than these? Without recursion."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [part for item in layer for part in _parts(item) if isinstance(part, Mapping | list | tuple)]
+        if not layer:
+            return False
+    return True
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def without_calls(value: Mapping[str, Any], call_ids: Collection[str]) -> dict[str, Any]:
@@ -210,6 +240,8 @@ def _encode(value: Mapping[str, Any]) -> bytes:
         fault = _unstorable_text(value)
         if fault:
             raise BadMessage(f"the message cannot be stored: {fault}")
+    if body.count(b"{") + body.count(b"[") > MOST_NESTED and is_nested_deeper(value, MOST_NESTED):
+        raise BadMessage(f"the message is nested too deeply; at most {MOST_NESTED} levels are allowed")
     if len(body) > MAX_BODY_BYTES:
         raise BadMessage(f"the message is {len(body)} bytes long; at most {MAX_BODY_BYTES} are allowed")
     return body

@@ -31,7 +31,7 @@ SHORTEST = 200
 ENDLESS = 2**62
 
 _THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
-_LEFT_OUT = re.compile(r"\[(\d+) earlier messages? (?:was|were) left out here, [^\]]*\]\s*\Z")
+_LEFT_OUT = re.compile(r"\[(\d{1,12}) earlier messages? (?:was|were) left out here, [^\[\]]*\]\Z")
 
 
 def summary_request(prompt: str, allowed_tokens: int, told: str) -> bytes:
@@ -115,9 +115,10 @@ def left_out(gap: Gap) -> str:
     number, before = gap.messages, list[str]()
     for entry in gap.entries:
         if entry.summary is not None:
-            earlier = _LEFT_OUT.search(entry.summary)
+            said = entry.summary.rstrip()
+            earlier = _LEFT_OUT.search(said, max(0, said.rfind("[")))
             number += int(earlier[1]) if earlier else 0
-            before.append(entry.summary[: earlier.start()] if earlier else entry.summary)
+            before.append(said[: earlier.start()] if earlier else said)
     were = "message was" if number == 1 else "messages were"
     note = (
         f"[{number} earlier {were} left out here, because the context was full and no summary could be made. "

@@ -220,7 +220,7 @@ def reset_rule_of(home: Home, schema: int) -> ResetRule:
     except OSError:
         text = ""
     block = re.search(r"^session_reset:[ \t]*(\{.*?\}|(?:\n[ \t]+.*|\n[ \t]*(?:#.*)?$)*)", text, re.MULTILINE)
-    for name, value in re.findall(r"(\w+)[\"']?\s*:\s*[\"']?([\w.]+)", block[1] if block else ""):
+    for name, value in re.findall(r"\b(\w+)[\"']?\s*:\s*[\"']?([\w.]+)", block[1] if block else ""):
         values.setdefault(name, value)
     default = ResetRule("none" if schema >= 19 else "both", 1440.0, 4)
     try:

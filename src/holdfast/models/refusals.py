@@ -42,19 +42,57 @@ STAND_INS = {
     "sk-no-key-required",
 }  # keys that are no secret
 
+MOST_READ = 8 * LONGEST
+"""Characters of an upstream's words that are looked at; `LONGEST` of them are shown."""
+_WORD = re.compile(r"[^\s\"']+")
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|rk|gsk|xai|key|pat)[-_][\w*.…-]{6,}")
 _BEARER = re.compile(r"(?i)\bbearer\s+[^\s\"',;]+")
 
 
 def redacted(text: str, api_key: str) -> str:
-    """The text without the key: whole, or a word that begins or ends as it does."""
-    if api_key and api_key.lower() not in STAND_INS:
+    """The text without the key: whole, or a word that begins or ends as it does. At most MOST_READ characters
+    are read and returned, so the time it takes is bounded whatever an upstream sends."""
+    is_secret = bool(api_key) and api_key.lower() not in STAND_INS
+    text = _cut(text, api_key if is_secret else "")
+    if is_secret:
         text = text.replace(api_key, "[key]")
         if len(api_key) >= 12:
-            head, tail = re.escape(api_key[:6]), re.escape(api_key[-4:])
-            text = re.sub(rf"{head}(?:[^\s\"']*\w)?|[^\s\"']*[*.…]+{tail}\b", "[key]", text)
+            head, tail = api_key[:6], api_key[-4:]
+            text = _WORD.sub(lambda found: _without_key(found[0], head, tail), text)
     text = _BEARER.sub("Bearer [key]", text)
     return _LOOKS_LIKE_A_KEY.sub("[key]", text)
+
+
+def _cut(text: str, secret: str) -> str:
+    """The first MOST_READ characters, without the part of a secret that the cut would leave at their end."""
+    if len(text) <= MOST_READ:
+        return text
+    text = text[:MOST_READ]
+    for length in range(len(secret) - 1, 0, -1):
+        if text.endswith(secret[:length]):
+            return text[:-length]
+    return text
+
+
+def _without_key(word: str, head: str, tail: str) -> str:
+    """A word without what looks like the key in it: from its beginning on, or masked up to its end."""
+    at = word.find(head)
+    if at >= 0:
+        end = len(word)
+        while end > at + len(head) and not _is_wordy(word[end - 1]):
+            end -= 1
+        word = f"{word[:at]}[key]{word[end:]}"
+    at = word.rfind(tail)
+    while at > 0:
+        after = word[at + len(tail) :]
+        if word[at - 1] in "*.…" and not (after and _is_wordy(after[0])):
+            return f"[key]{after}"
+        at = word.rfind(tail, 0, at + len(tail) - 1)
+    return word
+
+
+def _is_wordy(character: str) -> bool:
+    return character.isalnum() or character == "_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +144,7 @@ def refusal_in(value: Any, shown: Callable[[str], str] = str) -> Refusal:
         if isinstance(holder.get(name), str)
     }
     facts["code"] = facts.get("code") or _CODES.get(facts.get("type") or "")
-    return Refusal(None if said is None else shown(said), status_in(value), **facts)
+    return Refusal(None if said is None else _short(shown(said)), status_in(value), **facts)
 
 
 def is_too_long(error: ModelError) -> bool:
@@ -130,14 +168,14 @@ def reason_in(value: Any) -> str | None:
     if isinstance(value, list):
         return next((found for item in value if (found := reason_in(item))), None)
     if isinstance(value, str):
-        return _short(value.strip()) or None
+        return value.strip() or None
     if not isinstance(value, dict):
         return None
     for name in ("error", "message", "msg", "detail", "title"):
         if found := reason_in(value.get(name)):
             return found
     code = value.get("code") or value.get("type")
-    return _short(str(code)) if code else None
+    return str(code) if code else None
 
 
 def status_in(value: Any) -> int | None:

@@ -49,7 +49,7 @@ async def _ollama(model: str, ask: Ask) -> int | None:
         if tagged(model) in (tagged(entry.get("model")), tagged(entry.get("name"))):
             return _positive(entry.get("context_length"))
     parameters = str(_object(await ask("api/show", {"model": model})).get("parameters") or "")
-    wanted = re.search(r"^num_ctx\s+(\d+)", parameters, re.MULTILINE)
+    wanted = re.search(r"^num_ctx\s+(\d{1,12})", parameters, re.MULTILINE)
     return int(wanted[1]) if wanted else None
 
 

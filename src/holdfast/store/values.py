@@ -131,6 +131,16 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerUsage:
+    """How much an owner has stored."""
+
+    owner: str
+    conversations: int
+    bytes: int
+    """Of the bodies of its messages."""
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     sessions: int
     open: int

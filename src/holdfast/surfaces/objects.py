@@ -24,7 +24,7 @@ from ..domain.turns import Turn
 from ..domain.views import Part, Summary
 from ..domain.why import Why
 from ..runtime.process_files import LogPart
-from ..store.base import Found, Statistics
+from ..store.base import Found, OwnerUsage, Statistics
 from .readings import Lineage
 
 Object = dict[str, Any]
@@ -101,8 +101,18 @@ def sessions(
     return listed(data, has_more=has_more)
 
 
+RESERVED = frozenset(
+    {
+        *("id", "object", "seq", "session_id", "conversation_id", "turn_id", "owner", "created_at", "status"),
+        *("inner", "key", "title", "snippet"),
+    }
+)
+"""Names that only we give a value to in message objects, search hits included: what a client or a model calls
+so is stored and sent to the model, and not shown as ours."""
+
+
 def message(value: Message) -> Object:
-    """Our fields, and whatever else the message carried; where names clash, ours win."""
+    """Our fields, and whatever else the message carried under names that are not ours."""
     body = value.content()
     ours: Object = {
         "id": value.id,
@@ -119,7 +129,8 @@ def message(value: Message) -> Object:
     if value.inner:
         ours["inner"] = True
     others = {**value.carried(), **body}
-    return {**ours, **{name: field for name, field in others.items() if name not in ours}}
+    named = ours.keys() | RESERVED
+    return {**ours, **{name: field for name, field in others.items() if name not in named}}
 
 
 def found(value: Found) -> Object:
@@ -369,6 +380,10 @@ def view_part(value: Part) -> Object:
         size = len(value.text)
         return {"kind": "summary", "first": value.first, "last": value.last, "characters": size}
     return {"kind": "messages", "first": value.first, "last": value.last, "characters": None}
+
+
+def owner_usage(value: OwnerUsage) -> Object:
+    return {"owner": value.owner, "conversations": value.conversations, "bytes": value.bytes}
 
 
 def statistics(value: Statistics, leaked: int) -> Object:

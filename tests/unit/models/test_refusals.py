@@ -1,7 +1,10 @@
+import time
+
+import msgspec
 import pytest
 
 from holdfast.errors import ModelError
-from holdfast.models.refusals import LONGEST, Refusal, is_too_long, limit_said, redacted, refusal
+from holdfast.models.refusals import LONGEST, MOST_READ, Refusal, is_too_long, limit_said, redacted, refusal
 
 KEY = "sk-proj-4242abcdefghijklmnop"
 
@@ -138,3 +141,27 @@ def test_a_context_that_is_too_long_is_recognised_by_its_code() -> None:
 )
 def test_other_refusals_are_not_taken_for_that(said: str | None, status: int) -> None:
     assert not is_too_long(ModelError(said or "no", status, said=said))
+
+
+def test_the_time_of_redacting_does_not_grow_with_what_an_upstream_says() -> None:
+    key = "sk-proj-abcdefghijkl"
+    began = time.thread_time()
+    for hostile in ("*" * 1_000_000, ".a" * 500_000, key[:6] + "*" * 1_000_000, "*ijkl" * 200_000):
+        assert len(redacted(hostile, key)) <= MOST_READ
+    assert time.thread_time() - began < 5
+
+
+@pytest.mark.parametrize("key", ["hunter2", "sk-proj-abcdefghijkl", "0123456789ab"])
+def test_a_key_that_the_limit_cuts_in_two_is_not_shown_either(key: str) -> None:
+    for length in range(2, len(key)):
+        shown = redacted("." * (MOST_READ - length) + key + " and more", key)
+        assert key[:length] not in shown
+
+
+def test_a_key_behind_many_words_is_not_shown_where_the_reason_is_cut() -> None:
+    key = "hunter2-is-our-key"
+    for before in range(LONGEST - 30, LONGEST + 5):
+        body = msgspec.json.encode({"error": "x" * before + " " + key})
+        said = refusal(body, lambda text: redacted(text, key)).said
+        assert said is not None
+        assert "hunter" not in said

@@ -183,3 +183,35 @@ def test_commands_can_share_a_store_from_any_directory(home: Home) -> None:
     assert (home.path.parent / "here.db").exists()
     assert not home.store.exists()
     assert os.listdir(home.path) == []
+
+
+def test_doctor_says_who_holds_how_much(home: Home) -> None:
+    home.ok("run", "hello")
+    home.ok("run", "--owner", "bob", "hello " * 100)
+    said = home.ok("doctor")
+    assert said.index("bob: ") < said.index("default: ")
+    assert "in 1 conversation\n" in said
+    usage = home.json("doctor")["usage"]
+    assert [(each["owner"], each["conversations"]) for each in usage] == [("bob", 1), ("default", 1)]
+    assert usage[0]["bytes"] > 600
+
+
+def test_doctor_finds_a_wrong_size_and_mends_it(home: Home) -> None:
+    home.ok("run", "hello")
+    connection = apsw.Connection(str(home.store))
+    connection.execute("UPDATE conversations SET bytes = bytes + 7")
+    connection.close()
+    done = home.run("doctor")
+    assert done.returncode == 1
+    assert "✗ every conversation's size is the sum of its messages' bytes" in done.stdout
+    assert "`holdfast doctor --repair` mends this." in done.stdout
+    assert "counted the bytes of 1 conversations anew" in home.ok("doctor", "--repair")
+    assert home.json("doctor")["ok"]
+
+
+def test_a_full_quota_is_an_error_with_what_to_do(home: Home) -> None:
+    home.environment["HOLDFAST_LIMITS__CONVERSATION_MB"] = "0.0001"
+    home.ok("run", "--key", "k", "hello " * 10)
+    done = home.run("run", "--key", "k", "more")
+    assert done.returncode == 1
+    assert "raise [limits] conversation_mb" in " ".join(done.stderr.split())

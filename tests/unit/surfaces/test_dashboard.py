@@ -60,6 +60,12 @@ def test_arguments_are_shown_line_by_line_if_they_are_json() -> None:
     assert pretty({"a": "ü"}) == '{\n  "a": "ü"\n}'
 
 
+@pytest.mark.parametrize("depth", [30, 500, 5_000, 200_000])
+def test_arguments_that_are_nested_too_deeply_are_shown_as_they_are(depth: int) -> None:
+    arguments = "[" * depth + "]" * depth
+    assert pretty(arguments) == arguments
+
+
 def test_times_are_told_either_way() -> None:
     assert in_words(NOW + timedelta(minutes=5), NOW) == "in 5 min"
     assert in_words(NOW - timedelta(hours=2), NOW) == "2 h ago"

@@ -26,9 +26,11 @@ from typing import TypeVar
 import psycopg
 
 from ...domain.flushes import FlushRules
+from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import BadInput, StoreClosed
 from ..base import Finding
+from ..search_threads import SearchThreads
 from ..transactions import checks
 from ..transactions.contexts import ContextCache
 from ..transactions.rows import to_stamp, to_time
@@ -100,6 +102,7 @@ class PostgresStore(
         patience: float = PATIENCE_SECONDS,
         policies: ResetPolicies = NO_RESETS,
         flushing: FlushRules | None = None,
+        quotas: Quotas = UNLIMITED,
         moving: bool = False,
     ) -> None:
         """Blocking: connect, bring the schema up to date, start the threads. A `clock` that is given wins
@@ -108,6 +111,7 @@ class PostgresStore(
         self._clock = clock
         self._policies = policies
         self._flushing = flushing
+        self._quotas = quotas
         self._database_clock = DatabaseClock()
         connection = open_connection(self._address)
         try:
@@ -133,6 +137,8 @@ class PostgresStore(
             self._dial, self.location, newest(), patience, self._watch.tag, self._committed, self._told_time
         )
         self._readers = Readers(self._dial, self.location, patience, self._writer.fail)
+        self._search_readers = Readers(self._dial, self.location, patience, self._writer.fail)
+        self._searches = SearchThreads()
         self._forked = False
         self._closed = False
         _open_stores.add(self)
@@ -172,6 +178,9 @@ class PostgresStore(
         # Blocking, but short: what was accepted is finished. Not in an executor, because there is none any
         # more when a program's exit closes what it forgot to close.
         self._indexer.stop()
+        self._searches.stop()
+        self._search_readers.close()
+        self._searches.join()
         self._readers.close()
         self._writer.stop()
         self._locks.close()
@@ -187,7 +196,11 @@ class PostgresStore(
 
         def run(changes: Changes, now: int) -> T:
             told.clear()  # it may be run again, if the group it was in failed
-            return work(PostgresTransaction(changes, now, self._policies, told, self._flushing, writes=True))
+            return work(
+                PostgresTransaction(
+                    changes, now, self._policies, told, self._flushing, self._quotas, writes=True
+                )
+            )
 
         done = await self._writer.submit(run)
         for line in told:
@@ -199,6 +212,13 @@ class PostgresStore(
         if self._writer.failure is not None:  # what cannot be trusted is not shown either
             raise self._writer.failure
         return await self._readers.run(
+            lambda changes: work(PostgresTransaction(changes, self._stamp(), self._policies))
+        )
+
+    def _search_read(self, work: Callable[[Transaction], T]) -> T:
+        if self._writer.failure is not None:
+            raise self._writer.failure
+        return self._search_readers.run_here(
             lambda changes: work(PostgresTransaction(changes, self._stamp(), self._policies))
         )
 
@@ -249,7 +269,7 @@ class PostgresStore(
         return findings
 
     async def repair(self) -> list[str]:
-        """The search index is derived: it is made anew."""
+        """The search index and sizes are derived: they are made anew."""
 
         def anew(tx: Transaction) -> int:
             tx.run(Q.empty_index)
@@ -257,9 +277,10 @@ class PostgresStore(
             row = tx.one(Q.unindexed_total)
             return int(row[0]) if row else 0
 
+        mended = await self._write(checks.repair_sizes)
         number = await self._write(anew)
         await asyncio.to_thread(self._catch_up)
-        return [f"made the search index anew, over {number} messages"]
+        return [*mended, f"made the search index anew, over {number} messages"]
 
 
 _open_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
@@ -284,6 +305,7 @@ async def open_store(
     patience: float = PATIENCE_SECONDS,
     policies: ResetPolicies = NO_RESETS,
     flushing: FlushRules | None = None,
+    quotas: Quotas = UNLIMITED,
     moving: bool = False,
 ) -> PostgresStore:
     """Open (or make) the store in this database. Raises StoreUnusable, having changed nothing, if it
@@ -295,5 +317,6 @@ async def open_store(
         patience=patience,
         policies=policies,
         flushing=flushing,
+        quotas=quotas,
         moving=moving,
     )

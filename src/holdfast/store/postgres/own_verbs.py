@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import psycopg
 
@@ -13,6 +14,8 @@ from ...domain.messages import NewMessage
 from ...domain.nodes import Liveness, Node
 from ...errors import SearchFailed
 from ..base import Figures, Found
+from ..search_terms import CATCH_UP_SECONDS, Deadline
+from ..search_threads import SearchThreads
 from ..transactions import node_writes, overviews
 from ..transactions.transaction import Q, Transaction
 from ..transactions.verbs.base import Verbs
@@ -21,11 +24,18 @@ from .locks import NodeLocks
 from .search import Indexer
 from .writer import Writer
 
+T = TypeVar("T")
+
 
 class OwnVerbs(Verbs):
     _locks: NodeLocks
     _writer: Writer
     _indexer: Indexer
+    _searches: SearchThreads
+
+    @abstractmethod
+    def _search_read(self, work: Callable[[Transaction], T]) -> T:
+        """Blocking, on a search thread: read from one snapshot, on that thread's own connection."""
 
     # --- turns ------------------------------------------------------------------------------------------
 
@@ -70,15 +80,26 @@ class OwnVerbs(Verbs):
     async def search(
         self, owner: str | None, words: str, *, conversation_id: str | None = None, limit: int = 20
     ) -> list[Found]:
-        if await self._read(search.tail) > search.LONGEST_TAIL:
-            await asyncio.to_thread(self._catch_up)
-        return await self._read(lambda tx: search.search(tx, owner, words, conversation_id, limit))
+        self._check_open()
 
-    def _catch_up(self) -> None:
-        """Index what is not indexed yet, as far as a search may wait for it."""
-        until = time.monotonic() + search.LONGEST_WAIT_SECONDS
+        def look(deadline: Deadline) -> list[Found]:
+            behind = self._search_read(search.tail)
+            if behind > search.LONGEST_TAIL:
+                self._catch_up(time.monotonic() + CATCH_UP_SECONDS)
+                behind = self._search_read(search.tail)
+                deadline = Deadline(owner)  # that wait is not the search's
+            if behind > search.LONGEST_TAIL:
+                raise search.far_behind(behind, self.location)
+            return self._search_read(
+                lambda tx: search.search(tx, owner, words, conversation_id, limit, deadline)
+            )
+
+        return await self._searches.run(owner, look)
+
+    def _catch_up(self, until: float | None = None) -> None:
+        """Index what is not indexed yet, until then."""
         try:
-            while self._indexer.index_once() and time.monotonic() < until:
+            while self._indexer.index_once() and (until is None or time.monotonic() < until):
                 pass
         except psycopg.Error as error:
             raise SearchFailed(f"the search index of {self.location} cannot be used now: {error}") from error

@@ -53,9 +53,10 @@ class Readers:
         """Run `work` on one of the connections, inside one snapshot."""
         if self._closed:
             raise StoreClosed("the store is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._work, work)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.run_here, work)
 
-    def _work(self, work: Callable[[Changes], T]) -> T:
+    def run_here(self, work: Callable[[Changes], T]) -> T:
+        """The same on the calling thread, blocking; each thread has a connection of its own."""
         with self._guard:
             self._busy += 1
         try:

@@ -20,24 +20,25 @@ from typing import Any
 
 import psycopg
 
-from ...errors import StoreError
+from ...errors import SearchFailed, SearchTimeout, StoreError
 from ..base import Found
+from ..search_terms import (
+    Deadline,
+    Term,
+    holds,
+    lexeme_of_conversation,
+    lexeme_of_owner,
+    lexemes_of,
+    terms_of,
+    text_of,
+    tsquery_of,
+)
 from ..transactions.places import conversation_of
 from ..transactions.reads import check_limit, snippet
 from ..transactions.rows import to_message
 from ..transactions.transaction import Q, Transaction
 from .statements import BEGIN, COMMIT, statement
 from .wire import Wire, asked
-from .words import (
-    Term,
-    holds,
-    lexeme_of_conversation,
-    lexeme_of_owner,
-    lexemes_of,
-    query_of,
-    terms_of,
-    text_of,
-)
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,6 @@ RESTS_FOR = 3
 """How many times as long as it took to index a batch others are left alone, if they write."""
 LOOK_SECONDS = 5.0
 LONGEST_TAIL = 1_000
-LONGEST_WAIT_SECONDS = 5.0
 END_OF_TIME = 2**62
 
 
@@ -145,7 +145,7 @@ def _index(wire: Wire) -> int:
     rows = wire.ask(statement(Q.texts_to_index), **keys)
     columns: dict[str, list[Any]] = {"nos": [], "conversations": [], "seqs": [], "wholes": [], "texts": []}
     for no, conversation, seq, owner, body in rows:
-        words = lexemes_of(text_of(body))
+        words = lexemes_of(text_of(body), owner)
         scopes = {lexeme_of_owner(owner), lexeme_of_conversation(conversation)}
         values = (no, conversation, seq, words is not None, " ".join(sorted(scopes | (words or set()))))
         for column, value in zip(columns.values(), values, strict=True):
@@ -161,45 +161,106 @@ def tail(tx: Transaction) -> int:
 
 
 def search(
-    tx: Transaction, owner: str | None, words: str, conversation_id: str | None, limit: int
+    tx: Transaction,
+    owner: str | None,
+    words: str,
+    conversation_id: str | None,
+    limit: int,
+    deadline: Deadline,
 ) -> list[Found]:
     """The index gives candidates; whether and to whom they are shown is decided from the rows."""
     check_limit(limit)
     terms = terms_of(words)
-    if conversation_id is not None:
-        conversation_of(tx, owner, conversation_id)
-    scope = {"owner": owner, "conversation": conversation_id}
-    found: list[Found] = []
-    below = END_OF_TIME
-    while len(found) < limit and (rows := tx.all(Q.unindexed_messages, below=below, limit=PAGE, **scope)):
-        for row in rows:
-            if row[1] is not None:
-                _judge(row[1:], terms, words, found)
-        below = rows[-1][0]
-    scopes = [lexeme_of_conversation(conversation_id)] if conversation_id else []
-    if owner is not None and not scopes:
-        scopes = [lexeme_of_owner(owner)]
-    query = query_of(terms, scopes)
-    below, asked_for = END_OF_TIME, limit
-    while len(found) < limit:
-        rows = tx.all(
-            Q.indexed_messages,
-            query=query,
-            scope=" & ".join(f"'{each}'" for each in scopes) or None,
-            below=below,
-            owner=owner,
-            limit=asked_for,
-        )
-        for row in rows:
-            _judge(row, terms, words, found)
-        if len(rows) < asked_for:
-            break
-        below, asked_for = rows[-1][0], asked_for * 4
-    return found[:limit]
+    try:
+        tx.one(Q.search_deadline, timeout=f"{max(1, int(deadline.left * 1000))}")
+        if conversation_id is not None:
+            owner = conversation_of(tx, owner, conversation_id).owner
+        return _Search(tx, terms, words, conversation_id, limit, deadline).found_of(owner)
+    except psycopg.errors.QueryCanceled as error:
+        raise SearchTimeout(deadline.seconds) from error
 
 
-def _judge(row: Any, terms: list[Term], words: str, found: list[Found]) -> None:
-    _, *columns, key, title = row
-    message = to_message(columns)
-    if holds(text_of(message.body), terms):
-        found.append(Found(message, snippet(message, words), key, title))
+class _Search:
+    """One search, in one snapshot."""
+
+    def __init__(
+        self,
+        tx: Transaction,
+        terms: list[Term],
+        words: str,
+        conversation_id: str | None,
+        limit: int,
+        deadline: Deadline,
+    ) -> None:
+        self._tx = tx
+        self._terms = terms
+        self._words = words
+        self._conversation = conversation_id
+        self._limit = limit
+        self._deadline = deadline
+
+    def found_of(self, owner: str | None) -> list[Found]:
+        """The hits of an owner; None: of every owner, one after the other."""
+        found = self._unindexed(owner)
+        if owner is not None:
+            if len(found) < self._limit:
+                found += self._indexed(owner, self._limit - len(found))
+        else:
+            hits: list[tuple[int, Found]] = []
+            for (name,) in self._tx.all(Q.owners):
+                self._deadline.check()
+                hits += self._indexed_with_numbers(name, self._limit)
+            hits.sort(key=lambda hit: hit[0], reverse=True)
+            found += [hit for _, hit in hits]
+        return found[: self._limit]
+
+    def _unindexed(self, owner: str | None) -> list[Found]:
+        found: list[Found] = []
+        scope = {"owner": owner, "conversation": self._conversation}
+        below = END_OF_TIME
+        while len(found) < self._limit and (
+            rows := self._tx.all(Q.unindexed_messages, below=below, limit=PAGE, **scope)
+        ):
+            found += [hit for row in rows if row[1] is not None for hit in self._judged(row[1:])]
+            below = rows[-1][0]
+        return found
+
+    def _indexed(self, owner: str, limit: int) -> list[Found]:
+        return [hit for _, hit in self._indexed_with_numbers(owner, limit)]
+
+    def _indexed_with_numbers(self, owner: str, limit: int) -> list[tuple[int, Found]]:
+        query = tsquery_of(self._terms, owner, self._conversation)
+        whose = lexeme_of_conversation(self._conversation) if self._conversation else lexeme_of_owner(owner)
+        below, asked_for = END_OF_TIME, limit
+        found: list[tuple[int, Found]] = []
+        while len(found) < limit:
+            rows = self._tx.all(
+                Q.indexed_messages,
+                query=query,
+                scope=f"'{whose}'",
+                below=below,
+                owner=owner,
+                limit=asked_for,
+            )
+            found += [(row[0], hit) for row in rows for hit in self._judged(row)]
+            if len(rows) < asked_for:
+                break
+            below, asked_for = rows[-1][0], asked_for * 4
+        return found[:limit]
+
+    def _judged(self, row: Any) -> list[Found]:
+        """The message as a hit, if its text holds the words."""
+        self._deadline.check()
+        _, *columns, key, title = row
+        message = to_message(columns)
+        if not holds(text_of(message.body), self._terms):
+            return []
+        return [Found(message, snippet(message, self._words), key, title)]
+
+
+def far_behind(count: int, location: str) -> SearchFailed:
+    """The refusal of a search whose index lacks too much to look through the rest."""
+    return SearchFailed(
+        f"the search index of {location} lacks at least {count} messages; it catches up while a server runs, "
+        "`holdfast doctor --repair` does it at once. Try again later"
+    )

@@ -76,6 +76,7 @@ BIGINTS = frozenset(
         "edited_at",
         "attempt",
         "revision",
+        "bytes",
     ]
 )
 BOOLEANS = frozenset(

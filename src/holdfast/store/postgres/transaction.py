@@ -21,6 +21,7 @@ from typing import Any
 from ...domain.events import EventType
 from ...domain.flushes import FlushRules
 from ...domain.messages import NewMessage
+from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ..transactions.checks import INVARIANTS
 from ..transactions.rows import Row, to_json
@@ -112,6 +113,7 @@ UNASKED = frozenset(
         Q.tell_notices,
         Q.exclude_steps,
         Q.sample_process,
+        Q.free_bytes,
     }
 )
 
@@ -132,6 +134,7 @@ WHOLE = frozenset(
         Q.session_sources,
         Q.message_total,
         Q.conversation_total,
+        Q.usage,
     }
 )
 
@@ -272,10 +275,11 @@ class PostgresTransaction(Transaction):
         policies: ResetPolicies = NO_RESETS,
         told: list[str] | None = None,
         flushing: FlushRules | None = None,
+        quotas: Quotas = UNLIMITED,
         *,
         writes: bool = False,
     ) -> None:
-        super().__init__(now, policies, told, flushing)
+        super().__init__(now, policies, told, flushing, quotas)
         self._changes = changes
         self._writes = writes
 

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from ...domain.leases import Lease
-from ...domain.messages import NewMessage
+from ...domain.messages import NewMessage, size_of
 from ...errors import (
     HoldfastError,
     LeaseLost,
@@ -308,11 +308,13 @@ class Writer:
     def _append(self, jobs: list[Job], changes: Changes, now: int) -> None:
         """All appends of a group: one statement numbers, guarded by each lease, and one stores."""
         counts: dict[Holding, int] = {}
+        sizes: dict[Holding, int] = {}
         for job in jobs:
             assert job.append is not None
             lease, messages = job.append
             held = (lease.conversation_id, lease.token, lease.node_id)
             counts[held] = counts.get(held, 0) + len(messages)
+            sizes[held] = sizes.get(held, 0) + size_of(messages)
         # In one order on every node, so that no two wait for each other.
         ids, tokens, nodes = zip(*sorted(counts), strict=True)
         wanted = {
@@ -320,6 +322,7 @@ class Writer:
             "tokens": tokens,
             "nodes": nodes,
             "counts": [counts[each] for each in sorted(counts)],
+            "sizes": [sizes[each] for each in sorted(counts)],
         }
         numbered = changes.carry_out(asked(_NUMBER_ALL, wanted))[-1].rows()
         last: dict[Holding, int] = {}

@@ -15,6 +15,7 @@ from ...domain.turns import Response, Turn
 from ..values import (
     Figures,
     Found,
+    OwnerUsage,
     Page,
     Place,
     Pulse,
@@ -152,6 +153,10 @@ class Finds(Protocol):
         ...
 
     async def statistics(self, owner: str | None) -> Statistics: ...
+
+    async def usage(self, owner: str | None, *, limit: int = 20) -> list[OwnerUsage]:
+        """How much each owner has stored, those with the most bytes first; or only this one."""
+        ...
 
     async def alive(self, owner: str | None, *, limit: int = 200) -> list[Session]:
         """Open sessions, the most recently active first: all with a running turn or an attached process, and

@@ -47,7 +47,7 @@ class Patience:
         return True
 
 
-class Deadline:
+class BusyDeadline:
     """A busy handler that gives up at one moment, however many locks are waited for."""
 
     def __init__(self, seconds: float) -> None:

@@ -19,9 +19,11 @@ from typing import TypeVar
 import apsw
 
 from ...domain.flushes import FlushRules
+from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
 from ..base import Finding
+from ..search_threads import SearchThreads
 from ..transactions import checks
 from ..transactions.contexts import ContextCache
 from ..transactions.rows import to_stamp
@@ -81,6 +83,7 @@ class SQLiteStore(
         patience: float = PATIENCE_SECONDS,
         policies: ResetPolicies = NO_RESETS,
         flushing: FlushRules | None = None,
+        quotas: Quotas = UNLIMITED,
     ) -> None:
         """Blocking: open the file, bring its schema up to date, start the threads."""
         check_library(apsw.sqlite_lib_version())
@@ -88,6 +91,7 @@ class SQLiteStore(
         self._clock = clock
         self._policies = policies
         self._flushing = flushing
+        self._quotas = quotas
         self._patience = patience
         prepare_directory(self._database.parent)
         handles = handles_of(self._database)
@@ -116,6 +120,8 @@ class SQLiteStore(
         if left:  # a process that crashed may have left text in it that it had deleted
             self._writer.truncate_soon()
         self._readers = Readers(self._connect_reader, self.location, self._writer.fail)
+        self._search_readers = Readers(self._connect_reader, self.location, self._writer.fail)
+        self._searches = SearchThreads()
         self._forked = False
         self._closed = False
         _open_stores.add(self)
@@ -144,6 +150,9 @@ class SQLiteStore(
         self._closed = True
         # Blocking, but short: what was accepted is finished. Not in an executor, because there is none any
         # more when a program's exit closes what it forgot to close.
+        self._searches.stop()
+        self._searches.join()
+        self._search_readers.close()
         if self._search is not None:
             self._search.stop()
         self._watch.close()
@@ -161,7 +170,7 @@ class SQLiteStore(
         def run(connection: apsw.Connection) -> T:
             told.clear()  # it may be run again, if the group it was in failed
             now = to_stamp(self._clock())
-            tx = SQLiteTransaction(connection, now, self._policies, told, self._flushing)
+            tx = SQLiteTransaction(connection, now, self._policies, told, self._flushing, self._quotas)
             done = work(tx)
             if tx.erased:
                 self._writer.erase()
@@ -177,6 +186,13 @@ class SQLiteStore(
         if self._writer.failure is not None:  # what cannot be trusted is not shown either
             raise self._writer.failure
         return await self._readers.run(
+            lambda connection: work(SQLiteTransaction(connection, to_stamp(self._clock()), self._policies))
+        )
+
+    def _search_read(self, work: Callable[[Transaction], T]) -> T:
+        if self._writer.failure is not None:
+            raise self._writer.failure
+        return self._search_readers.run_here(
             lambda connection: work(SQLiteTransaction(connection, to_stamp(self._clock()), self._policies))
         )
 
@@ -236,9 +252,9 @@ class SQLiteStore(
         return findings
 
     async def repair(self) -> list[str]:
-        self._check_open()
+        mended = await self._write(checks.repair_sizes)
         number = await asyncio.to_thread(self._index().rebuild)
-        return [f"made the search index anew, over {number} messages"]
+        return [*mended, f"made the search index anew, over {number} messages"]
 
 
 def _intact(tx: Transaction) -> list[Finding]:
@@ -273,8 +289,15 @@ async def open_store(
     patience: float = PATIENCE_SECONDS,
     policies: ResetPolicies = NO_RESETS,
     flushing: FlushRules | None = None,
+    quotas: Quotas = UNLIMITED,
 ) -> SQLiteStore:
     """Open (or make) the store in this file. Raises StoreUnusable, having changed nothing, if it cannot."""
     return await asyncio.to_thread(
-        SQLiteStore, database, clock=clock, patience=patience, policies=policies, flushing=flushing
+        SQLiteStore,
+        database,
+        clock=clock,
+        patience=patience,
+        policies=policies,
+        flushing=flushing,
+        quotas=quotas,
     )

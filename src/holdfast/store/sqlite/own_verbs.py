@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from ...domain.nodes import Identity, Liveness, Node, proof_of_death
 from ...errors import SearchFailed, StoreUnusable
 from ...platforms import HIDDEN, identity, start_of
 from ..base import Figures, Found
+from ..search_terms import CATCH_UP_SECONDS, Deadline, terms_of
+from ..search_threads import SearchThreads
 from ..transactions import node_writes, overviews
 from ..transactions.places import conversation_of
 from ..transactions.reads import check_limit, snippet
@@ -21,13 +25,21 @@ from .files import log_size
 from .locks import NodeLocks
 from .search import SearchIndex
 
+T = TypeVar("T")
+
 
 class OwnVerbs(Verbs):
     _database: Path
     _locks: NodeLocks
 
+    _searches: SearchThreads
+
     @abstractmethod
     def _index(self) -> SearchIndex: ...
+
+    @abstractmethod
+    def _search_read(self, work: Callable[[Transaction], T]) -> T:
+        """Blocking, on a search thread: read from one snapshot, on that thread's own connection."""
 
     # --- nodes ------------------------------------------------------------------------------------------
 
@@ -84,8 +96,18 @@ class OwnVerbs(Verbs):
     async def search(
         self, owner: str | None, words: str, *, conversation_id: str | None = None, limit: int = 20
     ) -> list[Found]:
+        self._check_open()
         index = self._index()
-        return await self._read(lambda tx: _search(tx, index, owner, words, conversation_id, limit))
+
+        def look(deadline: Deadline) -> list[Found]:
+            index.catch_up(time.monotonic() + CATCH_UP_SECONDS)
+            if deadline.passed:
+                deadline = Deadline(owner)  # that wait is not the search's
+            return self._search_read(
+                lambda tx: _search(tx, index, owner, words, conversation_id, limit, deadline)
+            )
+
+        return await self._searches.run(owner, look)
 
     async def figures(self) -> Figures:
         self._check_open()
@@ -100,21 +122,24 @@ def _search(
     words: str,
     conversation_id: str | None,
     limit: int,
+    deadline: Deadline,
 ) -> list[Found]:
     """The index gives numbers; whether and to whom they are shown is decided here, from the rows."""
     check_limit(limit)
+    terms = terms_of(words)
     if conversation_id is not None:
-        conversation_of(tx, owner, conversation_id)
-    scopes = [scope for scope in (conversation_id, owner) if scope is not None][:1]
+        owner = conversation_of(tx, owner, conversation_id).owner
+    owners = [owner] if owner is not None else [name for (name,) in tx.all(Q.owners)]
     asked = limit
     while True:
-        numbers, more = index.search(words, scopes, asked)
+        numbers, more = index.search(terms, owners, conversation_id, asked, deadline)
         rows = [row for no in numbers if (row := tx.one(Q.found_message, no=no, owner=owner))]
         if len(rows) >= limit or not more:
             break
         asked *= 4  # deleted ones that the index still holds must not push living ones out
     found = []
     for *columns, key, title in rows[:limit]:
+        deadline.check()
         message = to_message(columns)
         found.append(Found(message, snippet(message, words), key, title))
     return found

@@ -12,6 +12,9 @@ truncation of the index's own log. That it is due is written in the index with t
 crash the next start goes on with it. After a merge that took long the next one waits, so that merging never
 takes more than a twentieth of the time.
 
+Words are kept behind a mark of their owner (`search_terms`): a search reads its owner's part of the index.
+Each searching thread has a connection of its own, so it waits for neither the indexer nor other searches.
+
 Limits: words match without case and accents, from their beginning (`data` finds `database`); the
 content of messages is searched, tool calls' arguments are not.
 """
@@ -29,10 +32,10 @@ from typing import Any
 
 import apsw
 
-from ...domain.names import unstorable
-from ...errors import BadInput, SearchFailed, StoreError
+from ...errors import SearchFailed, SearchTimeout, StoreError
 from ...platforms import private_umask
-from .connections import PATIENCE_SECONDS, Deadline, Patience
+from ..search_terms import Deadline, Term, holds, mark_of, marked
+from .connections import PATIENCE_SECONDS, BusyDeadline, Patience
 
 log = logging.getLogger(__name__)
 
@@ -57,40 +60,52 @@ CASE iif(json_valid(CAST(body AS TEXT)), json_type(CAST(body AS TEXT), '$.conten
                           OR (part.type = 'object' AND json_type(part.value, '$.text') = 'text'))
 END
 """
-_TABLE = (
-    "USING fts5(text, scope, content='', contentless_delete=1, "
-    'tokenize="unicode61 remove_diacritics 2", detail=full)'
-)
+# `ascii` splits at nothing that `search_terms` has not split at already.
+_TABLE = "USING fts5(text, scope, content='', contentless_delete=1, tokenize='ascii', detail=full)"
+VERSION = 2
+"""Of what is in the index, as the file's user_version: one of another version is made anew."""
 _FILL = f"""
-SELECT m.no, {_TEXT}, 's' || hex(c.owner) || ' s' || hex(c.id)
+SELECT m.no, c.owner, c.id, {_TEXT}
 FROM store.messages m JOIN store.conversations c ON c.id = m.conversation
 WHERE m.deleted_at IS NULL
 """
 _NEW = f"{_FILL} AND m.no > :after AND m.no <= :upto"
 _SINGLE = f"{_FILL} AND m.no = :no"
-_CHANGED = f"{_FILL} AND m.no IN (SELECT no FROM store.unindexed) AND m.no <= :upto"
+_OF_ONE = "AND (:owner IS NULL OR c.owner = :owner) AND (:conversation IS NULL OR c.id = :conversation)"
+_TAILS = (
+    f"{_FILL} AND m.no > :cursor AND m.no <= :newest {_OF_ONE} ORDER BY m.no DESC",
+    f"{_FILL} AND m.no IN (SELECT no FROM store.unindexed) AND m.no <= :cursor {_OF_ONE} ORDER BY m.no DESC",
+)
+"""What the index does not hold yet, and what it holds in a form that is no longer right."""
+_INSERT = "INSERT INTO words (rowid, text, scope) VALUES (?, ?, ?)"
+_FIND = """
+SELECT rank, rowid FROM words(:match)
+WHERE rowid NOT IN (SELECT no FROM store.unindexed) ORDER BY rank LIMIT :limit
+"""
+STEPS = 10_000
+"""Of SQLite's machine, between two looks at the clock."""
 
 
-def scope_of(name: str) -> str:
-    """A name as one searchable word, whatever characters it holds."""
-    return "s" + name.encode().hex()
+def scope_of(conversation_id: str) -> str:
+    """A conversation as one searchable word, whatever characters its id holds."""
+    return "s" + conversation_id.encode().hex()
 
 
-def to_match(words: str, scopes: list[str]) -> str:
-    """A person's words as an FTS5 query: all of them, each from its beginning; quotes keep a phrase."""
-    fault = unstorable(words.replace("\x00", " "))
-    if fault:
-        raise BadInput(f"the searched words cannot be looked up: it {fault}")
-    terms: list[str] = []
-    for number, piece in enumerate(words.replace("\x00", " ").split('"')):
-        found = [piece] if number % 2 else piece.split()
-        for term in found:
-            if any(character.isalnum() for character in term):
-                terms.append(f'"{term}"' + ("" if number % 2 else " *"))
-    if not terms:
-        raise BadInput("a search needs at least one word")
-    wanted = " AND ".join(f"text : {term}" for term in terms)
-    return " AND ".join([*(f"scope : {scope}" for scope in scopes), f"({wanted})"])
+def to_match(terms: Sequence[Term], owner: str, conversation_id: str | None) -> str:
+    """An FTS5 query for the messages of this owner that hold all of these terms."""
+    mark = mark_of(owner)
+    wanted = [
+        f'text : "{" ".join(mark + token for token in term.tokens)}"' + (" *" if term.open else "")
+        for term in terms
+    ]
+    scope = [] if conversation_id is None else [f"scope : {scope_of(conversation_id)}"]
+    return " AND ".join([*scope, *wanted])
+
+
+def _index_rows(connection: apsw.Connection, rows: Any) -> None:
+    """Put rows of `_FILL` into the index, one by one: a message may be large."""
+    for no, owner, conversation, text in rows:
+        connection.execute(_INSERT, (no, marked(text or "", owner), scope_of(conversation)))
 
 
 # Pages that name deleted rows, one set for each part of the index that holds some of their words (FTS5's
@@ -110,6 +125,39 @@ def _start_over(connection: apsw.Connection) -> None:
     connection.execute("INSERT INTO words (words, rank) VALUES ('secure-delete', 1)")
     connection.execute("DELETE FROM cursor")
     connection.execute("INSERT INTO cursor (store, no) SELECT id, 0 FROM store.store")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+class _Handle:
+    """A connection to the index file, opened anew when another process has made the file anew."""
+
+    def __init__(self) -> None:
+        self._connection: apsw.Connection | None = None
+        self._inode = 0
+
+    def connection(self, path: Path, open_file: Callable[[], apsw.Connection]) -> apsw.Connection:
+        if self._connection is not None and _inode(path) != self._inode:
+            self.close()
+        if self._connection is None:
+            self._connection = open_file()
+            self._inode = _inode(path)
+        return self._connection
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _inode(path: Path) -> int:
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return 0
 
 
 class SearchIndex:
@@ -122,8 +170,11 @@ class SearchIndex:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._connection: apsw.Connection | None = None
-        self._inode = 0
+        self._mine = _Handle()
+        """The indexer's connection, used under the lock."""
+        self._local = threading.local()
+        self._handles: list[_Handle] = []
+        """Those of the threads that search."""
         self._told: set[int] = set()
         """Rows of `unindexed` that are dealt with here and are being dropped."""
         self._merging: int | None = None
@@ -153,6 +204,8 @@ class SearchIndex:
             log.warning("the search index %s may still hold deleted text (%s)", self.path, error)
         with self._lock:
             self._close()
+            for handle in self._handles:
+                handle.close()
 
     def _run(self) -> None:
         quiet = False
@@ -202,14 +255,12 @@ class SearchIndex:
                 cursor, newest = self._where(connection)  # another process may have been here meanwhile
                 upto = min(newest, cursor + BATCH)
                 if cursor < upto:
-                    connection.execute(
-                        f"INSERT INTO words (rowid, text, scope) {_NEW}", {"after": cursor, "upto": upto}
-                    )
+                    _index_rows(connection, connection.execute(_NEW, {"after": cursor, "upto": upto}))
                     connection.execute("UPDATE cursor SET no = ?", (upto,))
                 for no in {asked[row] for row in forgetting}:
                     connection.execute("DELETE FROM words WHERE rowid = ?", (no,))
                     if no <= upto:  # of some, a part is left
-                        connection.execute(f"INSERT INTO words (rowid, text, scope) {_SINGLE}", {"no": no})
+                        _index_rows(connection, connection.execute(_SINGLE, {"no": no}))
                 if forgetting:
                     connection.execute("INSERT INTO leftovers DEFAULT VALUES")
             if forgetting:
@@ -264,7 +315,7 @@ class SearchIndex:
 
     def _finish_merge(self, connection: apsw.Connection, merged: int) -> bool:
         """Old pages are in the log still: only when that is empty, is the text gone."""
-        connection.set_busy_handler(Deadline(TRUNCATE_SECONDS))
+        connection.set_busy_handler(BusyDeadline(TRUNCATE_SECONDS))
         try:
             connection.wal_checkpoint("main", mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:  # another process reads the index just now
@@ -282,7 +333,7 @@ class SearchIndex:
 
     def _forget_rest(self, until: float) -> None:
         """When the store closes: forget what was deleted, as far as there is time."""
-        if self._connection is None and not self.path.exists():
+        if not self._mine.is_open and not self.path.exists():
             return
         while self._has_to_forget() and self.follow_once() and time.monotonic() < until:
             pass
@@ -328,37 +379,46 @@ class SearchIndex:
 
     # --- answering ---------------------------------------------------------------------------------
 
-    def search(self, words: str, scopes: list[str], limit: int) -> tuple[list[int], bool]:
-        """Numbers of matching messages, what is behind the cursor first, then the best; and whether there
-        may be more. What was deleted a moment ago may be among them; of what has lost a part, only the rest
-        is looked at."""
-        match = to_match(words, [scope_of(scope) for scope in scopes])
-        while self.lag() > LONGEST_TAIL and self.follow_once():
-            pass
-        with self._opened() as connection:
-            with connection:  # one snapshot for the index, its cursor and the tail
-                cursor, newest = self._where(connection)
-                connection.execute("DELETE FROM temp.tail")
-                if newest > cursor:
-                    connection.execute(
-                        f"INSERT INTO temp.tail (rowid, text, scope) {_NEW}",
-                        {"after": cursor, "upto": newest},
-                    )
-                connection.execute(f"INSERT INTO temp.tail (rowid, text, scope) {_CHANGED}", {"upto": cursor})
-                tail, known = (
-                    [
-                        int(str(row[0]))
-                        for row in connection.execute(
-                            f"SELECT rowid FROM {table}(?) WHERE {condition} ORDER BY rank LIMIT ?",
-                            (match, limit),
-                        )
-                    ]
-                    for table, condition in (
-                        ("temp.tail", "true"),
-                        ("words", "rowid NOT IN (SELECT no FROM store.unindexed)"),
-                    )
+    def search(
+        self,
+        terms: Sequence[Term],
+        owners: Sequence[str],
+        conversation_id: str | None,
+        limit: int,
+        deadline: Deadline,
+    ) -> tuple[list[int], bool]:
+        """Numbers of matching messages of these owners, what is behind the cursor first, then the best; and
+        whether there may be more. What was deleted a moment ago may be among them; of what has lost a part,
+        only the rest is looked at. Raises SearchTimeout at the deadline."""
+        with self._searching(deadline) as connection, connection:  # one snapshot for all of it
+            cursor, newest = self._where(connection)
+            tail: list[int] = []
+            scope = {"owner": owners[0] if len(owners) == 1 else None, "conversation": conversation_id}
+            for tails in _TAILS:
+                rows: Any = connection.execute(tails, {"cursor": cursor, "newest": newest, **scope})
+                for no, _, _, text in rows:
+                    deadline.check()
+                    if holds(text or "", terms):
+                        tail.append(no)
+            known: list[tuple[float, int]] = []
+            for owner in owners:
+                deadline.check()
+                match = to_match(terms, owner, conversation_id)
+                known += connection.execute(_FIND, {"match": match, "limit": limit})
+        known.sort()
+        more = len(tail) > limit or len(known) >= limit
+        return [*tail[:limit], *(no for _, no in known[:limit])], more
+
+    def catch_up(self, until: float) -> None:
+        """Index until the tail is short. SearchFailed: it is not, at `until` on the monotonic clock."""
+        while (behind := self.lag()) > LONGEST_TAIL:
+            if time.monotonic() > until:
+                raise SearchFailed(
+                    f"the search index {self.path} lacks {behind} messages; it catches up while a server "
+                    "runs, `holdfast doctor --repair` does it at once. Try again later"
                 )
-        return [*tail, *known], len(tail) == limit or len(known) == limit
+            if not self.follow_once():
+                return
 
     # --- the file ----------------------------------------------------------------------------------
 
@@ -372,35 +432,45 @@ class SearchIndex:
 
     @contextmanager
     def _opened(self) -> Iterator[apsw.Connection]:
-        """The index's connection, for one thread at a time. Its troubles never become the store's."""
-        with self._lock:
-            try:
-                if self._connection is not None and self._inode_now() != self._inode:
-                    self._close()  # another process has made the file anew
-                if self._connection is None:
-                    self._connection = self._open_file()
-                    self._inode = self._inode_now()
-                yield self._connection
-            except apsw.FullError as error:
-                raise SearchFailed(f"the disk is full: the search index {self.path} cannot grow") from error
-            except apsw.BusyError as error:
-                raise SearchFailed(f"another process keeps the search index {self.path} locked") from error
-            except apsw.Error as error:
-                raise SearchFailed(
-                    f"the search index {self.path} cannot be used ({type(error).__name__}: {error}); "
-                    "`holdfast doctor --repair` makes it anew"
-                ) from error
+        """The indexer's connection, for one thread at a time."""
+        with self._lock, self._translated():
+            yield self._mine.connection(self.path, self._open_own)
 
-    def _inode_now(self) -> int:
+    @contextmanager
+    def _searching(self, deadline: Deadline) -> Iterator[apsw.Connection]:
+        """This thread's own connection, on which everything ends at the deadline."""
+        handle: _Handle | None = getattr(self._local, "handle", None)
+        if handle is None:
+            handle = self._local.handle = _Handle()
+            with self._lock:
+                self._handles.append(handle)
+        with self._translated():
+            connection = handle.connection(self.path, self._open_file)
+            connection.set_progress_handler(lambda: deadline.passed, STEPS)
+            try:
+                yield connection
+            except apsw.InterruptError as error:
+                raise SearchTimeout(deadline.seconds) from error
+            finally:
+                connection.set_progress_handler(None)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The index's troubles never become the store's."""
         try:
-            return os.stat(self.path).st_ino
-        except FileNotFoundError:
-            return 0
+            yield
+        except apsw.FullError as error:
+            raise SearchFailed(f"the disk is full: the search index {self.path} cannot grow") from error
+        except apsw.BusyError as error:
+            raise SearchFailed(f"another process keeps the search index {self.path} locked") from error
+        except apsw.Error as error:
+            raise SearchFailed(
+                f"the search index {self.path} cannot be used ({type(error).__name__}: {error}); "
+                "`holdfast doctor --repair` makes it anew"
+            ) from error
 
     def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._mine.close()
 
     def _open_file(self) -> apsw.Connection:
         with private_umask():
@@ -415,8 +485,10 @@ class SearchIndex:
         with connection:
             connection.execute("CREATE TABLE IF NOT EXISTS cursor (store TEXT NOT NULL, no INTEGER NOT NULL)")
             (known,) = connection.execute(
-                "SELECT count(*) FROM main.cursor WHERE store = (SELECT id FROM store.store) AND no <= "
-                "coalesce((SELECT seq FROM store.sqlite_sequence WHERE name = 'messages'), 0)"
+                "SELECT count(*) FROM main.cursor, pragma_user_version AS version "
+                "WHERE store = (SELECT id FROM store.store) AND version.user_version = ? AND no <= "
+                "coalesce((SELECT seq FROM store.sqlite_sequence WHERE name = 'messages'), 0)",
+                (VERSION,),
             ).fetchall()[0]
             if not _has(connection, "leftovers"):
                 connection.execute("CREATE TABLE leftovers (id INTEGER PRIMARY KEY AUTOINCREMENT)")
@@ -424,7 +496,11 @@ class SearchIndex:
                     connection.execute("INSERT INTO leftovers DEFAULT VALUES")
             if not known:  # new, another store's, or of a database that was since restored from an older copy
                 _start_over(connection)
-        connection.execute(f"CREATE VIRTUAL TABLE temp.tail {_TABLE}")
+        return connection
+
+    def _open_own(self) -> apsw.Connection:
+        """The indexer's connection: it alone merges, and begins again with a new file."""
+        connection = self._open_file()
         self._merging = self._merged = None
         if connection.execute("SELECT count(*) FROM leftovers").get:
             self._merge_later()

@@ -10,6 +10,7 @@ import apsw
 from ...domain.events import EventType
 from ...domain.flushes import FlushRules
 from ...domain.messages import NewMessage
+from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import BadInput
 from ..transactions.queries import load
@@ -31,8 +32,9 @@ class SQLiteTransaction(Transaction):
         policies: ResetPolicies = NO_RESETS,
         told: list[str] | None = None,
         flushing: FlushRules | None = None,
+        quotas: Quotas = UNLIMITED,
     ) -> None:
-        super().__init__(now, policies, told, flushing)
+        super().__init__(now, policies, told, flushing, quotas)
         self.connection = connection
         self._cursor = connection.cursor()
 

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import apsw
 
 from ...errors import HoldfastError, StoreBusy, StoreClosed, StoreFailed, StoreUpgraded
-from .connections import PATIENCE_SECONDS, Deadline, Patience
+from .connections import PATIENCE_SECONDS, BusyDeadline, Patience
 from .faults import translate
 from .files import Inodes
 
@@ -370,7 +370,7 @@ class Writer:
         for longer than `wait`."""
         try:
             if wait is not None:
-                self._connection.set_busy_handler(Deadline(wait))
+                self._connection.set_busy_handler(BusyDeadline(wait))
             return self._connection.wal_checkpoint(mode=mode)
         except apsw.BusyError:
             return None

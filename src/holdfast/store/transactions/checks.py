@@ -7,12 +7,14 @@ holder) is judged by the doctor from what these queries and `probe` say.
 from __future__ import annotations
 
 from ..base import Finding
-from .transaction import Transaction
+from .places import conversation_of
+from .transaction import Q, Transaction
 
 INVARIANTS = {
     "at_most_one_open_session": "at most one open session per conversation",
     "gap_free_numbers": "message numbers are gap-free, from 1 to the conversation's last",
     "messages_within_sessions": "no message of a session lies before its first number or after its last",
+    "sizes_are_true": "every conversation's size is the sum of its messages' bytes",
     "tips_are_newest": "every session id resolves to its conversation's tip, the newest of its line",
     "turns_hold_leases": "every running turn holds its conversation's lease, and every lease has its turn",
     "settled_nodes_left_nothing": "no open session and no lease hangs on a node that is settled or unknown",
@@ -32,5 +34,15 @@ def check(tx: Transaction) -> list[Finding]:
     for name, sentence in INVARIANTS.items():
         rows = tx.all(name)
         if rows:
-            findings.append(Finding(sentence, len(rows), [str(row[0]) for row in rows[:5]]))
+            examples = [str(row[0]) for row in rows[:5]]
+            findings.append(Finding(sentence, len(rows), examples, repairable=name == Q.sizes_are_true))
     return findings
+
+
+def repair_sizes(tx: Transaction) -> list[str]:
+    """Count the bytes of conversations anew whose size is wrong; returns what was done, in sentences."""
+    wrong = [row[0] for row in tx.all(Q.sizes_are_true)]
+    for conversation_id in wrong:
+        conversation_of(tx, None, conversation_id)  # it is locked from here on, so nothing is added meanwhile
+        tx.run(Q.recount_bytes, id=conversation_id)
+    return [f"counted the bytes of {len(wrong)} conversations anew"] if wrong else []

@@ -12,12 +12,13 @@ import msgspec
 
 from ...domain.conversations import Address, Conversation, check_metadata
 from ...domain.events import EventType
-from ...domain.messages import NewMessage, is_part
+from ...domain.messages import NewMessage, is_part, size_of
 from ...domain.sessions import Session
 from ...errors import BadInput, Conflict, ConversationBusy, NotFound
 from .conversation_reads import conversation
 from .openings import session_for
 from .places import conversation_of, session_of
+from .quota_checks import check_quotas
 from .resetting import spoken
 from .rows import to_json
 from .session_writes import (
@@ -39,7 +40,8 @@ def create(
 ) -> Conversation:
     check_metadata(metadata)
     require_node(tx, node_id)
-    session = open_conversation(tx, owner, Address(), None, source, copied=len(messages))
+    held = size_of(messages)
+    session = open_conversation(tx, owner, Address(), None, source, copied=len(messages), held=held)
     if metadata:
         tx.run(Q.set_metadata, id=session.conversation_id, owner=owner, metadata=to_json(metadata))
     if messages:
@@ -56,9 +58,12 @@ def add_messages(
     known = conversation_of(tx, owner, conversation_id)
     if known.holder is not None and tx.one(Q.holder_is_gone, id=known.id) is None:
         raise ConversationBusy(known.id, known.holder, known.turn_id)
+    adds = size_of(messages)
+    (held,) = tx.one(Q.conversation_bytes, id=known.id) or (0,)
+    check_quotas(tx, owner, adds, known.id, held)
     settle_left_behind(tx, known.id)
     session = _session_for(tx, conversation_of(tx, owner, known.id), node_id, messages)
-    row = tx.one(Q.add_messages, id=known.id, count=len(messages))
+    row = tx.one(Q.add_messages, id=known.id, count=len(messages), bytes=adds)
     assert row is not None  # it has just been found or made free
     last_seq: int = row[0]
     _store(tx, session, messages, last_seq)
@@ -125,5 +130,6 @@ def reduce_message(
         gaps=to_json(sorted(gaps)) if gaps else None,
     )
     assert changed is not None
+    tx.run(Q.free_bytes, id=conversation_id, bytes=len(row[0]) - len(rest.body))
     forget_text(tx, conversation_id, seq, changed[0])
     tx.event(EventType.MESSAGE_REDUCED, known.owner, conversation_id, seq=seq)

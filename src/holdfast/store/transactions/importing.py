@@ -89,11 +89,12 @@ def import_part(tx: Transaction, part: Part) -> None:
         if tx.one(Q.taken_turn, id=turn.id, response=response) is not None:
             raise Conflict(f"turn {turn.id} of {conversation.id} is there already, in another conversation")
     last_seq = messages[-1].seq if messages else part.behind.last_seq if part.behind else 0
+    adds = sum(len(bytes_in(message.body) or b"") for message in messages)
     if part.behind is None:
-        _begin(tx, part, sessions[-1].id, last_seq)
+        _begin(tx, part, sessions[-1].id, last_seq, adds)
     else:
         tip = sessions[-1].id if sessions else part.behind.tip_id
-        _grow(tx, part, part.behind, tip, last_seq)
+        _grow(tx, part, part.behind, tip, last_seq, adds)
     for alias in aliases:
         tx.run(
             Q.import_alias,
@@ -164,7 +165,7 @@ def _mark(tx: Transaction, part: Part, last_seq: int) -> None:
         )
 
 
-def _begin(tx: Transaction, part: Part, tip: str, last_seq: int) -> None:
+def _begin(tx: Transaction, part: Part, tip: str, last_seq: int, adds: int) -> None:
     given = part.conversation
     whole = last_seq == given.last_seq
     tx.run(
@@ -176,6 +177,7 @@ def _begin(tx: Transaction, part: Part, tip: str, last_seq: int) -> None:
         source=given.source,
         tip=tip,
         last_seq=last_seq,
+        bytes=adds,
         forked_from=given.forked_from,
         anonymous=given.anonymous,
         history=given.history if whole else None,
@@ -184,7 +186,7 @@ def _begin(tx: Transaction, part: Part, tip: str, last_seq: int) -> None:
     )
 
 
-def _grow(tx: Transaction, part: Part, behind: Stand, tip: str, last_seq: int) -> None:
+def _grow(tx: Transaction, part: Part, behind: Stand, tip: str, last_seq: int, adds: int) -> None:
     given = part.conversation
     grown = tx.one(
         Q.grow_conversation,
@@ -192,6 +194,7 @@ def _grow(tx: Transaction, part: Part, behind: Stand, tip: str, last_seq: int) -
         owner=given.owner,
         tip=tip,
         last_seq=last_seq,
+        bytes=adds,
         history=given.history if last_seq == given.last_seq else None,
         seen_seq=behind.last_seq,
         seen_tip=behind.tip_id,
@@ -289,7 +292,7 @@ def _check_body(conversation_id: str, message: MessageRecord) -> None:
             raise BadInput(f"{conversation_id}: message {message.seq} says it is another's")
         if (extra := bytes_in(message.extra)) is not None:
             _object(extra)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadInput(f"{conversation_id}: message {message.seq} is no message: {error}") from error
 
 

@@ -11,7 +11,17 @@ from ...domain.sessions import Session
 from ...domain.turns import Seen
 from ...errors import BadInput, NotFound
 from ..base import Place
-from .rows import Row, history_in, is_ready, seen_in, to_conversation, to_place, to_session, token_of
+from .rows import (
+    Row,
+    bytes_of,
+    history_in,
+    is_ready,
+    seen_in,
+    to_conversation,
+    to_place,
+    to_session,
+    token_of,
+)
 from .transaction import Q, Transaction
 
 
@@ -33,6 +43,11 @@ class Reached:
     @property
     def token(self) -> int:
         return token_of(self.row)
+
+    @property
+    def held(self) -> int:
+        """The bytes of the conversation's messages."""
+        return bytes_of(self.row)
 
     @property
     def seen(self) -> Seen:

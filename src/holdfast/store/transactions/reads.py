@@ -11,7 +11,7 @@ from ...domain.nodes import Node
 from ...domain.sessions import Session
 from ...domain.turns import Response, Turn
 from ...errors import BadInput, NotFound
-from ..base import Page, SessionFilter, Statistics
+from ..base import OwnerUsage, Page, SessionFilter, Statistics
 from .key_writes import to_key
 from .places import conversation_of, session_of
 from .rows import (
@@ -31,6 +31,14 @@ _END_OF_TIME = 2**62
 LARGEST_PAGE = 1000
 FEW_TITLES = 100
 LARGEST_LIST = 1_000_000
+
+
+def usage(tx: Transaction, owner: str | None, limit: int) -> list[OwnerUsage]:
+    check_limit(limit)
+    rows = tx.all(Q.usage, limit=limit) if owner is None else tx.all(Q.usage_of_owner, owner=owner)
+    return [OwnerUsage(*row) for row in rows]
+
+
 MOST_LOOKED_AT = 20_000
 
 
@@ -273,14 +281,19 @@ def statistics(tx: Transaction, owner: str | None) -> Statistics:
     )
 
 
+MOST_LOOKED_AT = 200_000
+"""Characters of a message among which the part that is shown is looked for."""
+
+
 def snippet(message: Message, words: str, width: int = 160) -> str:
     """The part of a message around the first word that was searched for."""
     content = message.content().get("content") or ""
     if isinstance(content, list):
         texts = [part.get("text") if isinstance(part, dict) else part for part in content]
         content = " ".join(text for text in texts if isinstance(text, str))
-    text = " ".join(content.split())
-    places = [text.lower().find(word.strip('"').lower()) for word in words.split()]
+    text = " ".join(content[:MOST_LOOKED_AT].split())
+    lowered = text.lower()
+    places = [lowered.find(word.strip('"').lower()) for word in words.split()]
     start = max(0, min((place for place in places if place >= 0), default=0) - width // 4)
     cut = text[start : start + width]
     return ("…" if start else "") + cut + ("…" if start + width < len(text) else "")

@@ -101,6 +101,7 @@ _MODEL, _LAST_SEQ, _TURN, _HOLDER = 17, 20, 21, 22
 _SESSION_COLUMNS = 29
 _CONVERSATION, _KNOWN_LAST_SEQ, _TOKEN = 1, _SESSION_COLUMNS + 1, _SESSION_COLUMNS + 2  # of a place's row
 _REVISION, _HISTORY, _DATED_BY = _SESSION_COLUMNS + 5, _SESSION_COLUMNS + 6, _SESSION_COLUMNS + 7
+_BYTES = _SESSION_COLUMNS + 8
 
 
 def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
@@ -120,6 +121,12 @@ def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
 def token_of(row: Row) -> int:
     token: int = row[_TOKEN]
     return token
+
+
+def bytes_of(row: Row) -> int:
+    """How much the conversation of a place's row holds."""
+    held: int = row[_BYTES]
+    return held
 
 
 def seen_in(row: Row) -> Seen:
@@ -147,7 +154,7 @@ def to_session_spoken_in(
 
 def to_place(row: Row) -> tuple[Conversation, Session]:
     tip = to_session(row[:_SESSION_COLUMNS])
-    (source, last_seq, token, created_at, forked_from, revision, history, _) = row[_SESSION_COLUMNS:]
+    (source, last_seq, token, created_at, forked_from, revision, history, _, _) = row[_SESSION_COLUMNS:]
     return Conversation(
         tip.conversation_id,
         tip.owner,

@@ -16,6 +16,7 @@ from ...domain.views import View, plan_copy
 from ...errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
 from . import flush_writes, process_writes
 from .places import conversation_of, find, place, session_of
+from .quota_checks import check_quotas
 from .rows import to_stamp, to_time
 from .settling import settle
 from .transaction import Q, Transaction
@@ -61,10 +62,15 @@ def open_conversation(
     forked_from: Session | None = None,
     view: View | None = None,
     copied: int = 0,
+    held: int = 0,
+    adds: int = 0,
     edge: Edge | None = None,
     anonymous: bool = False,
 ) -> Session:
-    """A conversation and its first session, attached to `node_id` if there is one."""
+    """A conversation and its first session, attached to `node_id` if there is one. `copied` messages, of
+    `held` bytes, are stored next, and `adds` bytes by a turn that begins in it. Raises QuotaExceeded, having
+    changed nothing."""
+    check_quotas(tx, owner, held + adds)
     check_name("an owner", owner)
     conversation_id, session_id = new_id("conv"), new_id("sess")
     source = check_name("a source", source or source_of_key(address.key))
@@ -77,6 +83,7 @@ def open_conversation(
         source=source,
         tip=session_id,
         last_seq=copied,
+        bytes=held,
         forked_from=forked_from.id if forked_from else None,
         anonymous=anonymous,
         now=tx.now,
@@ -233,7 +240,9 @@ def fork(
     up_to: int | None,
     key: str | None,
     attached: bool,
+    adds: int = 0,
 ) -> Session:
+    """`adds`: the bytes that are said in it at once."""
     require_node(tx, node_id)
     source = session_of(tx, owner, session_id)
     last_seq = source.last_seq if up_to is None else up_to
@@ -248,12 +257,13 @@ def fork(
     if key is not None and find(tx, owner, address) is not None:
         raise Conflict(f"the key {key!r} already leads to a conversation; fork to another key or to none")
 
-    def count(first: int, last: int) -> int:
+    def counted(first: int, last: int) -> tuple[int, int]:
         row = tx.one(Q.count_copied, conversation=source.conversation_id, first=first, last=last)
-        return int(row[0]) if row else 0
+        return (int(row[0]), int(row[1])) if row else (0, 0)
 
-    copy = plan_copy(_view_at(tx, source, last_seq), last_seq, count)
-    copied = sum(count(first, last) for first, last in copy.ranges)
+    copy = plan_copy(_view_at(tx, source, last_seq), last_seq, lambda first, last: counted(first, last)[0])
+    spans = [counted(first, last) for first, last in copy.ranges]
+    copied, held = sum(count for count, _ in spans), sum(size for _, size in spans)
     opened = open_conversation(
         tx,
         owner,
@@ -263,6 +273,8 @@ def fork(
         forked_from=source,
         view=copy.view,
         copied=copied,
+        held=held,
+        adds=adds,
         edge=Edge.FORK,
     )
     offset = 0
@@ -333,9 +345,11 @@ def exclude(
 
 def delete_message(tx: Transaction, owner: str | None, conversation_id: str, seq: int) -> None:
     conversation = conversation_of(tx, owner, conversation_id)
+    size = tx.one(Q.body_size, conversation=conversation_id, seq=seq)
     row = tx.one(Q.empty_message, conversation=conversation_id, seq=seq, now=tx.now)
-    if row is None:
+    if row is None or size is None:
         raise NotFound("message", f"{conversation_id} number {seq}")
+    tx.run(Q.free_bytes, id=conversation_id, bytes=size[0])
     forget_text(tx, conversation_id, seq, row[0])
     tx.event(EventType.MESSAGE_DELETED, conversation.owner, conversation_id, seq=seq)
 

@@ -13,7 +13,7 @@ import msgspec
 from ...domain.contexts import OUTCOME_UNKNOWN
 from ...domain.drafts import interrupted_reply
 from ...domain.events import EventType
-from ...domain.messages import NewMessage, tool_result
+from ...domain.messages import NewMessage, size_of, tool_result
 from ...domain.names import storable
 from ...domain.turns import Turn, TurnStatus, check_step
 from .rows import to_draft, to_json, to_turn
@@ -48,7 +48,9 @@ def settle(
     check_step(turn.id, turn.status, status)
     why = storable(why) if why else None
     messages = last_words(tx, turn)
-    fenced = tx.one(Q.fence_lease, id=turn.conversation_id, turn=turn.id, count=len(messages))
+    fenced = tx.one(
+        Q.fence_lease, id=turn.conversation_id, turn=turn.id, count=len(messages), bytes=size_of(messages)
+    )
     if fenced is None:
         return False
     tx.insert_messages(messages, turn.conversation_id, fenced[0], turn.session_id, turn.id)

@@ -14,6 +14,7 @@ from typing import Any
 from ...domain.events import EventType
 from ...domain.flushes import FlushRules
 from ...domain.messages import NewMessage
+from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from .rows import Row
 
@@ -35,7 +36,7 @@ Q = Names()
 class Transaction(ABC):
     """One snapshot to read from, or one set of changes that is committed whole."""
 
-    __slots__ = ("erased", "flushing", "now", "policies", "told")
+    __slots__ = ("erased", "flushing", "now", "policies", "quotas", "told")
 
     def __init__(
         self,
@@ -43,7 +44,9 @@ class Transaction(ABC):
         policies: ResetPolicies = NO_RESETS,
         told: list[str] | None = None,
         flushing: FlushRules | None = None,
+        quotas: Quotas = UNLIMITED,
     ) -> None:
+        self.quotas = quotas
         self.now = now
         self.policies = policies
         self.flushing = flushing

@@ -16,7 +16,7 @@ from ...domain.drafts import Draft, first_event_of
 from ...domain.events import EventType
 from ...domain.histories import EMPTY
 from ...domain.leases import Lease
-from ...domain.messages import NewMessage
+from ...domain.messages import NewMessage, size_of
 from ...domain.names import storable
 from ...domain.sessions import Session
 from ...domain.turns import (
@@ -40,6 +40,7 @@ from ...errors import BadInput, LeaseLost, NodeReaped, NotFound, RequestMismatch
 from .notice_writes import give, tell
 from .openings import session_for
 from .places import conversation_of, reach, session_of
+from .quota_checks import check_quotas
 from .resetting import date, spoken
 from .rows import to_json, to_session_spoken_in, to_time, to_turn
 from .session_writes import (
@@ -78,6 +79,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     ):
         if request.seen is not None and request.seen != reached.seen:
             return TurnOutdated()
+        check_quotas(tx, request.owner, size_of(request.messages), reached.seen.conversation_id, reached.held)
         session = to_session_spoken_in(
             reached.row, tx.now, request.turn_id, request.node_id, len(request.messages), request.model
         )
@@ -91,6 +93,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         return TurnOutdated()
     if request.branch is not None:
         return _begin_branch(tx, request, request.branch)
+    check_quotas(tx, request.owner, size_of(request.messages), place.conversation.id, reached.held)
     if settle_left_behind(tx, place.conversation.id):
         history = None
         reached = reach(tx, request.owner, request.address)
@@ -107,7 +110,8 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
 def _begin_branch(tx: Transaction, request: TurnRequest, branch: Branch) -> TurnBegun:
     """A history that differs goes on in a conversation of its own; the one it came from stays as it is."""
     node_id, attached = request.node_id, request.attached
-    session = fork(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached)
+    adds = size_of(request.messages)
+    session = fork(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached, adds)
     return _start(tx, request, _spoken_in(tx, request, session), 0, None, None)
 
 
@@ -174,7 +178,13 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
         raise NotFound("session" if request.address.id else "conversation", str(request.address))
     node_id = request.node_id if request.attached else None
     session = open_conversation(
-        tx, request.owner, request.address, node_id, request.source, anonymous=request.anonymous
+        tx,
+        request.owner,
+        request.address,
+        node_id,
+        request.source,
+        anonymous=request.anonymous,
+        adds=size_of(request.messages),
     )
     return _start(tx, request, _spoken_in(tx, request, session), 0, None, EMPTY)
 
@@ -206,7 +216,7 @@ def _start(
     history: bytes | None,
 ) -> TurnBegun:
     """Take the lease, store the messages, write the turn. `session` is already as it stands afterwards."""
-    lease = _take_lease(tx, request.turn_id, request.node_id, session, token, len(request.messages))
+    lease = _take_lease(tx, request.turn_id, request.node_id, session, token, request.messages)
     first_seq = session.last_seq - len(request.messages) + 1
     tx.run(
         Q.insert_turn,
@@ -295,10 +305,16 @@ def _spoken_in(tx: Transaction, request: TurnRequest, session: Session, known: T
 
 
 def _take_lease(
-    tx: Transaction, turn_id: str, node_id: str, session: Session, token: int, count: int
+    tx: Transaction, turn_id: str, node_id: str, session: Session, token: int, messages: Sequence[NewMessage]
 ) -> Lease:
     changed = tx.run(
-        Q.take_lease, id=session.conversation_id, node=node_id, turn=turn_id, token=token, count=count
+        Q.take_lease,
+        id=session.conversation_id,
+        node=node_id,
+        turn=turn_id,
+        token=token,
+        count=len(messages),
+        bytes=size_of(messages),
     )
     if not changed:  # the caller has seen it free, under this token, in this very transaction
         raise NodeReaped(node_id)
@@ -325,7 +341,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
         tx.run(Q.insert_exclusion, conversation=conversation.id, seq=seq, reason="retried", now=tx.now)
     tx.run(Q.touch_revision, id=conversation.id)
     session = _spoken_in(tx, request, session, known)
-    lease = _take_lease(tx, known.id, request.node_id, session, conversation.token, 0)
+    lease = _take_lease(tx, known.id, request.node_id, session, conversation.token, ())
     tx.run(Q.take_up_turn, id=known.id, node=request.node_id, session=session.id)
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
     if not tx.policies.never:
@@ -370,6 +386,7 @@ def _write_under(
         token=lease.token,
         node=lease.node_id,
         count=len(messages),
+        bytes=size_of(messages),
         **more,
     )
     if row is None:

@@ -22,7 +22,9 @@ from ...errors import (
     NotAllowed,
     NotCompacted,
     NotFound,
+    QuotaExceeded,
     RequestMismatch,
+    SearchTimeout,
     StatementFailed,
     StoreError,
     StoreFull,
@@ -90,6 +92,10 @@ def failure_of(error: BaseException) -> Failure:
             return Failure(413, said, INVALID, "context_too_large", headers=NO_RETRY)
         case TooLarge():
             return Failure(413, said, INVALID, "too_large", headers=NO_RETRY)
+        case SearchTimeout():
+            return Failure(400, said, INVALID, "search_timeout", "q")
+        case QuotaExceeded():
+            return Failure(413, said, INVALID, "quota_exceeded", error.setting, NO_RETRY)
         case BadInput():
             return Failure(400, said, INVALID, "invalid_value", getattr(error, "param", None))
         case NotFound():

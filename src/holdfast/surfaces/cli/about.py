@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .output import Cell
 
 HIDDEN = "(hidden)"
-_PASSWORD = re.compile(r"(?P<before>://[^/?#@\s]*?:)[^/?#@\s]*(?=@)")
+_PASSWORD = re.compile(r"(?P<before>://[^/?#@\s:]*:)[^/?#@\s]*(?=@)")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 

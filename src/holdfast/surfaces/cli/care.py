@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,9 @@ from .tree import app
 if TYPE_CHECKING:
     from ...runtime.doctor import Diagnosis
     from ...settings import Settings
-    from ...store.base import FlushFigures
+    from ...store.base import FlushFigures, OwnerUsage
+
+MOST_OWNERS = 10
 
 
 @command(app, "doctor")
@@ -37,6 +40,7 @@ async def doctor(
     from ...runtime.doctor import Doctor
     from ...runtime.process_reader import ProcessReader
     from ...runtime.reaper import Reaper
+    from ..objects import owner_usage
     from .output import Styled, note, print_json, say
     from .progress import busy
 
@@ -52,6 +56,7 @@ async def doctor(
         with busy("examining the store"):
             repaired = await examiner.repair() if repair else []
             found = await examiner.examine()
+        usage = await opened.store.usage(None, limit=MOST_OWNERS)
         well = all(each.ok for each in found)
         if as_json:
             print_json(
@@ -61,6 +66,7 @@ async def doctor(
                     "store": opened.store.location,
                     "repaired": repaired,
                     "flushes": _flushes(await opened.store.flush_figures()),
+                    "usage": [owner_usage(each) for each in usage],
                     "data": [_diagnosis(each) for each in found],
                 }
             )
@@ -73,10 +79,23 @@ async def doctor(
             _explain(each)
         if waiting := _what_waits(await opened.store.flush_figures(), invocation.settings):
             say(Styled("  · ", "dim"), waiting)
+        _who_holds_how_much(usage)
         broken = sum(not each.ok for each in found)
         verdict = f"{broken} of {len(found)} broken."
         say(Styled("All is well.", "green") if well else Styled(verdict, "bold red"))
         return 0 if well else 1
+
+
+def _who_holds_how_much(usage: Sequence[OwnerUsage]) -> None:
+    """The owners with the most bytes, one a line."""
+    from .output import Styled, one_line, say
+    from .words import count, size
+
+    for each in usage:
+        held = f"{one_line(each.owner)}: {size(each.bytes)} in {count(each.conversations, 'conversation')}"
+        say(Styled("  · ", "dim"), held)
+    if len(usage) == MOST_OWNERS:
+        say(Styled(f"  · (the {MOST_OWNERS} owners with the most)", "dim"))
 
 
 def _flushes(figures: FlushFigures) -> dict[str, int]:

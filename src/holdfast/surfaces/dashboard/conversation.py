@@ -80,7 +80,7 @@ def shown(messages: Sequence[Message], turns: Sequence[Turn], line: Sequence[Ses
     by_id = {session.id: session for session in line}
     bodies = [message.content() for message in messages]
     results = {
-        body["tool_call_id"]: objects.message(message)["content"]
+        body.get("tool_call_id"): objects.message(message)["content"]
         for message, body in zip(messages, bodies, strict=True)
         if message.role == "tool"
     }
@@ -91,7 +91,7 @@ def shown(messages: Sequence[Message], turns: Sequence[Turn], line: Sequence[Ses
     for number, (message, body) in enumerate(zip(messages, bodies, strict=True)):
         opens = by_id.get(message.session_id) if message.session_id != session else None
         session = message.session_id
-        if message.role == "tool" and body["tool_call_id"] in told:
+        if message.role == "tool" and body.get("tool_call_id") in told:
             continue
         calls = tuple(
             ToolCall(

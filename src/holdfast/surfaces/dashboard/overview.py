@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from ...store.base import OwnerUsage, Store
 from ..api.call import Answer
 from ..readings import leaked_sessions
 from .drawings import chart_of
@@ -17,17 +20,21 @@ MINUTE = timedelta(minutes=1)
 MINUTES = 60
 MOST_ALIVE = 25
 MOST_EXPLAINED = 6
+MOST_OWNERS = 10
+USAGE_SECONDS = 30.0
+MOST_REMEMBERED = 1_000
 
 
 async def overview(visit: Visit) -> Answer:
     store, owner = visit.store, visit.owner
-    activity, pulse, waiting, leaked, beyond, flushes = await asyncio.gather(
+    activity, pulse, waiting, leaked, beyond, flushes, usage = await asyncio.gather(
         visit.ask("GET", "/api/activity"),
         store.pulse(owner, MINUTE, MINUTES),
         store.resets_waiting(owner),
         leaked_sessions(store, owner),
         _for_admins(visit),
         _flushes(visit),
+        _usage(visit),
     )
     explained = await asyncio.gather(
         *(
@@ -55,6 +62,7 @@ async def overview(visit: Visit) -> Answer:
         if len(waiting) <= MOST_EXPLAINED
         else 0,
         leaked=leaked,
+        usage=usage,
         **beyond,
         **flushes,
     )
@@ -66,6 +74,22 @@ async def _flushes(visit: Visit) -> dict[str, Any]:
         return {"pending": None, "dead": None}
     pending, dead = await asyncio.gather(counted(visit, "pending"), counted(visit, "dead"))
     return {"pending": pending, "dead": dead}
+
+
+_usages: WeakKeyDictionary[Store, dict[str | None, tuple[float, list[OwnerUsage]]]] = WeakKeyDictionary()
+
+
+async def _usage(visit: Visit) -> list[OwnerUsage]:
+    """Who holds how much: for admins all owners, for others their own. The page is drawn anew whenever
+    something happens, and this reads every conversation: it may be USAGE_SECONDS old."""
+    owner = None if visit.is_admin and not visit.owner_named else visit.owner
+    known = _usages.setdefault(visit.store, {})
+    now = time.monotonic()
+    if owner not in known or now - known[owner][0] > USAGE_SECONDS:
+        if len(known) >= MOST_REMEMBERED:
+            known.clear()
+        known[owner] = now, await visit.store.usage(owner, limit=MOST_OWNERS)
+    return known[owner][1]
 
 
 async def _for_admins(visit: Visit) -> dict[str, Any]:

@@ -15,12 +15,16 @@ import jinja2
 import msgspec
 
 from ... import __version__
+from ...domain.messages import NESTED_TOO_DEEPLY, is_nested_deeper
 from ..api.call import Reply
 from ..cli import words
 from ..cli.message_views import text_of
 from .policy import HEADERS
 from .static_files import address
 from .visits import Visit
+
+MOST_INDENTED = 20
+"""Levels of arguments that are written line by line: more of them would mostly be blanks."""
 
 
 @cache
@@ -99,10 +103,14 @@ def short(identifier: str | None) -> str:
 
 
 def pretty(arguments: Any) -> str:
-    """Arguments of a tool, line by line if they are JSON."""
+    """Arguments of a tool, line by line if they are JSON that a person could read so."""
     try:
         value = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
+        if is_nested_deeper(value, MOST_INDENTED):
+            return arguments if isinstance(arguments, str) else msgspec.json.encode(value).decode()
         return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    except RecursionError:
+        return arguments if isinstance(arguments, str) else NESTED_TOO_DEEPLY
     except (msgspec.DecodeError, ValueError):
         return str(arguments)
 

@@ -14,6 +14,11 @@ SELECT s.id FROM sessions s
 JOIN (SELECT session, min(seq) AS lowest, max(seq) AS highest FROM messages GROUP BY session) m ON m.session = s.id
 WHERE m.lowest < s.first_seq OR m.highest > s.last_seq;
 
+-- name: sizes_are_true
+SELECT c.id FROM conversations c
+LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM messages GROUP BY conversation) m ON m.conversation = c.id
+WHERE c.bytes <> coalesce(m.held, 0);
+
 -- name: tips_are_newest
 SELECT c.id FROM conversations c
 WHERE c.tip IS DISTINCT FROM (SELECT s.id FROM sessions s WHERE s.conversation = c.id ORDER BY s.ordinal DESC LIMIT 1);

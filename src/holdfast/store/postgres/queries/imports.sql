@@ -12,13 +12,13 @@ ON CONFLICT (owner, origin, name) DO UPDATE SET conversation = excluded.conversa
     last_row = excluded.last_row, whole = excluded.whole, last_seq = excluded.last_seq, imported_at = excluded.imported_at;
 
 -- name: import_conversation
-INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, forked_from, anonymous, history_hash, metadata,
+INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, bytes, forked_from, anonymous, history_hash, metadata,
                            created_at)
-VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :forked_from, :anonymous, :history, :metadata, :created_at);
+VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :bytes, :forked_from, :anonymous, :history, :metadata, :created_at);
 
 -- name: grow_conversation
 -- What comes goes behind what was seen, and only if nobody speaks there or has spoken since.
-UPDATE conversations SET tip = :tip, last_seq = :last_seq, history_hash = :history, revision = revision + 1
+UPDATE conversations SET tip = :tip, last_seq = :last_seq, bytes = bytes + :bytes, history_hash = :history, revision = revision + 1
 WHERE id = :id AND owner = :owner AND last_seq = :seen_seq AND tip = :seen_tip AND holder IS NULL RETURNING id;
 
 -- name: import_alias

@@ -42,6 +42,10 @@ LEFT JOIN (messages m JOIN conversations c ON c.id = m.conversation)
    AND (:owner::text IS NULL OR c.owner = :owner) AND (:conversation::text IS NULL OR c.id = :conversation)
 ORDER BY u.no DESC;
 
+-- name: search_deadline
+-- For the rest of this transaction.
+SELECT set_config('statement_timeout', :timeout, true);
+
 -- name: indexed_messages
 -- Candidates from the index, the newest first, below the cursor; and those it could not hold whole. First the index,
 -- then the order: walking back through all messages for a rare word would take for ever.

@@ -31,8 +31,9 @@ SELECT set_config('lock_timeout', '20s', true), pg_advisory_xact_lock(1751478372
 
 -- name: number_all
 -- Numbers for the messages of many turns at once; those whose lease was lost are not among the rows.
-UPDATE conversations c SET last_seq = c.last_seq + a.count
-FROM unnest(:ids::text[], :tokens::bigint[], :nodes::text[], :counts::bigint[]) AS a (id, token, node, count)
+UPDATE conversations c SET last_seq = c.last_seq + a.count, bytes = c.bytes + a.size
+FROM unnest(:ids::text[], :tokens::bigint[], :nodes::text[], :counts::bigint[], :sizes::bigint[])
+    AS a (id, token, node, count, size)
 WHERE c.id = a.id AND c.token = a.token AND c.holder = a.node
 RETURNING c.id, c.token, c.holder, c.last_seq;
 

@@ -18,8 +18,8 @@ WHERE id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :i
 
 -- name: insert_conversation
 -- A conversation and its first session are inserted together.
-INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, forked_from, anonymous, created_at)
-VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :forked_from, :anonymous, :now);
+INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, bytes, forked_from, anonymous, created_at)
+VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :bytes, :forked_from, :anonymous, :now);
 
 -- name: conversations_with_history
 -- Conversations begun without a name whose whole visible history is this one. Two are as good as many.
@@ -51,13 +51,46 @@ JOIN conversations ON id = f.conversation ORDER BY f.no DESC LIMIT :limit;
 -- The number of a conversation's first session: sessions are numbered as they are opened.
 SELECT no FROM sessions WHERE conversation = :conversation AND ordinal = 1 AND (:owner IS NULL OR owner = :owner);
 
+-- name: owners
+-- For an operator's search.
+SELECT DISTINCT owner FROM sessions WHERE ordinal = 1;
+
+-- name: conversation_bytes
+SELECT bytes FROM conversations WHERE id = :id;
+
+-- name: owner_conversations
+-- By the index of first sessions alone.
+SELECT count(*) FROM sessions WHERE owner = :owner AND ordinal = 1;
+
+-- name: owner_bytes
+SELECT coalesce(sum(c.bytes), 0) FROM sessions s JOIN conversations c ON c.id = s.conversation
+WHERE s.owner = :owner AND s.ordinal = 1;
+
+-- name: usage
+-- Who holds how much, the most first. Goes over all conversations: for an operator.
+SELECT owner, count(*), coalesce(sum(bytes), 0) AS held FROM conversations
+GROUP BY owner ORDER BY held DESC, owner LIMIT :limit;
+
+-- name: usage_of_owner
+-- The same of one owner, by the index of its first sessions.
+SELECT s.owner, count(*), coalesce(sum(c.bytes), 0) FROM sessions s JOIN conversations c ON c.id = s.conversation
+WHERE s.owner = :owner AND s.ordinal = 1 GROUP BY s.owner;
+
+-- name: free_bytes
+-- A message has lost so much of what it said.
+UPDATE conversations SET bytes = bytes - :bytes WHERE id = :id;
+
+-- name: recount_bytes
+UPDATE conversations SET bytes = (
+    SELECT coalesce(sum(length(m.body)), 0) FROM messages m WHERE m.conversation = conversations.id) WHERE id = :id;
+
 -- name: set_metadata
 UPDATE conversations SET metadata = :metadata
 WHERE id = :id AND (:owner IS NULL OR owner = :owner) RETURNING id;
 
 -- name: add_messages
 -- Numbers for messages that no turn says, only while no turn runs. What is shown has changed.
-UPDATE conversations SET last_seq = last_seq + :count, history_hash = NULL
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, history_hash = NULL
 WHERE id = :id AND holder IS NULL RETURNING last_seq;
 
 -- name: meant_by_alias
@@ -84,28 +117,28 @@ WHERE id = :id;
 -- Only a free conversation, still at the token that was seen, only by a node that is present. The token rises
 -- with each holder. Messages get their numbers in the same statement. What is shown is about to change.
 UPDATE conversations SET holder = :node, turn = :turn, token = :token + 1, last_seq = last_seq + :count,
-                         history_hash = NULL
+                         bytes = bytes + :bytes, history_hash = NULL
 WHERE id = :id AND holder IS NULL AND token = :token
   AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL);
 
 -- name: number_messages
 -- Numbers for a turn's messages. Zero rows: the lease was lost, and nothing is written.
-UPDATE conversations SET last_seq = last_seq + :count
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes
 WHERE id = :id AND token = :token AND holder = :node
 RETURNING last_seq, owner;
 
 -- name: release_lease
 -- Number the last messages and let go, in one statement. The token stays, so it is never handed out twice. The
 -- history is what the turn says it is, unless something was taken out of it meanwhile.
-UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL,
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, holder = NULL, turn = NULL,
                          history_hash = CASE WHEN history_hash IS NULL THEN :history END
 WHERE id = :id AND token = :token AND holder = :node
 RETURNING last_seq, owner;
 
 -- name: fence_lease
 -- Take the lease away from whoever holds it: a late writer's token no longer matches.
-UPDATE conversations SET last_seq = last_seq + :count, holder = NULL, turn = NULL, token = token + 1,
-                         history_hash = NULL
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, holder = NULL, turn = NULL,
+                         token = token + 1, history_hash = NULL
 WHERE id = :id AND turn = :turn
 RETURNING last_seq;
 

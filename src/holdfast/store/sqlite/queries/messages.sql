@@ -72,6 +72,9 @@ WHERE conversation = :conversation AND seq BETWEEN :first AND :last ORDER BY seq
 -- name: body
 SELECT body FROM messages WHERE conversation = :conversation AND seq = :seq;
 
+-- name: body_size
+SELECT length(body) FROM messages WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL;
+
 -- name: newest_mark
 -- The newest message's number, the calls it makes and the call it answers.
 SELECT seq, calls, answers FROM messages WHERE conversation = :conversation ORDER BY seq DESC LIMIT 1;
@@ -108,8 +111,8 @@ SELECT coalesce(min(seq) - 1, :last) FROM messages
 WHERE conversation = :conversation AND seq > :seq AND seq <= :last AND NOT (inner AND role = 'tool');
 
 -- name: count_copied
--- How many messages of a span a fork would copy.
-SELECT count(*) FROM messages m
+-- How many messages of a span a fork would copy, and their bytes.
+SELECT count(*), coalesce(sum(length(m.body)), 0) FROM messages m
 WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq);
 

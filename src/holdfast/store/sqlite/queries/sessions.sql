@@ -13,7 +13,7 @@ SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner IS N
 
 -- fragment: place_columns
 {session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from, c.revision,
-nullif(c.history_hash, x''), s.dated_by
+nullif(c.history_hash, x''), s.dated_by, c.bytes
 
 -- fragment: place_tables
 conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coalesce(c.holder, s.node)

@@ -12,6 +12,7 @@ from ....domain.messages import Message
 from ....domain.sessions import Session
 from ....domain.turns import Response, Turn
 from ...base import (
+    OwnerUsage,
     Page,
     Place,
     Pulse,
@@ -135,6 +136,9 @@ class FindingVerbs(Verbs):
 
     async def statistics(self, owner: str | None) -> Statistics:
         return await self._read(lambda tx: reads.statistics(tx, owner))
+
+    async def usage(self, owner: str | None, *, limit: int = 20) -> list[OwnerUsage]:
+        return await self._read(lambda tx: reads.usage(tx, owner, limit))
 
     async def alive(self, owner: str | None, *, limit: int = 200) -> list[Session]:
         return await self._read(lambda tx: overviews.alive(tx, owner, limit))

@@ -1,19 +1,23 @@
-"""What words mean to a PostgreSQL search; and that the index never hides what the words would find."""
+"""What words mean to a search; and that the index never hides what the words would find."""
+
+import re
 
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.store.postgres.words import (
+from holdfast.store.search_terms import (
     LONGEST_LEXEME,
     Term,
     holds,
     lexeme_of_conversation,
     lexeme_of_owner,
     lexemes_of,
-    query_of,
+    mark_of,
+    marked,
     terms_of,
     text_of,
     tokens_of,
+    tsquery_of,
 )
 
 
@@ -74,11 +78,38 @@ def test_a_text_holds_terms(text: str, words: str, found: bool) -> None:
 
 def test_the_query_asks_for_no_more_than_the_terms_do() -> None:
     long = "x" * (LONGEST_LEXEME + 50)
-    query = query_of(terms_of(f'kelp "ebb and" {long}'), [lexeme_of_owner("ada")])
-    assert query == f"'{lexeme_of_owner('ada')}' & 'kelp':* & 'ebb' & 'and' & '{'x' * LONGEST_LEXEME}'"
-    indexed = lexemes_of(f"ebb and kelp {long} more")
+    cut, mark = "x" * LONGEST_LEXEME, mark_of("ada")
+    query = tsquery_of(terms_of(f'kelp "ebb and" {long}'), "ada", "conv_1")
+    scope = f"'{lexeme_of_conversation('conv_1')}'"
+    assert query == f"{scope} & '{mark}kelp':* & '{mark}ebb' & '{mark}and' & '{mark}{cut}'"
+    indexed = lexemes_of(f"ebb and kelp {long} more", "ada")
     assert indexed is not None
-    assert {"ebb", "and", "kelp", "x" * LONGEST_LEXEME} <= indexed
+    assert {mark + word for word in ("ebb", "and", "kelp", cut)} <= indexed
+
+
+def test_the_words_of_two_owners_are_not_the_same_in_an_index() -> None:
+    ada, bob = (lexemes_of("kelp and tide", owner) or set() for owner in ("ada", "bob"))
+    assert not ada & bob
+    assert set(marked("kelp and tide", "ada").split()) == ada
+    assert all(re.fullmatch("[a-z2-7]{8}", mark_of(owner)) for owner in ("ada", "", "ä" * 512, "a b/c"))
+
+
+@pytest.mark.parametrize("text", ["kelp " * 60_000, "kelp" * 60_000, "Crème. " * 40_000, "\n" * 200_000, ""])
+def test_a_long_text_has_the_words_that_its_parts_have(text: str) -> None:
+    whole = re.findall(r"[^\W_]+", text.casefold().replace("è", "e"))
+    assert tokens_of(text) == whole
+    assert marked(text, "ada").split() == [mark_of("ada") + token for token in whole]
+
+
+def test_a_search_has_a_limit_of_characters_and_of_different_words() -> None:
+    terms_of("kelp " * 200)
+    terms_of(" ".join(f"w{number}" for number in range(50)))
+    with pytest.raises(BadInput, match="at most 1,000 characters, this one has 1,001"):
+        terms_of("x" * 1_001)
+    with pytest.raises(BadInput, match="at most 50 different words, this one has 51"):
+        terms_of(" ".join(f"w{number}" for number in range(51)))
+    with pytest.raises(BadInput, match="at most 50"):
+        terms_of('"' + "a b " * 100 + '"')
 
 
 def test_scopes_are_no_words_and_not_each_other() -> None:
@@ -88,8 +119,8 @@ def test_scopes_are_no_words_and_not_each_other() -> None:
 
 
 def test_a_text_with_too_many_words_is_said_to_be_so() -> None:
-    assert lexemes_of(" ".join(f"word{number}" for number in range(1000))) is not None
-    assert lexemes_of(" ".join(f"word{number}" for number in range(60_000))) is None
+    assert lexemes_of(" ".join(f"word{number}" for number in range(1000)), "ada") is not None
+    assert lexemes_of(" ".join(f"word{number}" for number in range(60_000)), "ada") is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""How much a conversation and an owner may hold, and the refusal of what would be more.
+
+A quota is asked only when something new is to be taken in: a turn begins, an item is added, a conversation is
+opened. What has begun is finished, so a conversation may end up somewhat above its limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import QuotaExceeded
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """Limits of [limits], in bytes and in conversations; 0: unlimited."""
+
+    conversation_bytes: int = 0
+    owner_bytes: int = 0
+    owner_conversations: int = 0
+
+    def check_conversation(self, conversation_id: str | None, used: int, added: int) -> None:
+        """Raises QuotaExceeded if a conversation that holds `used` bytes would hold too many with `added`."""
+        limit = self.conversation_bytes
+        if limit and used + added > limit:
+            raise QuotaExceeded(
+                "conversation_mb",
+                limit,
+                used,
+                f"conversation {conversation_id or '(new)'} holds {_mb(used)} of at most {_mb(limit)} and "
+                f"would get {_mb(added)} more; nothing was stored. Delete messages from it, go on in a new "
+                "conversation, or raise [limits] conversation_mb",
+            )
+
+    def check_owner_bytes(self, owner: str, used: int, added: int) -> None:
+        """The same for everything that an owner holds."""
+        limit = self.owner_bytes
+        if limit and used + added > limit:
+            raise QuotaExceeded(
+                "owner_mb",
+                limit,
+                used,
+                f"the conversations of {owner!r} hold {_mb(used)} of at most {_mb(limit)} and would get "
+                f"{_mb(added)} more; nothing was stored. Delete conversations, or raise [limits] owner_mb",
+            )
+
+    def check_owner_conversations(self, owner: str, count: int) -> None:
+        """Raises QuotaExceeded if an owner with `count` conversations may not open one more."""
+        limit = self.owner_conversations
+        if limit and count >= limit:
+            raise QuotaExceeded(
+                "owner_conversations",
+                limit,
+                count,
+                f"{owner!r} has {count:,} of at most {limit:,} conversations; nothing was stored. Delete "
+                "conversations, go on in one of them, or raise [limits] owner_conversations",
+            )
+
+
+UNLIMITED = Quotas()
+
+
+def to_bytes(mebibytes: float) -> int:
+    """A limit in bytes. However small, it stays a limit: only 0 is none."""
+    return max(1, int(mebibytes * MEBIBYTE)) if mebibytes else 0
+
+
+def _mb(number: int) -> str:
+    """Bytes for people; three figures tell a limit from what is a little more."""
+    if number < 10_000:
+        return f"{number:,} bytes"
+    return f"{number / MEBIBYTE:,.3f} MiB"

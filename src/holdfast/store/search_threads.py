@@ -1,0 +1,107 @@
+"""Threads that only search, so that nothing else ever waits for a search.
+
+Guarantees: at most THREADS searches run at once, at most one of them for the same owner, each until its
+deadline. One that has waited for its turn until its deadline, or finds too many others waiting, is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from ..errors import SearchTimeout, StoreClosed
+from .search_terms import Deadline
+
+T = TypeVar("T")
+
+THREADS = 2
+MOST_WAITING = 200
+
+
+class _Search:
+    __slots__ = ("deadline", "future", "owner", "work")
+
+    def __init__(self, owner: str | None, work: Callable[[Deadline], Any]) -> None:
+        self.owner = owner
+        self.work = work
+        self.deadline = Deadline(owner)
+        self.future: Future[Any] = Future()
+
+
+class SearchThreads:
+    """Started with the first search. `run` from any event loop, in any thread."""
+
+    def __init__(self, threads: int = THREADS) -> None:
+        self._threads = [
+            threading.Thread(target=self._run, name=f"holdfast-search-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        self._started = False
+        self._closed = False
+        self._change = threading.Condition()
+        self._waiting: deque[_Search] = deque()
+        self._running: set[str | None] = set()
+
+    async def run(self, owner: str | None, work: Callable[[Deadline], T]) -> T:
+        """Run `work` for this owner on one of the threads. SearchTimeout: its turn did not come in time."""
+        search = _Search(owner, work)
+        with self._change:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            if len(self._waiting) >= MOST_WAITING:
+                raise SearchTimeout(search.deadline.seconds, waited=True)
+            self._waiting.append(search)
+            if not self._started:
+                self._started = True
+                for thread in self._threads:
+                    thread.start()
+            self._change.notify()
+        found: T = await asyncio.wrap_future(search.future)
+        return found
+
+    def _run(self) -> None:
+        while (search := self._next()) is not None:
+            try:
+                if not search.future.set_running_or_notify_cancel():
+                    continue
+                if search.deadline.passed:
+                    raise SearchTimeout(search.deadline.seconds, waited=True)
+                search.future.set_result(search.work(search.deadline))
+            except BaseException as error:  # the caller's to handle: this thread goes on
+                search.future.set_exception(error)
+            finally:
+                with self._change:
+                    self._running.discard(search.owner)
+                    self._change.notify_all()
+
+    def _next(self) -> _Search | None:
+        """Wait for a search whose owner has none running; None: closed."""
+        with self._change:
+            while not self._closed:
+                for place, search in enumerate(self._waiting):
+                    if search.owner not in self._running:
+                        del self._waiting[place]
+                        self._running.add(search.owner)
+                        return search
+                self._change.wait()
+            return None
+
+    def stop(self) -> None:
+        """Refuse what waits and what comes; what runs goes on to its end, at its deadline at the latest."""
+        with self._change:
+            self._closed = True
+            waiting, self._waiting = self._waiting, deque()
+            self._change.notify_all()
+        for search in waiting:
+            if search.future.set_running_or_notify_cancel():
+                search.future.set_exception(StoreClosed("the store is closed"))
+
+    def join(self) -> None:
+        """Wait for what runs."""
+        if self._started:
+            for thread in self._threads:
+                thread.join()

@@ -1,0 +1,225 @@
+"""Quotas: nothing new is taken in beyond them, and nothing else is ever held up by them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast.domain.conversations import Address
+from holdfast.domain.messages import NewMessage, new_message, size_of
+from holdfast.domain.nodes import Node
+from holdfast.domain.quotas import Quotas
+from holdfast.domain.turns import RequestKey, Settlement, TurnStatus
+from holdfast.errors import QuotaExceeded
+from holdfast.store.base import Store
+from tests.contract.steps import (
+    OTHER,
+    OWNER,
+    begin,
+    calling,
+    contents,
+    draft,
+    limit,
+    request,
+    result,
+    say,
+    to_message,
+    unchanged,
+)
+
+LARGE = "kelp " * 200
+
+
+def size(*said: Any) -> int:
+    return size_of(to_message(each) for each in said)
+
+
+async def held(store: Store, owner: str = OWNER) -> int:
+    (usage,) = await store.usage(owner)
+    return usage.bytes
+
+
+async def refused(store: Store, work: Awaitable[Any], setting: str) -> QuotaExceeded:
+    async with unchanged(store):
+        with pytest.raises(QuotaExceeded) as refusal:
+            await work
+    assert refusal.value.setting == setting
+    assert f"[limits] {setting}" in str(refusal.value)
+    return refusal.value
+
+
+async def test_a_conversation_knows_its_bytes_whatever_is_done_to_it(store: Store, node: Node) -> None:
+    """After each step `store.check` would find a size that is not the sum of the messages."""
+
+    async def is_true() -> None:
+        assert await store.check() == []
+
+    begun = await begin(store, node, "ebb", calling("a"), result("a"), key="k")
+    await is_true()
+    await store.append(begun.lease, [to_message("flow", "assistant"), to_message("and", "assistant")])
+    await store.append_draft(begun.lease, draft(0, "half a repl"))
+    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    await is_true()
+    await say(store, node, "again", "and again", key="k")
+    conversation = begun.session.conversation_id
+    added = new_message(
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    )
+    seq = await store.add_messages(OWNER, conversation, node.id, [added])
+    await is_true()
+    rest = new_message({"role": "user", "content": [{"type": "text", "text": "a"}]})
+    await store.reduce_message(OWNER, conversation, seq, rest)
+    await is_true()
+    before = await held(store)
+    await store.delete_message(OWNER, conversation, 1)
+    assert await held(store) == before - size("ebb")
+    await is_true()
+    forked = await store.fork(OWNER, (await store.resolve(OWNER, Address(key="k"))).tip.id, node.id)
+    await is_true()
+    made = await store.create_conversation(OWNER, node.id, messages=[to_message("one"), to_message("two")])
+    await is_true()
+    for conversation_id in (conversation, forked.conversation_id):
+        await store.delete_conversation(OWNER, conversation_id)
+    assert await held(store) == size("one", "two")
+    await store.delete_conversation(OWNER, made.id)
+    assert await store.usage(OWNER) == []
+
+
+async def test_a_full_conversation_takes_no_further_turn_and_no_item(store: Store, node: Node) -> None:
+    session = (await say(store, node, LARGE, key="k")).session
+    limit(store, Quotas(conversation_bytes=await held(store) + size("hello") - 1))
+    refusal = await refused(store, store.begin_turn(request(node, "hello", key="k")), "conversation_mb")
+    assert (refusal.used, refusal.limit) == (await held(store), await held(store) + size("hello") - 1)
+    assert session.conversation_id in str(refusal)
+    items = [to_message("hello")]
+    await refused(
+        store, store.add_messages(OWNER, session.conversation_id, node.id, items), "conversation_mb"
+    )
+    await refused(store, store.begin_turn(request(node, LARGE * 2)), "conversation_mb")
+    await refused(
+        store, store.create_conversation(OWNER, node.id, messages=[to_message(LARGE * 2)]), "conversation_mb"
+    )
+    await say(store, node, "hello")  # elsewhere there is room
+
+
+async def test_a_limit_may_be_reached_exactly(store: Store, node: Node) -> None:
+    await say(store, node, LARGE, key="k")
+    limit(store, Quotas(conversation_bytes=await held(store) + size("hello")))
+    await begin(store, node, "hello", key="k")
+
+
+async def test_a_reply_that_has_begun_is_committed_whatever_its_size(store: Store, node: Node) -> None:
+    begun = await begin(store, node, "hello", key="k")
+    limit(store, Quotas(conversation_bytes=10, owner_bytes=10, owner_conversations=1))
+    await store.append(begun.lease, [to_message(calling("a")), to_message(result("a", LARGE))])
+    await store.append_draft(begun.lease, draft(0, LARGE))
+    await store.commit_reply(begun.lease, [to_message(LARGE, "assistant")])
+    assert (await contents(store, begun.session.conversation_id))[-1] == LARGE
+
+
+async def test_a_turn_that_was_cut_short_is_kept_and_taken_up_whatever_its_size(
+    store: Store, node: Node
+) -> None:
+    key = RequestKey("/v1/chat/completions", "once", b"body")
+    begun = await begin(store, node, "hello", key="k", request_key=key)
+    limit(store, Quotas(conversation_bytes=10, owner_bytes=10))
+    await store.append_draft(begun.lease, draft(0, LARGE))
+    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    assert (await contents(store, begun.session.conversation_id))[-1] == LARGE
+    again = await begin(store, node, "hello", key="k", request_key=key)
+    assert again.taken_up
+    await store.commit_reply(again.lease, [to_message(LARGE, "assistant")])
+
+
+async def test_what_is_full_can_be_read_searched_ended_and_deleted(store: Store, node: Node) -> None:
+    session = (await say(store, node, LARGE, "kelp noted", key="k")).session
+    limit(store, Quotas(conversation_bytes=10, owner_bytes=10, owner_conversations=1))
+    assert len((await store.messages(OWNER, session.conversation_id)).items) == 2
+    assert (await store.context(OWNER, session.id)).messages()
+    assert len(await store.search(OWNER, "kelp")) == 2
+    await store.set_title(OWNER, session.conversation_id, "Full")
+    assert await store.end_session(OWNER, session.id, "closed")
+    resumed = await store.resume_session(OWNER, session.id, node.id)
+    assert resumed.conversation_id == session.conversation_id
+    await store.delete_message(OWNER, session.conversation_id, 1)
+    await store.delete_conversation(OWNER, session.conversation_id)
+
+
+async def test_deleting_makes_room(store: Store, node: Node) -> None:
+    session = (await say(store, node, LARGE, key="k")).session
+    limit(store, Quotas(conversation_bytes=size(LARGE), owner_bytes=size(LARGE), owner_conversations=1))
+    await refused(store, store.begin_turn(request(node, "hello", key="k")), "conversation_mb")
+    await store.delete_message(OWNER, session.conversation_id, 1)
+    await say(store, node, "hello", key="k")
+    await refused(store, store.begin_turn(request(node, "hello")), "owner_conversations")
+    await store.delete_conversation(OWNER, session.conversation_id)
+    await say(store, node, "hello")
+
+
+async def test_an_owner_has_so_many_bytes_over_all_conversations(store: Store, node: Node) -> None:
+    session = (await say(store, node, LARGE, key="one")).session
+    await say(store, node, LARGE, key="two")
+    await say(store, node, LARGE * 5, key="one", owner=OTHER)
+    limit(store, Quotas(owner_bytes=await held(store)))
+    adds: list[Callable[[], Awaitable[Any]]] = [
+        lambda: store.begin_turn(request(node, "hello", key="one")),
+        lambda: store.begin_turn(request(node, "hello", key="three")),
+        lambda: store.add_messages(OWNER, session.conversation_id, node.id, [to_message("hello")]),
+        lambda: store.create_conversation(OWNER, node.id, messages=[to_message("hello")]),
+        lambda: store.fork(OWNER, session.id, node.id),
+    ]
+    for add in adds:
+        refusal = await refused(store, add(), "owner_mb")
+        assert refusal.used == refusal.limit == await held(store)
+    limit(store, Quotas(owner_bytes=await held(store) + size("hello")))
+    await begin(store, node, "hello", key="one")
+
+
+async def test_an_owner_has_so_many_conversations(store: Store, node: Node) -> None:
+    session = (await say(store, node, "hello", key="one")).session
+    await say(store, node, "hello", key="two")
+    await say(store, node, "hello", owner=OTHER)
+    limit(store, Quotas(owner_conversations=2))
+    for add in (
+        lambda: store.begin_turn(request(node, "hello", key="three")),
+        lambda: store.create_conversation(OWNER, node.id),
+        lambda: store.open_session(OWNER, Address(key="three"), node.id),
+        lambda: store.fork(OWNER, session.id, node.id),
+    ):
+        refusal = await refused(store, add(), "owner_conversations")
+        assert (refusal.used, refusal.limit) == (2, 2)
+    await say(store, node, "hello", key="one")
+    await say(store, node, "hello", owner=OTHER)
+
+
+async def test_two_nodes_that_speak_at_once_do_not_pass_a_conversations_limit(
+    store: Store, node: Node, second_store: Store, second_node: Node
+) -> None:
+    session = (await say(store, node, "hello", key="k")).session
+    room = 5
+    for each in (store, second_store):
+        limit(each, Quotas(conversation_bytes=await held(store) + room * size(LARGE)))
+
+    async def add(by: Store, who: Node) -> int:
+        try:
+            return await by.add_messages(OWNER, session.conversation_id, who.id, [to_message(LARGE)])
+        except QuotaExceeded:
+            return 0
+
+    done = await asyncio.gather(
+        *(add(store, node) for _ in range(room)), *(add(second_store, second_node) for _ in range(room))
+    )
+    assert sum(seq > 0 for seq in done) == room
+
+
+async def test_usage_names_owners_with_the_most_first(store: Store, node: Node) -> None:
+    assert await store.usage(None) == []
+    await say(store, node, "hello", "hi")
+    await say(store, node, LARGE, "hi", owner=OTHER)
+    await say(store, node, "hello", "hi", owner=OTHER)
+    found = [(each.owner, each.conversations, each.bytes) for each in await store.usage(None)]
+    hi = size(NewMessage("assistant", to_message("hi", "assistant").body))
+    assert found == [(OTHER, 2, size(LARGE, "hello") + 2 * hi), (OWNER, 1, size("hello") + hi)]
+    assert [each.owner for each in await store.usage(None, limit=1)] == [OTHER]
+    assert [each.owner for each in await store.usage(OWNER)] == [OWNER]
