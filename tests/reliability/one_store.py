@@ -38,7 +38,7 @@ BODY = 30_000
 
 
 async def say(store: SQLiteStore, node: Node, key: str, *said: str) -> TurnBegun:
-    messages = [message for text in said for message in new_messages(text)]
+    messages = tuple(message for text in said for message in new_messages(text))
     request = TurnRequest(new_id("turn"), OWNER, node.id, Address(key=key), messages)
     begun = await store.begin_turn(request)
     assert isinstance(begun, TurnBegun)

@@ -78,13 +78,12 @@ ORDER BY seq;
 SELECT seq FROM exclusions WHERE conversation = :conversation;
 
 -- name: bodies
--- A span of bodies, joined by the database in one value; nothing is decoded. NULL if they are more than :most bytes
--- together: a value has at most 1 GB, and an error would end the transaction. Lengths are known without reading bodies.
-SELECT size, CASE WHEN size <= :most::bigint THEN (
-    SELECT string_agg(body, ','::bytea ORDER BY seq) FROM messages
-    WHERE conversation = :conversation AND seq BETWEEN :first AND :last) END
-FROM (SELECT coalesce(sum(length(body)), 0) AS size FROM messages
-      WHERE conversation = :conversation AND seq BETWEEN :first AND :last) AS lengths;
+-- A span of bodies, joined by the database in one value, and how long they are together; nothing is decoded. What is
+-- past :most bytes is not joined: a value has at most 1 GB, and an error would end the transaction. One scan: the running
+-- total is of lengths, which are known without reading the bodies.
+SELECT coalesce(max(upto), 0), string_agg(body, ','::bytea ORDER BY seq) FILTER (WHERE upto <= :most::bigint)
+FROM (SELECT seq, body, sum(length(body)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS upto FROM messages
+      WHERE conversation = :conversation AND seq BETWEEN :first AND :last) AS running;
 
 -- name: body_sizes
 -- How long the bodies of a span are, without reading them.
