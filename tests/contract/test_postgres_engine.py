@@ -37,7 +37,7 @@ from holdfast.store import search_terms
 from holdfast.store.postgres import connections, migrations, search, transaction, writer
 from holdfast.store.postgres.engine import PostgresStore, open_store
 from holdfast.store.postgres.faults import cannot_open, translate
-from holdfast.store.postgres.statements import COMMIT, Statement
+from holdfast.store.postgres.statements import COMMIT, Statement, statement
 from holdfast.store.postgres.wire import Answer, Asked, Lost, Wire
 from holdfast.store.postgres.writer import GROUP_LOCK_SECONDS
 from holdfast.store.transactions.queries import load
@@ -192,9 +192,8 @@ async def test_a_server_that_does_not_tell_its_history_is_not_asked_either(
 ) -> None:
     """It writes all the same."""
     unknown = Statement("server_history", "SELECT no_such_function()")
-    known = writer.statement
     monkeypatch.setattr(
-        writer, "statement", lambda name: unknown if name == "server_history" else known(name)
+        writer, "statement", lambda name: unknown if name == "server_history" else statement(name)
     )
     store = await opening(patience=5.0)
     begun = await begin(store, await new_node(store), "kelp")
@@ -385,7 +384,8 @@ async def test_work_that_refuses_or_fails_leaves_its_group_alone(opening: Openin
     assert store.failure is None
 
 
-_NODE = {"kind": "library", "host": "h", "boot_id": "b", "pid_ns": "p", "pid": 1, "pid_start": "1", "now": 1}
+_IDENTITY = {"host": "h", "boot_id": "b", "pid_ns": "p", "pid": 1, "pid_start": "1", "machine": None}
+_NODE = {"kind": "library", "now": 1, **_IDENTITY}
 
 
 async def test_one_that_stood_in_line_again_is_done_once(
