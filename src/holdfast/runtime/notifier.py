@@ -175,7 +175,8 @@ class Notifier:
         if not self._refused:
             return None
         pause = min(self._first_pause * 2 ** min(self._refused - 1, 20), LONGEST_SILENCE)
-        return max(self._pause_seconds, pause.total_seconds())
+        seconds: float = max(self._pause_seconds, pause.total_seconds())
+        return seconds
 
 
 def notice_body(notice: Notice) -> bytes:

@@ -33,7 +33,7 @@ async def present(store: SQLiteStore, keeper: NodeKeeper) -> int:
 async def test_a_node_beats_from_its_loop_or_its_thread(store: SQLiteStore, kind: NodeKind) -> None:
     keeper = await joined_keeper(store, kind)
     keeper.start()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while await present(store, keeper) < 3:
         assert time.monotonic() < deadline
         await store.changed(store.version(), 0.5)
@@ -44,9 +44,13 @@ async def test_a_node_beats_from_its_loop_or_its_thread(store: SQLiteStore, kind
 async def test_a_program_whose_loop_is_blocked_goes_on_beating(store: SQLiteStore) -> None:
     keeper = await joined_keeper(store)
     keeper.start()
-    before = await present(store, keeper)
-    time.sleep(0.5)  # user code that blocks the event loop
-    assert await present(store, keeper) > before + 5
+    for _ in range(60):  # a machine that is busy otherwise may give the thread little time
+        before = await present(store, keeper)
+        time.sleep(0.5)  # user code that blocks the event loop
+        if await present(store, keeper) > before + 5:  # from the loop, it would have been one or two
+            break
+    else:
+        raise AssertionError("it did not beat while its loop was blocked")
     await keeper.leave("closed")
 
 
