@@ -294,8 +294,9 @@ class AgentLoop:
             running.turn.conversation_id,
             running.session.id,
             running.turn.id,
+            self._order.tools,
         )
-        return await self._toolbox.run(tool_call, self._order.tools)
+        return await self._toolbox.run(tool_call)
 
     def _go_on(self, step: _Step) -> None:
         """To the next reply of the same answer, behind the results of this one's calls: while the lease is

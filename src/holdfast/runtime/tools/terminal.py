@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ...domain.keys import TERMINAL, check_right
 from ...domain.processes import Process, check_command
 from ...errors import BadInput
 from ..supervisor import Supervisor
@@ -24,7 +25,7 @@ FIRST_LOOK_SECONDS = 0.3
 
 
 class Terminal:
-    name = "terminal"
+    name = TERMINAL
 
     def __init__(self, supervisor: Supervisor, environment: Mapping[str, str]) -> None:
         self._supervisor = supervisor
@@ -48,6 +49,7 @@ class Terminal:
         )
 
     async def run(self, call: ToolCall) -> str:
+        check_right(call.rights, TERMINAL, "running a command")
         arguments = Arguments(call)
         command = check_command(arguments.text("command"))
         cwd = directory(arguments.maybe_text("cwd"))
