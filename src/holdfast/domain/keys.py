@@ -101,6 +101,11 @@ def parse_token(text: str) -> Token | None:
     return Token(f"key_{found[1]}", found[2]) if found else None
 
 
+def holds_token(text: str) -> bool:
+    """Is there a token of ours anywhere in this text? Such a text is never sent to another server."""
+    return _TOKEN.search(text) is not None
+
+
 def same_secret(given: bytes, kept: bytes) -> bool:
     """Are these hashes equal? Takes the same time wherever they differ."""
     return compare_digest(given, kept)
