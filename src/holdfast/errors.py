@@ -6,6 +6,7 @@
     │   ├── BadSetting          an unknown or impossible setting
     │   └── NotAllowed          the API key's scope does not reach so far
     ├── BadKey                  no such API key, a wrong one, or a revoked one
+    │   └── KeyRevoked          it was revoked after the request had come in
     ├── NotFound                no such thing for this owner
     ├── Conflict                it clashes with what is already there; nothing was changed
     │   ├── ConversationBusy    another turn holds the conversation
@@ -66,6 +67,15 @@ class BadKey(HoldfastError):
         super().__init__(
             "this API key is missing or not valid here; on the server, `holdfast keys create` makes one and "
             "`holdfast env` prints the local one"
+        )
+
+
+class KeyRevoked(BadKey):
+    """The key of a request that is under way was revoked: what it asked for is not done."""
+
+    def __init__(self) -> None:
+        HoldfastError.__init__(
+            self, "the API key of this request was revoked while it was under way; ask again with a valid key"
         )
 
 

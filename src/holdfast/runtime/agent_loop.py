@@ -280,6 +280,8 @@ class AgentLoop:
         if not step.theirs:
             self._go_on(step)
         for call in step.own:
+            if run:
+                await self._order.check()
             result = tool_result(call["id"], await self._result(call) if run else NOT_RUN, inner=True)
             await finished(self._store.append(lease, (result,)))
 
