@@ -11,11 +11,14 @@ HOLDFAST_TEST_MUTANT=no-tip-resolution           an id leads to the very session
 HOLDFAST_TEST_MUTANT=no-compare-and-swap         a compaction is carried out whatever came between
 HOLDFAST_TEST_MUTANT=flushed-set-in-memory       which sessions were flushed is forgotten with the process
 HOLDFAST_TEST_MUTANT=dead-at-once                a node whose connection was cut is taken for dead at once
+HOLDFAST_TEST_MUTANT=rights-checked-at-door      a right is asked for at the tool's name, not where it is used
+HOLDFAST_TEST_MUTANT=own-key-upstream            whatever key the environment holds is sent to the model
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,8 @@ ALL = (
     "no-compare-and-swap",
     "flushed-set-in-memory",
     "dead-at-once",
+    "rights-checked-at-door",
+    "own-key-upstream",
 )
 
 
@@ -71,6 +76,8 @@ def break_on_purpose() -> None:
 
         locks.PROOF_SECONDS = 0.0
         locks.claim = lambda tx, node_id: True
+    elif mutant() in SAFETY:
+        break_safety(mutant(), setattr)
     elif mutant() == "no-compare-and-swap":
         _swap_whatever_came_between()
     elif mutant() == "requests-in-memory":
@@ -90,6 +97,23 @@ def break_on_purpose() -> None:
         STATEMENTS["interrupted_replies_of_turn"] = (
             "SELECT 1 WHERE :conversation + :first_seq + :turn IS NULL"
         )
+
+
+SAFETY = ("rights-checked-at-door", "own-key-upstream")
+
+
+def break_safety(name: str, put: Callable[[Any, str, Any], None]) -> None:
+    """Those that can be put in, by `put`, and taken out again within one process."""
+    if name == "rights-checked-at-door":
+        from holdfast.runtime.tools import process
+        from holdfast.surfaces.api import processes
+
+        put(process, "check_right", lambda *given: None)
+        put(processes, "check_right", lambda *given: None)
+    elif name == "own-key-upstream":
+        from holdfast.models import connection
+
+        put(connection, "sendable", lambda key, where: key)
 
 
 def _forget_flushes() -> None:
