@@ -21,6 +21,7 @@ from enum import StrEnum
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from .names import printable
 from .sessions import EndReason, Session
 
 DEFAULT = "the default"
@@ -232,7 +233,7 @@ def notice_of(found: Verdict, stopped: Sequence[str] = (), kept: Sequence[str] =
 
 def line_of(session: Session, found: Verdict, stopped: Sequence[str] = ()) -> str:
     """The same for the log: which session, why, and which processes, by id and program (`log_name`)."""
-    name = f"session {session.id}" + (f" ({session.key})" if session.key else "")
+    name = f"session {session.id}" + (f" ({printable(session.key)})" if session.key else "")
     if found.decision is Decision.DEFERRED:
         holding = "; ".join(reason.log_message for reason in found.holding)
         return f"{name} is due to be reset ({found.end_reason}), which is put off: {holding}"

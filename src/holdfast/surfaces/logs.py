@@ -13,15 +13,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-
-def printable(text: str) -> str:
-    """The text with everything escaped that is not printable: control, bidirectional and invisible ones."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
-        for each in text
-    )
+from ..domain.names import printable
 
 
 class TextLines(logging.Formatter):
