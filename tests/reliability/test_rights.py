@@ -6,12 +6,13 @@ import subprocess
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.keys import Scope, new_key
-from holdfast.models.base import ModelRequest
+from holdfast.models.base import ModelRequest, Purpose
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.upstream import Upstream
 from tests.integration.api.chatting import PATH, user
@@ -26,7 +27,7 @@ async def no_right_is_gained(directory: Path) -> None:
     made = directory / "made"
     shells: list[str] = []
 
-    def script(messages: list[dict[str, object]], purpose: object) -> object:
+    def script(messages: list[dict[str, Any]], purpose: Purpose) -> str | dict[str, Any]:
         if messages[-1]["role"] != "user":
             return "done"
         arguments = f'{{"action": "write", "id": "{shells[0]}", "text": "touch {made}\\\\nexit\\\\n"}}'

@@ -87,7 +87,7 @@ def test_trust_belongs_to_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_content_that_was_checked_is_the_content_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     path = local("[server]\nport = 4000\n")
     trust_file(path)
-    checked = settings.is_trusted
+    checked = trust.is_trusted
 
     def swapped(home: Path, path: Path, content: bytes) -> bool:
         local(HOSTILE)  # between the check and the use

@@ -231,7 +231,7 @@ async def test_what_another_owners_session_started_is_not_watched(server: Runnin
     theirs = await chat(server, "eve")
     path = f"/api/sessions/{theirs}/processes"
     row = await server.store.process("ada", made["id"])
-    table = {}
+    table: dict[int, object] = {}
     async with asyncio.timeout(20):
         while len(table) < 3:
             table = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.platforms import running_processes
+from holdfast.platforms import running_processes, send_signal
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.runtime.tools import commands
 from holdfast.runtime.tools.base import LONGEST_OUTPUT
@@ -94,7 +94,7 @@ async def test_the_model_is_told_what_could_not_be_stopped(
     terminal: Terminal, call: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "GRACE_SECONDS", 0.1)
-    signal_one = commands.send_signal
+    signal_one = send_signal
     spared: list[tuple[int, str]] = []
 
     def send(pid: int, start: str, number: int) -> bool:
