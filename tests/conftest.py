@@ -1,5 +1,7 @@
 """What all tests share: a PostgreSQL, started when the first test asks for it. `make quick` asks for none."""
 
+import tests.isolation  # noqa: F401, I001 - first: nothing may have read the user's settings before
+
 import asyncio
 import os
 from collections.abc import Callable, Iterator

@@ -9,6 +9,7 @@
     │   └── TooLarge            larger than the store can hold or give in one piece
     │       └── ContextTooLarge a session's context is larger than any that is given to a model
     ├── BadKey                  no such API key, a wrong one, or a revoked one
+    │   └── KeyRevoked          it was revoked after the request had come in
     ├── NotFound                no such thing for this owner
     ├── QuotaExceeded           a conversation or an owner has stored as much as it may; nothing was changed
     ├── Conflict                it clashes with what is already there; nothing was changed
@@ -102,6 +103,15 @@ class BadKey(HoldfastError):
         super().__init__(
             "this API key is missing or not valid here; on the server, `holdfast keys create` makes one and "
             "`holdfast env` prints the local one"
+        )
+
+
+class KeyRevoked(BadKey):
+    """The key of a request that is under way was revoked: what it asked for is not done."""
+
+    def __init__(self) -> None:
+        HoldfastError.__init__(
+            self, "the API key of this request was revoked while it was under way; ask again with a valid key"
         )
 
 

@@ -18,12 +18,13 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from .domain.nodes import Identity
@@ -335,6 +336,47 @@ def environment_of(pid: int) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+PR_SET_DUMPABLE, PR_GET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 3, 36
+
+
+@cache
+def _libc() -> Any:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> int:
+    result: int = _libc().prctl(option, value, 0, 0, 0)
+    return result
+
+
+def hide_from_own_user() -> bool:
+    """Keep other processes of this user from reading this one's environment and memory (/proc/PID/environ,
+    ptrace). What it executes later is not hidden. False where the system cannot do it. Root sees everything.
+
+    What tells processes apart, /proc/PID/stat, stays readable.
+    """
+    return not IS_MACOS and _prctl(PR_SET_DUMPABLE, 0) == 0
+
+
+def is_hidden() -> bool:
+    return not IS_MACOS and _prctl(PR_GET_DUMPABLE, 0) == 0
+
+
+def orphan_adopter() -> Callable[[], None] | None:
+    """What makes a process the parent of every descendant that loses its own, so that those stay in its tree:
+    to be called between fork and exec, which keeps it. None where the system cannot do it."""
+    if IS_MACOS:
+        return None
+    libc = _libc()  # loaded here: nothing may be imported between fork and exec
+
+    def adopt() -> None:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    return adopt
 
 
 def owner_of(pid: int) -> int | None:

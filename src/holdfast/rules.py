@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from .domain.compaction import Keeping
 from .domain.flushes import FlushPolicy, FlushRules
+from .domain.keys import holds_token
 from .domain.nodes import NodeKind
 from .domain.processes import ProcessLimits
 from .domain.quotas import Quotas, to_bytes
@@ -28,7 +29,15 @@ from .runtime.flush_targets import FlushTarget, ModelTarget, WebhookTarget
 from .runtime.flusher import Pace
 from .runtime.news import Recall
 from .runtime.resetter import Dating
-from .settings import Settings, database_path, home, is_postgres, is_variable, without_password
+from .settings import (
+    ENVIRONMENT_PREFIX,
+    Settings,
+    database_path,
+    home,
+    is_postgres,
+    is_variable,
+    without_password,
+)
 from .store.base import Retention, StorePolicy
 
 DRAFTS_KEPT = timedelta(hours=24)
@@ -112,12 +121,17 @@ def processes_directory(settings: Settings) -> Path:
 
 
 def command_environment(settings: Settings, kind: NodeKind) -> Mapping[str, str]:
-    """What commands find in their environment: this program's; where others or a model may start them,
-    without its keys."""
-    shared = kind is NodeKind.SERVER or settings.agent.tools
-    secrets = {"HOLDFAST_API_KEY", "OPENAI_API_KEY", "HOLDFAST_STORE__URL", "PGPASSWORD"}
-    hidden = {*secrets, settings.model.api_key_env} if shared else set()
-    return {name: value for name, value in os.environ.items() if name not in hidden}
+    """What commands find in their environment: this program's. Where others or a model may start them,
+    nothing of holdfast's own is in it (HOLDFAST_…: keys, the store's password), nor the keys of the model and
+    of PostgreSQL, nor anything else that holds a key of holdfast's form."""
+    if not (kind is NodeKind.SERVER or settings.agent.tools):
+        return dict(os.environ)
+    hidden = {"OPENAI_API_KEY", "PGPASSWORD", "PGPASSFILE", settings.model.api_key_env}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in hidden and not name.startswith(ENVIRONMENT_PREFIX) and not holds_token(value)
+    }
 
 
 def store_policy_of(settings: Settings, kind: NodeKind, model: Model | None) -> StorePolicy:

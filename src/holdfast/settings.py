@@ -10,14 +10,17 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
+from urllib.parse import unquote
 
-from .domain.keys import TOOLS
+from .domain.keys import TOOLS, holds_token
 from .errors import BadSetting
+from .trust import check_private, is_trusted, trust
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
 FAR = 100_000
@@ -46,7 +49,7 @@ def _setting(default: Any, meaning: str, **limits: Any) -> Any:
 
     Limits: `at_least`, `at_most`, `above`, `below`, `or_zero` for numbers, also a table's; `choices`,
     `not_empty` for texts; `shape`, `such_as` for texts and for each text of a list; `zone` for the name of a
-    time zone; `store` for a store's address.
+    time zone; `store` for a store's address; `outgoing` for an address that requests are sent to.
     """
     metadata = {"meaning": meaning, **limits}
     if isinstance(default, dict):
@@ -99,7 +102,7 @@ class ServerSettings:
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     kind: str = _setting("auto", "who answers", choices=("auto", "openai", "local", "scripted"))
-    base_url: str = _setting("", "the address of an OpenAI-compatible server, ending in /v1")
+    base_url: str = _setting("", "the address of an OpenAI-compatible server, ending in /v1", outgoing=True)
     name: str = _setting("", "the model to ask for; empty: the upstream's first")
     api_key_env: str = _setting("OPENAI_API_KEY", "the environment variable that holds the upstream's key")
     context_window: int = _setting(
@@ -201,6 +204,7 @@ class MemorySettings:
         "sessions are flushed to this address instead of the model; empty: to the model",
         shape=_WEBHOOK,
         such_as="https://example.com/hook",
+        outgoing=True,
     )
     recall: str = _setting(
         "key",
@@ -229,6 +233,7 @@ class NotifySettings:
         "every notice is sent here, at least once, its id as Idempotency-Key; empty: nowhere",
         shape=_WEBHOOK,
         such_as="https://example.com/hook",
+        outgoing=True,
     )
 
 
@@ -273,10 +278,12 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each value that is not a default came from, by `section.name`."""
+    ignored: Path | None = None
+    """A settings file in the working directory that was not used, because it is not trusted."""
 
 
 SECTIONS: Mapping[str, type[Any]] = {
-    name: kind for name, kind in get_type_hints(Settings).items() if name != "origins"
+    name: kind for name, kind in get_type_hints(Settings).items() if name not in ("origins", "ignored")
 }
 
 
@@ -296,11 +303,18 @@ def load(
     given: Mapping[str, Any] | None = None,
     given_by: str = "settings=",
 ) -> Settings:
-    """All settings, from the file (if there is one), the environment and `given`, in this order."""
-    settings = Settings()
-    path = _find_file(config, environment)
+    """All settings, from the file (if there is one), the environment and `given`, in this order.
+
+    A `./holdfast.toml` that is not trusted is ignored, with a line on stderr. BadSetting if the home could
+    have been changed by other users.
+    """
+    check_private(home(environment))
+    path, ignored = _find_file(config, environment)
+    settings = Settings(ignored=ignored.path if ignored is not None else None)
     if path is not None:
-        settings = _apply(settings, _read_file(path), str(path))
+        settings = _apply(settings, _parsed(path), str(path.path))
+    if ignored is not None:
+        _tell_ignored(ignored.path)
     settings = _apply_environment(settings, environment)
     settings = _apply(settings, given or {}, given_by)
     if settings.lease.stale_seconds < 2 * settings.lease.heartbeat_seconds:
@@ -313,23 +327,74 @@ def load(
     return settings
 
 
-def _find_file(config: Path | None, environment: Mapping[str, str]) -> Path | None:
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A settings file and its content, read once: what is checked is what is used."""
+
+    path: Path
+    content: bytes
+
+
+LOCAL_FILE = Path("holdfast.toml")
+_told: set[str] = set()
+"""The ignored files that this process has named already."""
+
+
+def _find_file(config: Path | None, environment: Mapping[str, str]) -> tuple[_File | None, _File | None]:
+    """The settings file to use, and the one in the working directory if it was ignored."""
     named = config or (Path(environment["HOLDFAST_CONFIG"]) if environment.get("HOLDFAST_CONFIG") else None)
     if named is not None:
         if not named.is_file():
             raise BadSetting(f"there is no settings file {named}")
-        return named
-    for candidate in (Path("holdfast.toml"), home(environment) / "holdfast.toml"):
-        if candidate.is_file():
-            return candidate
-    return None
+        return _read(named), None
+    own = home(environment) / "holdfast.toml"
+    local = _read(LOCAL_FILE) if LOCAL_FILE.is_file() else None
+    ignored = None
+    if local is not None and not (own.is_file() and own.samefile(LOCAL_FILE)):
+        if is_trusted(home(environment), local.path, local.content):
+            return local, None
+        ignored = local
+    if not own.is_file():
+        return None, ignored
+    check_private(own)
+    return _read(own), ignored
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> _File:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise BadSetting(f"{path} cannot be read as TOML: {error}") from error
+        return _File(path, path.read_bytes())
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _parsed(file: _File) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{file.path} cannot be read as TOML: {error}") from error
+
+
+def _tell_ignored(path: Path) -> None:
+    """One line on stderr, once in a process."""
+    where = os.path.realpath(path)
+    if where not in _told:
+        _told.add(where)
+        name = where if where.isprintable() else repr(where)
+        sys.stderr.write(
+            f"holdfast: {name} is not trusted and was ignored; to use it, read it and run "
+            "`holdfast config trust` in that directory\n"
+        )
+
+
+def trust_file(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Trust this settings file as it is now; returns the names of what it sets. BadSetting if it is none."""
+    if not path.is_file():
+        raise BadSetting(f"there is no settings file {path}")
+    file = _read(path)
+    found = _apply(Settings(), _parsed(file), str(path))
+    check_private(home(environment))
+    trust(home(environment), path, file.content)
+    return sorted(found.origins)
 
 
 def _apply_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
@@ -470,6 +535,10 @@ def _text(value: Any, limits: Mapping[str, Any], where: str) -> str:
             database_path(value)
         except BadSetting as error:
             raise BadSetting(f"{where}: {error}") from None
+    if limits.get("outgoing") and holds_token(unquote(value)):
+        raise BadSetting(
+            f"{where} holds a key of holdfast's own, which is never sent to another server; take it out"
+        )
     if "shape" in limits and value and not limits["shape"].fullmatch(value):
         raise BadSetting(f"{where} must look like {limits['such_as']}, not {value!r}")
     return value

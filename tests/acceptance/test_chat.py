@@ -209,6 +209,18 @@ def test_stopped_with_ctrl_z_and_reaped_meanwhile_it_simply_goes_on(talking: Hom
     ]
 
 
+def test_pasted_lines_are_one_message(home: Home) -> None:
+    with chatting(home) as chat:
+        until(lambda: "\x1b[?2004h" in chat.raw, "the terminal is told to mark what is pasted")
+        chat.press("\x1b[200~one\rtwo\rthree\rfour\x1b[201~")
+        chat.press("\r")
+        chat.expect("You said: one")
+        until(lambda: len(messages(home)) == 2, "it was answered")
+        chat.type("/quit")
+    said = [text for text, _ in messages(home)]
+    assert said == ["one\ntwo\nthree\nfour", "You said: one\ntwo\nthree\nfour"]
+
+
 def test_sigterm_ends_it_in_good_order(talking: Home, talker: Talker) -> None:
     with chatting(talking) as screen:
         screen.type("tell me")

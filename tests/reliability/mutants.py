@@ -18,11 +18,14 @@ HOLDFAST_TEST_MUTANT=log-keeps-deleted           the write-ahead log keeps what 
 HOLDFAST_TEST_MUTANT=node-skips-store-flushes    a node that cannot flush skips what waits in the whole store
 HOLDFAST_TEST_MUTANT=library-writes-no-flush     sessions are flushed by the rules of the node that ends them
 HOLDFAST_TEST_MUTANT=loop-ends-on-one-item       a background loop ends at the first error, unlogged
+HOLDFAST_TEST_MUTANT=rights-checked-at-door      a right is asked for at the tool's name, not where it is used
+HOLDFAST_TEST_MUTANT=own-key-upstream            whatever key the environment holds is sent to the model
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,8 @@ ALL = (
     "node-skips-store-flushes",
     "library-writes-no-flush",
     "loop-ends-on-one-item",
+    "rights-checked-at-door",
+    "own-key-upstream",
 )
 
 
@@ -95,6 +100,8 @@ def break_on_purpose() -> None:
         from holdfast.store.sqlite.writer import Writer
 
         Writer.erase = lambda self: None  # type: ignore[method-assign]
+    elif mutant() in SAFETY:
+        break_safety(mutant(), setattr)
     elif mutant() == "no-compare-and-swap":
         _swap_whatever_came_between()
     elif mutant() == "requests-in-memory":
@@ -164,6 +171,23 @@ def end_on_one_item() -> None:
 
     Periodic._failed = end  # type: ignore[method-assign]
     Periodic._run = Periodic._loop  # type: ignore[method-assign]
+
+
+SAFETY = ("rights-checked-at-door", "own-key-upstream")
+
+
+def break_safety(name: str, put: Callable[[Any, str, Any], None]) -> None:
+    """Those that can be put in, by `put`, and taken out again within one process."""
+    if name == "rights-checked-at-door":
+        from holdfast.runtime.tools import process
+        from holdfast.surfaces.api import processes
+
+        put(process, "check_right", lambda *given: None)
+        put(processes, "check_right", lambda *given: None)
+    elif name == "own-key-upstream":
+        from holdfast.models import connection
+
+        put(connection, "sendable", lambda key, where: key)
 
 
 def _forget_flushes() -> None:

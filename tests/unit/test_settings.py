@@ -23,7 +23,7 @@ def read(text: str = "", environment: Mapping[str, str] | None = None, **given: 
     """The settings of this file, in this environment."""
     path = Path("holdfast.toml")
     path.write_text(text)
-    return load(None, {"HOLDFAST_HOME": "/nowhere", **(environment or {})}, given)
+    return load(path, {"HOLDFAST_HOME": "/nowhere", **(environment or {})}, given)
 
 
 def fault(text: str = "", environment: Mapping[str, str] | None = None) -> str:

@@ -12,7 +12,7 @@ key is its owner and may, by naming another, read what is theirs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -23,7 +23,9 @@ from ..errors import BadInput, NotAllowed
 from .ids import new_id, new_secret
 from .names import DEFAULT_OWNER, check_name
 
-TOOLS = ("terminal", "process", "memory", "search")
+TERMINAL = "terminal"
+"""The right to run commands as the server's user, and so to see and signal what that user runs."""
+TOOLS = (TERMINAL, "process", "memory", "search")
 """The server-side tools a key may be allowed."""
 
 EVERYBODY = "*"
@@ -99,6 +101,11 @@ def parse_token(text: str) -> Token | None:
     return Token(f"key_{found[1]}", found[2]) if found else None
 
 
+def holds_token(text: str) -> bool:
+    """Is there a token of ours anywhere in this text? Such a text is never sent to another server."""
+    return _TOKEN.search(text) is not None
+
+
 def same_secret(given: bytes, kept: bytes) -> bool:
     """Are these hashes equal? Takes the same time wherever they differ."""
     return compare_digest(given, kept)
@@ -164,6 +171,23 @@ def check_admin(caller: Caller, what: str) -> None:
     """Raises NotAllowed, saying what it was, unless this caller is an admin."""
     if caller.scope is not Scope.ADMIN:
         raise NotAllowed(f"{what} needs a key of scope admin, and this one's is {caller.scope.value}")
+
+
+def check_right(tools: Collection[str], right: str, what: str) -> None:
+    """Raises NotAllowed, saying what it was, unless this right is among the tools that a caller may use.
+
+    Called where the thing is done, for every way that leads there.
+    """
+    if right not in tools:
+        raise NotAllowed(
+            f"{what} needs a key with the tool `{right}`, which [agent] tools must name too: "
+            f"holdfast keys create --tools {right}"
+        )
+
+
+def may_see_commands(caller: Caller) -> bool:
+    """May this caller see the command line and directory of processes that sessions did not start?"""
+    return caller.scope is Scope.ADMIN or TERMINAL in caller.tools
 
 
 def _check_part(what: str, part: str) -> None:

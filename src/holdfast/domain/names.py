@@ -71,3 +71,14 @@ def source_of_key(key: str | None) -> str:
     if parts[0] == "agent" and len(parts) > 2:
         return parts[2] or DEFAULT_SOURCE
     return (parts[0] or DEFAULT_SOURCE) if len(parts) > 1 else DEFAULT_SOURCE
+
+
+def printable(text: str) -> str:
+    """The text with everything escaped that is not printable: control, bidirectional and invisible
+    characters. For lines that people read in a log or a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
+        for each in text
+    )

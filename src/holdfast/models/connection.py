@@ -14,19 +14,24 @@ import asyncio
 import base64
 import email.utils
 import io
+import logging
 import math
 import os
 import ssl
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 import aiohttp
 import msgspec
 import yarl
 
+from holdfast.domain.keys import holds_token
 from holdfast.errors import BadSetting, ModelError
 from holdfast.models.refusals import Refusal, redacted, refusal
+
+log = logging.getLogger(__name__)
 
 BACKOFF_SECONDS = (0.25, 1.0)
 SHORT_WAIT_SECONDS = 5.0
@@ -49,7 +54,7 @@ class Connection:
     ) -> None:
         given = _checked_url(base_url)
         self._base = given.with_user(None).with_fragment(None)
-        self._key = api_key.strip()
+        self._key = sendable(api_key.strip(), self.where)
         self._headers = _login(given, self._key)
         self._timeout_seconds = timeout_seconds
         self._timeout = aiohttp.ClientTimeout(
@@ -237,6 +242,23 @@ class Connection:
         return "is the server running, and is [model] base_url right?"
 
 
+def sendable(key: str, where: str) -> str:
+    """The key, if it may be sent to the upstream `where`; else nothing, and the log says what to do.
+
+    Keys of holdfast's own form, and the value of HOLDFAST_API_KEY, open this user's server. Every outgoing
+    key passes here, so none of them is ever sent to another, whatever the environment says: after
+    `eval "$(holdfast env)"` OPENAI_API_KEY holds one.
+    """
+    if not key or not (holds_token(key) or key == os.environ.get("HOLDFAST_API_KEY", "").strip()):
+        return key
+    log.error(
+        "the key for the model at %s is a key of holdfast's own (from `holdfast env`?), so it is not sent; "
+        "unset that variable, or let [model] api_key_env name the variable that holds the upstream's key",
+        where,
+    )
+    return ""
+
+
 def _checked_url(base_url: str) -> yarl.URL:
     try:
         url = yarl.URL(base_url.strip())
@@ -245,6 +267,11 @@ def _checked_url(base_url: str) -> yarl.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise BadSetting(
             "[model] base_url must be an http or https address, such as http://127.0.0.1:11434/v1"
+        )
+    if holds_token(unquote(base_url)):
+        raise BadSetting(
+            "[model] base_url holds a key of holdfast's own, which is never sent to another server; take it "
+            "out, and let [model] api_key_env name the variable that holds the upstream's key"
         )
     return url
 

@@ -36,6 +36,7 @@ from holdfast.models.chunks import chunk_of
 from holdfast.models.refusals import refusal_in
 
 NAME = "SmolLM2-135M-Instruct"
+SHORT_NAME = "SmolLM2-135M"
 WINDOW = 4096  # the weights go to 8192, but reading so much takes a minute on two cores; 23 kB a token
 LONGEST_ANSWER = 1024  # a model this small may never stop by itself
 PROMPT_STEP = 64

@@ -280,6 +280,8 @@ class AgentLoop:
         if not step.theirs:
             self._go_on(step)
         for call in step.own:
+            if run:
+                await self._order.check()
             result = tool_result(call["id"], await self._result(call) if run else NOT_RUN, inner=True)
             await finished(self._store.append(lease, (result,)))
 
@@ -294,8 +296,9 @@ class AgentLoop:
             running.turn.conversation_id,
             running.session.id,
             running.turn.id,
+            self._order.tools,
         )
-        return await self._toolbox.run(tool_call, self._order.tools)
+        return await self._toolbox.run(tool_call)
 
     def _go_on(self, step: _Step) -> None:
         """To the next reply of the same answer, behind the results of this one's calls: while the lease is

@@ -19,12 +19,12 @@ from pathlib import Path
 from ..domain.ids import new_id
 from ..domain.names import storable
 from ..domain.nodes import Identity
-from ..domain.processes import Process, ProcessState, check_command, shown
+from ..domain.processes import Process, ProcessState, check_command, log_name
 from ..errors import BadInput
 from ..platforms import described, identity, own_umask, owner_of, running_processes, start_of
 from ..store.base import Store
 from .process_files import Begun, ProcessFiles
-from .process_looks import MARK
+from .process_looks import MARK, started_for_another
 
 log = logging.getLogger(__name__)
 
@@ -117,11 +117,11 @@ class Launcher:
             trouble = f"its shim did not start: {error}"
         begun = files.begun()
         if begun is None and await asyncio.to_thread(files.abandon):
-            log.error("process %s (%s) could not be started: %s", new.id, shown(new.command), trouble)
+            log.error("%s could not be started: %s", log_name(new), trouble)
             await self._store.end_process(new.id, ProcessState.LOST, why=storable(trouble)[:500])
             return
         await self.note_start(new, files.begun())
-        log.info("process %s started: %s", new.id, shown(new.command))
+        log.info("%s started", log_name(new))
 
     async def note_start(self, process: Process, begun: Begun | None) -> None:
         """Its shim has recorded who it is."""
@@ -141,6 +141,9 @@ class Launcher:
         nodes = await self._store.nodes()
         if any(who.pid == node.identity.pid and who.pid_ns == node.identity.pid_ns for node in nodes):
             raise BadInput(f"process {pid} is holdfast itself")
+        here = await self._store.unended_processes(identity())
+        if await asyncio.to_thread(started_for_another, pid, owner, here):
+            raise BadInput(f"process {pid} was not started by this owner; it cannot be watched from here")
         page = await self._store.processes(owner, session_id=session_id, running=True)
         for known in page.items:
             if known.watched and known.identity == who:

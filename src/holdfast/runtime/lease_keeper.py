@@ -26,6 +26,7 @@ from ..domain.turns import (
 from ..errors import ConversationBusy, HoldfastError, NestedTurn, NodeReaped
 from ..store.base import Store
 from .node_keeper import NodeKeeper
+from .orders import allowed
 from .reaper import Reaper
 
 T = TypeVar("T")
@@ -51,16 +52,20 @@ class LeaseKeeper:
         is_here: Callable[[str], bool] = lambda turn_id: False,
         follows: bool = False,
         when_busy: Callable[[str], Awaitable[None]] | None = None,
+        check: Callable[[], Awaitable[None]] = allowed,
     ) -> TurnBegun | TurnRepeated | TurnOutdated:
         """Begin the turn, or find the one this request already was; ConversationBusy when time is up.
 
         A repeated request is waited for while its turn runs, unless that runs here and can be joined
         (`is_here`), or the caller `follows` it wherever it runs. `when_busy` may cut the turn short that
-        holds the conversation. TurnOutdated: the request was made for a conversation that has changed since.
+        holds the conversation. `check` raises if the caller may no longer begin anything; it is asked before
+        every attempt, because there may have been a wait before it. TurnOutdated: the request was made for a
+        conversation that has changed since.
         """
 
         async def attempt() -> TurnBegun | TurnRepeated | TurnOutdated | TurnWaits:
             nonlocal request
+            await check()
             try:
                 outcome = await self._begin(request)
             except NodeReaped as reaped:

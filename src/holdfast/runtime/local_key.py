@@ -21,6 +21,7 @@ from ..domain.ids import new_id, new_secret
 from ..domain.keys import Token, local_admin, parse_token, same_secret
 from ..errors import BadSetting, Conflict, StoreBusy
 from ..store.base import Store
+from ..trust import check_private
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +74,18 @@ def _prepare(home: Path) -> None:
 
 
 def _read(home: Path) -> Token | None:
+    """The key in the file, unless another user could have put it there: then there is none."""
+    check_private(home)
+    path = home / FILE_NAME
     try:
-        return parse_token((home / FILE_NAME).read_bytes().decode("utf-8", "replace").strip())
+        content = path.read_bytes()
+        check_private(path)
     except FileNotFoundError:
         return None
+    except BadSetting as planted:
+        log.warning("%s holds no key that can be trusted: %s", path, planted)
+        return None
+    return parse_token(content.decode("utf-8", "replace").strip())
 
 
 def _write(home: Path, token: Token) -> None:

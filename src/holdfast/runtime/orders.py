@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..domain.turns import TurnRequest
 from .running_turn import Telling
+
+
+async def allowed() -> None:
+    """The check of a caller whose right cannot end: this program's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +30,6 @@ class Order:
     """Can whoever asks follow, by its checkpoints, a turn that this request already is on another node?"""
     tools: frozenset[str] = frozenset()
     """Those of the server's tools that whoever asks may use."""
+    check: Callable[[], Awaitable[None]] = allowed
+    """Raises when the caller may no longer act (KeyRevoked). Asked after every wait: before the turn begins
+    and before each tool call."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -154,6 +154,40 @@ def marked(process: Process, table: Table) -> Iterator[Running]:
     for one in table.values():
         if not one.zombie and one.pid != process.shim_pid and mark in environment_of(one.pid).split(b"\0"):
             yield one
+
+
+def started_for_another(pid: int, owner: str, processes: Iterable[Process]) -> bool:
+    """Was this pid started by a session of another owner, or by a command of a turn that runs now?
+
+    `processes`: those of this machine that have not ended. What they started is known by descent, by the
+    command's session, and by the mark in the environment of the process or of what it descends from. A mark
+    that this program itself was started with says nothing.
+    """
+    table = running_processes()
+    started = [process for process in processes if not process.watched]
+    for process in started:
+        if process.owner != owner and (
+            pid == process.shim_pid or any(one.pid == pid for one in members(process, table))
+        ):
+            return True
+    known = {f"{MARK}={process.id}".encode() for process in started if process.owner == owner}
+    known.add(f"{MARK}={os.environ.get(MARK, '')}".encode())
+    return not _marks_of(pid, table) <= known
+
+
+def _marks_of(pid: int, table: Table) -> set[bytes]:
+    """The marks of a process, of the leaders of its session and group, and of all that it descends from."""
+    found: set[bytes] = set()
+    waiting, looked_at = [pid], {0, 1, os.getpid()}
+    while waiting:
+        one = table.get(waiting.pop())
+        if one is None or one.pid in looked_at:
+            continue
+        looked_at.add(one.pid)
+        waiting += [one.parent, one.session, one.group]
+        prefix = f"{MARK}=".encode()
+        found.update(each for each in environment_of(one.pid).split(b"\0") if each.startswith(prefix))
+    return found
 
 
 def sample(process: Process, table: Table, root: Path) -> Sample:

@@ -29,7 +29,7 @@ from ..domain.processes import (
     Sighting,
     activity_between,
     end_of,
-    shown,
+    log_name,
 )
 from ..errors import HoldfastError, NotFound, StoreError
 from ..platforms import identity, running_processes, send_signal
@@ -180,7 +180,7 @@ class Supervisor(ProcessReader):
     async def _claim(self, process: Process) -> bool:
         claimed = await self._store.claim_process(process.id, self._own_node(), process.supervisor)
         if claimed:
-            log.info("looking after process %s (%s) now", process.id, shown(process.command))
+            log.info("looking after %s now", log_name(process))
         return claimed
 
     async def _living(self, node_ids: set[str | None]) -> set[str]:
@@ -224,7 +224,7 @@ class Supervisor(ProcessReader):
             done.ended.append(process.id)
             self._terminated.pop(process.id, None)
             told = f"with code {code}" if code is not None else found.why
-            log.info("process %s (%s) %s: %s", process.id, shown(process.command), state.value, told)
+            log.info("%s %s: %s", log_name(process), state.value, told)
 
     async def _give_up(self, process: Process, done: Supervised) -> bool:
         """A start that nobody finishes, because its node died: after a while it never will."""
@@ -360,8 +360,8 @@ class Supervisor(ProcessReader):
             self._terminated.setdefault(process.id, now)
             done.signalled.append(process.id)
             log.info(
-                "%s to %d of process %s (%s): %s",
-                number.name, reached, process.id, shown(process.command), process.stop_reason,
+                "%s to %d of %s: %s",
+                number.name, reached, log_name(process), process.stop_reason,
             )  # fmt: skip
         return reached > 0
 

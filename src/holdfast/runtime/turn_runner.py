@@ -97,6 +97,7 @@ class TurnRunner:
                     is_here=self._is_here,
                     follows=order.follows,
                     when_busy=self._cut_short if interrupt else None,
+                    check=order.check,
                 )
                 if isinstance(outcome, TurnBegun):
                     running = self._run(outcome, order)

@@ -1,6 +1,9 @@
 """Log lines on stderr, as text for people or as one JSON object a line for machines.
 
-No line holds message text or a secret: what is logged names ids, numbers and reasons.
+No line holds message text, a command line or a secret: what is logged names ids, numbers and reasons. One
+record is one line of printable text: control characters and line breaks of what others wrote (keys, names,
+upstreams' words) are escaped, so that they neither forge a line nor reach a terminal. Only a traceback has
+lines of its own, and those are escaped one by one.
 """
 
 from __future__ import annotations
@@ -9,6 +12,19 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+
+from ..domain.names import printable
+
+
+class TextLines(logging.Formatter):
+    """`LEVEL logger: message`, and the traceback if there is one, in printable characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = printable(f"{record.levelname} {record.name}: {record.getMessage()}")
+        if record.exc_info:
+            trace = self.formatException(record.exc_info).split("\n")
+            line = "\n".join((line, *map(printable, trace)))
+        return line
 
 
 class JSONLines(logging.Formatter):
@@ -23,14 +39,14 @@ class JSONLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        text = json.dumps(line, ensure_ascii=False)
+        return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def start_logging(level: str, style: str) -> None:
     """Write what is at least as grave as `level` to stderr, as `text` or `json`."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JSONLines() if style == "json" else text)
+    handler.setFormatter(JSONLines() if style == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     for chatty in ("uvicorn", "asyncio"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))

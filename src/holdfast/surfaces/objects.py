@@ -17,7 +17,7 @@ from ..domain.memories import Memory
 from ..domain.messages import Message
 from ..domain.nodes import Liveness, Node
 from ..domain.notices import Notice
-from ..domain.processes import Process
+from ..domain.processes import Process, program_of
 from ..domain.resets import Reason
 from ..domain.sessions import Session, SessionState
 from ..domain.turns import Turn
@@ -181,16 +181,18 @@ def event(value: Event) -> Object:
     }
 
 
-def process(value: Process, active: bool, *, with_owner: bool = False) -> Object:
-    """`active`: did it do something lately, so that it may hold a reset up?"""
+def process(value: Process, active: bool, *, with_owner: bool = False, whole: bool = True) -> Object:
+    """`active`: did it do something lately, so that it may hold a reset up? `whole`: may the reader see the
+    command line and directory of a process that no session started? Else its program is named."""
+    hidden = value.watched and not whole
     fields: Object = {
         "id": value.id,
         "session_id": value.session_id,
         "conversation_id": value.conversation_id,
         "host": value.host,
         "pid": value.pid,
-        "command": value.command,
-        "cwd": value.cwd,
+        "command": program_of(value.command) if hidden else value.command,
+        "cwd": "" if hidden else value.cwd,
         "state": value.state.value,
         "exit_code": value.exit_code,
         "active": active,
@@ -206,12 +208,13 @@ def process(value: Process, active: bool, *, with_owner: bool = False) -> Object
     return {**fields, "owner": value.owner} if with_owner else fields
 
 
-def running_process(value: Process, active: bool) -> Object:
+def running_process(value: Process, active: bool, *, whole: bool = True) -> Object:
     """A process in short, as part of what is alive."""
+    hidden = value.watched and not whole
     return {
         "id": value.id,
         "pid": value.pid,
-        "command": value.command,
+        "command": program_of(value.command) if hidden else value.command,
         "state": value.state.value,
         "active": active,
     }

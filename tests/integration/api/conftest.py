@@ -29,7 +29,7 @@ from holdfast.settings import load
 from holdfast.store.base import Store
 from holdfast.surfaces.api.call import Services
 from holdfast.surfaces.api.server import application, bound, services_of
-from holdfast.surfaces.dashboard.logins import LoginBook
+from holdfast.surfaces.dashboard.logins import LinkBook
 
 ADMIN_OWNER = "default"
 
@@ -123,7 +123,7 @@ async def running_server(
     listening = bound("127.0.0.1", 0)
     server = _Server(
         uvicorn.Config(
-            application(services, LoginBook(home)), http="httptools", lifespan="off", log_config=None,
+            application(services, LinkBook(home)), http="httptools", lifespan="off", log_config=None,
             access_log=False, timeout_graceful_shutdown=2,
         )
     )  # fmt: skip

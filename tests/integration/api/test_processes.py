@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.keys import Scope, new_key
+from holdfast.platforms import described, environment_of, running_processes
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.operating import asked, got, ids, refused
 
@@ -179,16 +180,87 @@ async def test_a_bridge_has_its_own_process_watched_and_stopped(
     assert ((await stopped)["state"], (await stopped)["exit_code"]) == ("stopped", None)
 
 
-async def test_without_the_right_a_process_is_only_watched(
+async def test_without_the_right_no_process_is_watched(
     server: Running, bystander: subprocess.Popen[bytes]
 ) -> None:
     without = await server.client_of("ada")
-    made = await started(server, without, await chat(server), pid=bystander.pid)
-    assert ids(await got(server, "/api/processes", without)) == [made["id"]]
-    await refused(server, "POST", f"/api/processes/{made['id']}/stop", 409, "conflict", client=without)
-    await asked(server, "DELETE", f"/api/sessions/{made['session_id']}", client=without)
+    path = f"/api/sessions/{await chat(server)}/processes"
+    for pid in (bystander.pid, 2**22 + 1):
+        response = await without.post(path, json={"pid": pid})
+        assert (response.status_code, response.json()["error"]["code"]) == (403, "insufficient_scope")
+        assert "sleep" not in response.text, "nothing is said of what runs there"
+    assert (await server.store.processes(None)).items == []
+
+
+async def test_an_admin_without_the_right_may_watch_and_never_signals(
+    server: Running, bystander: subprocess.Popen[bytes]
+) -> None:
+    session = await chat(server, "default")
+    made = await started(server, server.client, session, pid=bystander.pid)
+    assert (made["command"], made["pid"]) == ("sleep 1000", bystander.pid)
+    await refused(server, "POST", f"/api/processes/{made['id']}/stop", 409, "conflict", client=server.client)
+    await asked(server, "DELETE", f"/api/sessions/{made['session_id']}", client=server.client)
     await server.services.holdfast.supervisor.supervise_once()
     assert bystander.poll() is None
+
+
+async def test_without_the_right_nobody_sees_the_command_line_of_a_watched_process_or_stops_it(
+    server: Running, bystander: subprocess.Popen[bytes]
+) -> None:
+    ada, without = await trusted(server), await server.client_of("ada")
+    made = await started(server, ada, await chat(server), pid=bystander.pid)
+    session, process = made["session_id"], made["id"]
+    pages = ["/api/processes", f"/api/processes/{process}", "/api/activity", f"/api/sessions/{session}/why"]
+    for page in [*pages, "/processes", f"/processes/{process}", f"/sessions/{session}"]:
+        answer = await without.get(page)
+        assert answer.status_code == 200, answer.text
+        assert "sleep 1000" not in answer.text, page
+        assert made["cwd"] not in answer.text, page
+    shown = await got(server, f"/api/processes/{process}", without)
+    assert (shown["command"], shown["cwd"]) == ("sleep", "")
+    await refused(server, "POST", f"/api/processes/{process}/stop", 403, "insufficient_scope", client=without)
+    assert bystander.poll() is None
+    assert "sleep 1000" in (await ada.get(f"/api/processes/{process}")).text
+
+
+async def test_what_another_owners_session_started_is_not_watched(server: Running) -> None:
+    ada, eve = await trusted(server), await trusted(server, "eve")
+    # One child stays, one leaves the command's session, one has also lost its parent.
+    script = "sleep 1001 & setsid sleep 1002 & (setsid sleep 1003 &) ; wait"
+    made = await started(server, ada, await chat(server), command=script)
+    theirs = await chat(server, "eve")
+    path = f"/api/sessions/{theirs}/processes"
+    row = await server.store.process("ada", made["id"])
+    table: dict[int, object] = {}
+    async with asyncio.timeout(20):
+        while len(table) < 3:
+            table = {
+                one.pid: one
+                for one in running_processes().values()
+                if f"HOLDFAST_PROCESS={made['id']}".encode() in environment_of(one.pid).split(b"\0")
+                and described(one.pid)[0].startswith("sleep")
+            }
+            await asyncio.sleep(0.02)
+    for pid in (made["pid"], row.shim_pid, *table):
+        answer = await eve.post(path, json={"pid": pid})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value"), answer.text
+        assert "sleep" not in answer.text
+    assert (await server.store.processes("eve")).items == []
+    await asked(server, "POST", f"/api/processes/{made['id']}/stop", client=ada)
+
+
+async def test_a_log_line_never_holds_a_command_line(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    ada = await trusted(server)
+    with caplog.at_level("INFO"):
+        command = "TOKEN=hunter2 sleep 99999.25 # \x1b[2J"
+        made = await started(server, ada, await chat(server), command=command)
+        await asked(server, "POST", f"/api/processes/{made['id']}/stop", client=ada)
+        await process_in(server, ada, made["id"], "stopped")
+    said = [record.getMessage() for record in caplog.records if made["id"] in record.getMessage()]
+    assert any(f"process {made['id']} (sleep) started" in line for line in said)
+    assert not any(secret in line for line in said for secret in ("hunter2", "99999.25", "\x1b"))
 
 
 async def test_activity_shows_what_a_conversation_has_running(server: Running) -> None:

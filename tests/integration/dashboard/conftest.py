@@ -18,7 +18,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 
 from holdfast.domain.keys import parse_token
 from holdfast.models.base import Model
-from holdfast.surfaces.dashboard.logins import LoginBook
+from holdfast.surfaces.dashboard.logins import LinkBook
 from tests.integration.api.conftest import Running, running_server
 
 PATIENCE_MS = 20_000
@@ -65,7 +65,7 @@ class Site:
         """A one-time link for the holder of this key."""
         key = parse_token(token or self.server.admin_key)
         assert key is not None
-        return f"{self.url}/login?link={LoginBook(self.home).new_link(key.key_id)}"
+        return f"{self.url}/login?link={LinkBook(self.home).new_link(key.key_id)}"
 
     async def visitor(
         self,

@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from holdfast.domain.keys import parse_token
+from holdfast.surfaces.api import events, streams
 from holdfast.surfaces.dashboard import logins
-from holdfast.surfaces.dashboard.logins import LINK_FOR, LOGIN_FOR, LoginBook, login_link
+from holdfast.surfaces.dashboard.logins import LINK_FOR, LinkBook, login_link
 from holdfast.surfaces.dashboard.routes import PAGES
 from tests.integration.api.conftest import Running, StartServer, running_server, server_home, start_server
 
@@ -45,49 +46,37 @@ async def form_of(client: httpx.AsyncClient) -> str:
 # --- the book --------------------------------------------------------------------------------------------
 
 
-def test_a_link_logs_in_once_and_a_login_lasts_until_it_is_ended(tmp_path: Path) -> None:
-    book = LoginBook(tmp_path)
+def test_a_link_is_used_once(tmp_path: Path) -> None:
+    book = LinkBook(tmp_path)
     link = book.new_link("key_1")
-    login = book.use_link(link)
-    assert login is not None and login.key == "key_1"
+    assert LinkBook(tmp_path).use_link(link) == "key_1"  # also after a restart
     assert book.use_link(link) is None
-    assert LoginBook(tmp_path).find(login.token) == login  # also after a restart
-    book.log_out(login)
-    assert book.find(login.token) is None
-    book.log_out(login)
 
 
-def test_links_and_logins_grow_old(tmp_path: Path) -> None:
+def test_links_grow_old(tmp_path: Path) -> None:
     now = [1000.0]
-    book = LoginBook(tmp_path, lambda: now[0])
-    link, login = book.new_link("key_1"), book.log_in("key_1")
+    book = LinkBook(tmp_path, lambda: now[0])
+    link = book.new_link("key_1")
     now[0] += LINK_FOR
     assert book.use_link(link) is None
-    assert book.find(login.token) is not None
-    now[0] += LOGIN_FOR
-    assert book.find(login.token) is None
-    book.log_in("key_2")  # which tidies up
-    assert len(list((tmp_path / "logins").iterdir())) == 1
 
 
 def test_nothing_on_disk_logs_anybody_in(tmp_path: Path) -> None:
-    book = LoginBook(tmp_path)
-    tokens = [book.new_link("key_1"), book.log_in("key_1").token]
+    book = LinkBook(tmp_path)
+    token = book.new_link("key_1")
     for path in tmp_path.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0
         if path.is_file():
-            assert path.stat().st_mode & 0o077 == 0
-            assert all(token not in f"{path.name} {path.read_text()}" for token in tokens)
-            assert book.find(path.name) is None and book.use_link(path.name) is None
-        else:
-            assert path.stat().st_mode & 0o077 == 0
+            assert token not in f"{path.name} {path.read_text()}"
+            assert book.use_link(path.name) is None
 
 
-def test_no_more_is_kept_than_anybody_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_links_are_kept_than_anybody_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logins, "MOST_KEPT", 3)
-    book = LoginBook(tmp_path)
-    made = [book.log_in("key_1") for _ in range(6)]
-    assert book.find(made[-1].token) is not None
-    assert len(list((tmp_path / "logins").iterdir())) <= 4
+    book = LinkBook(tmp_path)
+    made = [book.new_link("key_1") for _ in range(6)]
+    assert len(list((tmp_path / "links").iterdir())) <= 4
+    assert book.use_link(made[-1]) == "key_1"
 
 
 def test_there_is_no_link_without_a_local_key(tmp_path: Path) -> None:
@@ -140,7 +129,7 @@ async def test_a_login_leads_to_a_page_of_ours_and_nowhere_else(server: Running,
 async def test_looking_at_a_link_does_not_use_it_up(server: Running) -> None:
     key = parse_token(server.admin_key)
     assert key is not None
-    link = LoginBook(home_of(server)).new_link(key.key_id)
+    link = LinkBook(home_of(server)).new_link(key.key_id)
     client = await server.with_token(None, origin=server.url, **HTML)
     for _ in range(3):
         assert (await client.get("/login", params={"link": link})).status_code == 200
@@ -176,6 +165,66 @@ async def test_a_login_ends_with_its_key_and_survives_the_server(server_home: Pa
         await second.store.revoke_key(key.key_id, None)
         second.services.keys._looked_at = float("-inf")  # it asks once a second
         assert (await client.get("/")).status_code == 303
+
+
+async def test_the_logins_of_one_key_end_no_others(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logins, "MOST_LOGINS", 3)
+    admin, eve = await logged_in(server), await server.key("eve")
+    browsers = [await logged_in(server, eve) for _ in range(5)]
+    assert (await admin.get("/")).status_code == 200
+    assert [(await each.get("/")).status_code for each in browsers] == [303, 303, 200, 200, 200]
+
+
+async def test_nothing_in_the_store_logs_anybody_in(server: Running) -> None:
+    client = await logged_in(server)
+    (token,) = client.cookies.values()
+    for path in home_of(server).rglob("*"):
+        assert not path.is_file() or token.encode() not in path.read_bytes(), path
+
+
+async def test_servers_on_one_store_share_a_login_and_its_end(start_server: StartServer) -> None:
+    first, second = await start_server(), await start_server()
+    client = await logged_in(first)
+    (token,) = client.cookies.values()
+    there = await second.with_token(None, **HTML)
+    there.cookies.set(f"holdfast_{second.url.rpartition(':')[2]}", token)
+    assert (await there.get("/")).status_code == 200
+    assert (await client.post("/logout", data={"form": await form_of(client)})).status_code == 303
+    assert (await there.get("/")).status_code == 303
+
+
+@pytest.mark.parametrize("ends", ["log out", "revoke"])
+async def test_live_streams_end_with_their_login(
+    server: Running, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(events, "LOOK_SECONDS", 0.1)
+    token = await server.key("ada")
+    client = await logged_in(server, token)
+    form = await form_of(client)
+    async with client.stream("GET", "/live?after=now", timeout=20) as stream:
+        assert stream.status_code == 200
+        pieces = stream.aiter_bytes()
+        await anext(pieces)
+        if ends == "revoke":
+            key = parse_token(token)
+            assert key is not None
+            await server.store.revoke_key(key.key_id, None)
+        else:
+            assert (await client.post("/logout", data={"form": form})).status_code == 303
+        said = b"".join([piece async for piece in pieces])  # it ends by itself
+    assert b"invalid_api_key" in said
+
+
+async def test_pages_act_as_the_owner_that_a_bridge_names(server: Running) -> None:
+    bridge = await server.key("team", "bridge")
+    as_ada = await server.with_token(bridge, **{"x-holdfast-owner": "ada", **HTML})
+    await server.say("hello from ada", client=as_ada, X_Holdfast_Session_Key="telegram:dm:42")
+    plain = await server.with_token(bridge, **HTML)
+    assert "telegram:dm:42" in (await as_ada.get("/sessions")).text
+    assert "telegram:dm:42" not in (await plain.get("/sessions")).text
+    chat = await server.with_token(await server.key("eve"), **{"x-holdfast-owner": "ada", **HTML})
+    assert (await chat.get("/sessions")).status_code == 403
 
 
 async def test_a_form_needs_the_logins_own_mark(server: Running) -> None:

@@ -8,6 +8,7 @@ from holdfast.domain.names import (
     check_name,
     check_text,
     cut_name,
+    printable,
     source_of_key,
     storable,
     unstorable,
@@ -112,3 +113,16 @@ def test_only_what_cannot_be_kept_is_replaced() -> None:
 )
 def test_a_source_is_read_off_the_key(key: str | None, source: str) -> None:
     assert source_of_key(key) == source
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("telegram:dm:42", "telegram:dm:42"),
+        ("Ünïcode 東京", "Ünïcode 東京"),
+        ("a\x1b[2Jb\nc\x85\u202e", r"a\x1b[2Jb\nc\x85\u202e"),
+        ("\ud800", r"\ud800"),
+    ],
+)
+def test_what_is_not_printable_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown

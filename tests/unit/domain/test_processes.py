@@ -20,6 +20,7 @@ from holdfast.domain.processes import (
     is_active,
     is_same,
     pinned_until,
+    program_of,
     shown,
 )
 from holdfast.errors import BadInput, IllegalTransition
@@ -276,3 +277,21 @@ def test_an_agent_pins_for_a_day_at_most_and_a_person_for_longer() -> None:
 def test_a_pin_for_no_time_or_for_ever_is_refused(hours: float) -> None:
     with pytest.raises(BadInput):
         pinned_until(hours, NOW, by_agent=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("sleep 1000", "sleep"),
+        ("/usr/bin/python3 -m http.server", "python3"),
+        ("TOKEN=hunter2 PATH+=x ./deploy --key abc", "deploy"),
+        ("TOKEN=hunter2", "a command"),
+        ("'/opt/my/tool' x", "tool"),
+        ("$(curl https://user:hunter2@host) x", "a command"),
+        ("\x1b[2Jls", "a command"),
+        ("a" * 500, "a command"),
+        ("", "a command"),
+    ],
+)
+def test_a_program_is_named_without_its_arguments_and_variables(command: str, program: str) -> None:
+    assert program_of(command) == program

@@ -85,6 +85,18 @@ async def test_a_kind_that_is_named_is_taken(there: None) -> None:
     assert isinstance(await choose("local", "http://model.example/v1"), LocalModel)
 
 
+@pytest.mark.parametrize("kind", ["auto", "local"])
+async def test_a_name_that_the_local_model_does_not_have_is_never_answered_by_it(
+    there: None, kind: str
+) -> None:
+    with pytest.raises(BadSetting, match=r"nothing here serves the model 'gpt-4o'.*base_url.*Ollama"):
+        await choose(kind, name="gpt-4o", ollama_url=NOBODY)
+    for name in ("", "SmolLM2-135M-Instruct", "SmolLM2-135M"):
+        model = await choose(kind, name=name, ollama_url=NOBODY)
+        assert isinstance(model, LocalModel)
+        await model.close()
+
+
 async def test_the_settings_choose_and_name_where_the_key_is(server: MockUpstream) -> None:
     server.answers = [says()]
     settings = ModelSettings(base_url=server.url, name="mine", api_key_env="MY_KEY", timeout_seconds=5)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 
-from holdfast.surfaces.logs import JSONLines
+from holdfast.surfaces.logs import JSONLines, TextLines
 
 
 def test_a_line_is_one_json_object_with_its_reason() -> None:
@@ -24,3 +25,35 @@ def test_an_exception_goes_along() -> None:
         info = (type(error), error, error.__traceback__)
     record = logging.LogRecord("x", logging.ERROR, "f", 1, "broke", (), info)
     assert "ValueError: no" in json.loads(JSONLines().format(record))["exception"]
+
+
+HOSTILE = "key\x1b[2J\x07\r\nERROR holdfast: forged\x85\u202e\u2028"
+
+
+def record_of(message: str, *values: object) -> logging.LogRecord:
+    return logging.LogRecord("holdfast.test", logging.INFO, __file__, 1, message, values, None)
+
+
+def test_what_others_wrote_reaches_the_log_only_as_printable_text() -> None:
+    text = TextLines().format(record_of("session %s ended", HOSTILE))
+    assert text.isprintable()
+    assert text.startswith(r"INFO holdfast.test: session key\x1b[2J\x07\r\nERROR")
+    line = JSONLines().format(record_of("session %s ended", HOSTILE))
+    assert line.isprintable()
+    assert json.loads(line)["message"] == f"session {HOSTILE} ended", "a reader of JSON gets it as it was"
+
+
+def test_a_traceback_keeps_its_lines_and_forges_none() -> None:
+    record = record_of("it failed")
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    text = TextLines().format(record)
+    assert len(text.splitlines()) > 2
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert JSONLines().format(record).isprintable()
+
+
+def test_letters_of_other_scripts_stay_as_they_are() -> None:
+    assert TextLines().format(record_of("Ünïcode 東京 %s", "é")) == "INFO holdfast.test: Ünïcode 東京 é"

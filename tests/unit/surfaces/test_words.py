@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from holdfast.errors import BadSetting
 from holdfast.surfaces.cli.about import without_secret
 from holdfast.surfaces.cli.output import harmless, one_line, sentences, width_of
 from holdfast.surfaces.cli.run import model_setting
@@ -81,10 +83,33 @@ def test_sentences_end_as_sentences_do() -> None:
         ("scripted", {"kind": "scripted"}),
         ("http://localhost:11434/v1", {"kind": "openai", "base_url": "http://localhost:11434/v1"}),
         ("qwen3:8b", {"name": "qwen3:8b"}),
+        ("gpt-4.1", {"name": "gpt-4.1"}),
+        ("meta-llama/Llama-3.1-8B", {"name": "meta-llama/Llama-3.1-8B"}),
+        ("qwen2.5:72", {"name": "qwen2.5:72"}),
+        ("hf.co/bartowski/Llama-3.2:latest", {"name": "hf.co/bartowski/Llama-3.2:latest"}),
     ],
 )
 def test_what_the_model_option_stands_for(option: str, setting: dict[str, str]) -> None:
     assert model_setting(option) == setting
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "localhost",
+        "localhost:11434",
+        "localhost:11434/v1",
+        "127.0.0.1:8000/v1",
+        "[::1]:8000/v1",
+        "api.openai.com/v1",
+        "api.example.com:8443",
+        "gateway:8080/llm",
+        "example.com/llm/v1/",
+    ],
+)
+def test_an_address_without_its_scheme_is_refused(option: str) -> None:
+    with pytest.raises(BadSetting, match=f"write http://{re.escape(option)}"):
+        model_setting(option)
 
 
 @pytest.mark.parametrize(

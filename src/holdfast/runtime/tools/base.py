@@ -30,6 +30,8 @@ class ToolCall:
     conversation_id: str
     session_id: str
     turn_id: str
+    rights: frozenset[str]
+    """The tools that the caller's key and the settings allow. Checked by the tool, where it acts."""
 
 
 class Tool(Protocol):

@@ -1,9 +1,11 @@
 """Runs one shell command to its end, within a time, and leaves nothing of it behind.
 
 The command has a session of its own. Of what it says the beginning and the end are kept. When its time is up,
-or nobody waits for it any more, everything it has started is ended. When it has ended by itself, what it left
-running in its session is ended too: what should go on is a background process, which everybody can see. What
-has detached itself on purpose, as daemons do, is left alone and told of.
+or nobody waits for it any more, everything it has started is ended: what is in its session, carries its mark,
+or descends from it. The shell adopts orphans of its descendants, so what has detached itself and cleared its
+environment still descends from it; what is left all the same is counted. When it has ended by itself, what it
+left running in its session is ended too: what should go on is a background process, which everybody can see.
+What has detached itself on purpose, as daemons do, is left alone and told of.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...domain.ids import new_id
-from ...platforms import Running, environment_of, own_umask, running_processes, send_signal
+from ...platforms import (
+    Running,
+    environment_of,
+    orphan_adopter,
+    own_umask,
+    running_processes,
+    send_signal,
+)
 from ..process_looks import MARK
 
 SHELL = "/bin/sh"
@@ -38,6 +47,8 @@ class Finished:
     """How many processes it had left running; they have been ended."""
     detached: int = 0
     """How many have left its session, and run on."""
+    surviving: int = 0
+    """How many could not be ended although its time was up."""
 
 
 class Output:
@@ -87,6 +98,7 @@ async def run_command(
             env={**environment, MARK: mark},
             start_new_session=True,
             umask=own_umask(),
+            preexec_fn=orphan_adopter(),
         )
     except BaseException:
         os.close(read_end)
@@ -95,26 +107,30 @@ async def run_command(
         os.close(write_end)
     output = Output(limit)
     listening = asyncio.create_task(_listen(read_end, output))
-    timed_out = False
+    timed_out, surviving = False, 0
+    tree = _Tree(process.pid, mark)
     try:
         try:
             async with asyncio.timeout(seconds):
                 await process.wait()
         except TimeoutError:
             timed_out = True
-            await _end_all(process.pid, mark)
+            await _end_all(tree)
             await process.wait()
-        left = await asyncio.to_thread(_signal_all, process.pid, mark if timed_out else None, signal.SIGKILL)
-        detached = 0 if timed_out else len(await asyncio.to_thread(_started_by, process.pid, mark))
+            surviving = len(await asyncio.to_thread(tree.living))
+        left = detached = 0
+        if not timed_out:
+            left = await asyncio.to_thread(_Tree(process.pid).signal, signal.SIGKILL)
+            detached = len(await asyncio.to_thread(_Tree(process.pid, mark).living))
         await asyncio.wait({listening}, timeout=LAST_WORDS_SECONDS)
     except BaseException:
-        _signal_all(process.pid, mark, signal.SIGKILL)
+        tree.signal(signal.SIGKILL)
         raise
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
     assert process.returncode is not None
-    return Finished(output.text(), process.returncode, timed_out, 0 if timed_out else left, detached)
+    return Finished(output.text(), process.returncode, timed_out, left, detached, surviving)
 
 
 async def _listen(read_end: int, output: Output) -> None:
@@ -130,45 +146,63 @@ async def _listen(read_end: int, output: Output) -> None:
         transport.close()
 
 
-async def _end_all(leader: int, mark: str) -> None:
+async def _end_all(tree: _Tree) -> None:
     """SIGTERM, and after the grace SIGKILL, to everything that the command has started."""
-    await asyncio.to_thread(_signal_all, leader, mark, signal.SIGTERM)
+    await asyncio.to_thread(tree.signal, signal.SIGTERM)
     waited = 0.0
     while waited < GRACE_SECONDS:
-        if not await asyncio.to_thread(_started_by, leader, mark):
+        if not await asyncio.to_thread(tree.living):
             break
         await asyncio.sleep(POLL_SECONDS)
         waited += POLL_SECONDS
-    await asyncio.to_thread(_signal_all, leader, mark, signal.SIGKILL)
+    await asyncio.to_thread(tree.signal, signal.SIGKILL)
 
 
-def _signal_all(leader: int, mark: str | None, number: signal.Signals) -> int:
-    """Returns how many it reached. What they start meanwhile is found by looking again."""
-    reached: set[tuple[int, str]] = set()
-    for _ in range(5):
-        new = [one for one in _started_by(leader, mark) if (one.pid, one.start) not in reached]
-        for one in new:
-            try:
-                send_signal(one.pid, one.start, number)
-            except PermissionError:
-                continue
-            finally:
-                reached.add((one.pid, one.start))
-        if not new:
-            break
-    return len(reached)
+class _Tree:
+    """What a command has started: its session, what carries its mark, and what descends from either. What was
+    found once stays known, by pid and start time, when its parents have gone."""
 
+    def __init__(self, leader: int, mark: str | None = None) -> None:
+        """Without a mark: only the command's session."""
+        self._leader = leader
+        self._mark = None if mark is None else f"{MARK}={mark}".encode()
+        self._known: set[tuple[int, str]] = set()
 
-def _started_by(leader: int, mark: str | None) -> list[Running]:
-    """Everything that runs in the command's session or carries this mark, wherever it has gone."""
+    def living(self) -> list[Running]:
+        """Those that run now."""
+        table = running_processes()
+        found = {one.pid: one for one in table.values() if self._is_ours(one)}
+        if self._mark is not None:
+            children: dict[int, list[Running]] = {}
+            for one in table.values():
+                children.setdefault(one.parent, []).append(one)
+            waiting = list(found)
+            while waiting:
+                for child in children.get(waiting.pop(), ()):
+                    if child.pid not in found:
+                        found[child.pid] = child
+                        waiting.append(child.pid)
+        found.pop(os.getpid(), None)
+        self._known.update((one.pid, one.start) for one in found.values())
+        return [one for one in found.values() if not one.zombie]
 
-    def is_ours(one: Running) -> bool:
-        if leader in (one.session, one.group):
+    def signal(self, number: signal.Signals) -> int:
+        """Returns how many it reached. What they start meanwhile is found by looking again."""
+        reached: set[tuple[int, str]] = set()
+        for _ in range(5):
+            new = [one for one in self.living() if (one.pid, one.start) not in reached]
+            for one in new:
+                try:
+                    send_signal(one.pid, one.start, number)
+                except PermissionError:
+                    continue
+                finally:
+                    reached.add((one.pid, one.start))
+            if not new:
+                break
+        return len(reached)
+
+    def _is_ours(self, one: Running) -> bool:
+        if self._leader in (one.session, one.group) or (one.pid, one.start) in self._known:
             return True
-        return mark is not None and f"{MARK}={mark}".encode() in environment_of(one.pid).split(b"\0")
-
-    return [
-        one
-        for one in running_processes().values()
-        if not one.zombie and one.pid != os.getpid() and is_ours(one)
-    ]
+        return self._mark is not None and self._mark in environment_of(one.pid).split(b"\0")

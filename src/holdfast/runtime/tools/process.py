@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ...domain.processes import Process, is_active, pinned_until, shown, span
+from ...domain.keys import TERMINAL, check_right
+from ...domain.processes import Process, is_active, label_of, pinned_until, span
 from ...errors import BadInput, NotFound
 from ...store.base import Store
 from ..supervisor import Supervisor
@@ -45,8 +46,9 @@ class ProcessTool:
             self.name,
             "Look after background processes of this conversation. list: all of them. poll: state and last "
             "output of one. log: more of its output. wait: until it has ended or timeout_seconds are over. "
-            "write: give it text as input (a line needs its newline). stop: end it. pin: let it keep this "
-            "conversation from being reset for some hours, 24 at most; 0 unpins.",
+            "write: give it text as input (a line needs its newline); only where you also have the terminal "
+            "tool. stop: end it. pin: let it keep this conversation from being reset for some hours, 24 at "
+            "most; 0 unpins.",
             ("action",),
             action={"type": "string", "enum": list(self._acts)},
             id={"type": "string", "description": "The process, for every action but list."},
@@ -112,6 +114,7 @@ class ProcessTool:
         return await self._state(call, await self._settled(waited))
 
     async def _write(self, call: ToolCall, arguments: Arguments) -> str:
+        check_right(call.rights, TERMINAL, "writing to a process")  # it may be a shell
         process = await self._found(call, arguments)
         await self._supervisor.write(call.owner, process.id, arguments.text("text"))
         return "[Written.]"
@@ -120,6 +123,8 @@ class ProcessTool:
         process = await self._found(call, arguments)
         if process.ended:
             return f"[It has ended already: {ending(process)}.]"
+        if process.watched:
+            check_right(call.rights, TERMINAL, "stopping a process that was started elsewhere")
         return self._line(await self._supervisor.stop(call.owner, process.id, "its agent stopped it"))
 
     async def _pin(self, call: ToolCall, arguments: Arguments) -> str:
@@ -146,4 +151,4 @@ class ProcessTool:
                 facts.append(process.activity or "active")
         if process.pinned_until is not None and not process.ended:
             facts.append(f"pinned until {process.pinned_until:%Y-%m-%d %H:%M} UTC")
-        return f"{process.id} ({', '.join(facts)}): {shown(process.command)}"
+        return f"{process.id} ({', '.join(facts)}): {label_of(process)}"

@@ -2,7 +2,8 @@
 
 It is no sandbox. In the foreground it has a time limit, and an end of its output that always fits; in the
 background it is a process of the session, which everybody can see and which outlives the turn and the server.
-The server's own keys are not in its environment; they may still be in files that its user can read.
+Nothing of holdfast's own is in its environment, nor the keys of the server; they may still be in files that
+its user can read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ...domain.keys import TERMINAL, check_right
 from ...domain.processes import Process, check_command
 from ...errors import BadInput
 from ..supervisor import Supervisor
@@ -24,7 +26,7 @@ FIRST_LOOK_SECONDS = 0.3
 
 
 class Terminal:
-    name = "terminal"
+    name = TERMINAL
 
     def __init__(self, supervisor: Supervisor, environment: Mapping[str, str]) -> None:
         self._supervisor = supervisor
@@ -48,6 +50,7 @@ class Terminal:
         )
 
     async def run(self, call: ToolCall) -> str:
+        check_right(call.rights, TERMINAL, "running a command")
         arguments = Arguments(call)
         command = check_command(arguments.text("command"))
         cwd = directory(arguments.maybe_text("cwd"))
@@ -78,6 +81,8 @@ def told(finished: Finished, seconds: float) -> str:
     said = finished.output.rstrip("\n") or "[no output]"
     if finished.timed_out:
         why = f"it ran longer than {seconds:g} s and was stopped; what may take longer needs background=true"
+        if finished.surviving:
+            why += f". {finished.surviving} of the processes it started could not be stopped and still run"
         return f"{said}\n[{why}]"
     lines = [said, f"[{code(finished.exit_code)}]"]
     if finished.left_behind:

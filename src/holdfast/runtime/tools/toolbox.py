@@ -42,9 +42,9 @@ class Toolbox:
             if name in allowed and self.is_own(name, clients)
         ]
 
-    async def run(self, call: ToolCall, allowed: Collection[str]) -> str:
+    async def run(self, call: ToolCall) -> str:
         """The result of a call, whatever becomes of it."""
-        if call.name not in allowed:
+        if call.name not in call.rights:
             return f"[Not run: the tool {call.name} is not allowed here.]"
         log.info("turn %s runs %s", call.turn_id, call.name)
         try:

@@ -170,6 +170,21 @@ class Converses(Protocol):
         ...
 
     async def revoke_key(self, key_id: str, owner: str | None) -> bool:
-        """From now on this key opens nothing, and never will again. False if it was revoked already;
-        NotFound if this owner has no such key."""
+        """From now on this key opens nothing, and never will again; its logins are gone. False if it was
+        revoked already; NotFound if this owner has no such key."""
+        ...
+
+    # --- logins of browsers -----------------------------------------------------------------------------
+
+    async def add_login(self, token_hash: bytes, api_key: str, lasts: timedelta, most: int) -> None:
+        """Let the token of this hash act as this key, on every node, for so long. Of more than `most` logins
+        of the key its oldest end; those of other keys stay. Some that have expired are dropped."""
+        ...
+
+    async def login(self, token_hash: bytes) -> str | None:
+        """The key that this login stands for; None if there is none, or it has ended or expired."""
+        ...
+
+    async def end_login(self, token_hash: bytes) -> bool:
+        """This login is no more. False if there was none."""
         ...

@@ -1,9 +1,12 @@
-"""The transactions of API keys: add, revoke, and what an admin's has read.
+"""The transactions of API keys and of the browser logins that stand for them.
 
-A row is never changed otherwise and never removed, so that a revoked key stays revoked whoever still has it.
+A key's row is never changed but by revoking it, and never removed, so that a revoked key stays revoked.
+Revoking it removes its logins.
 """
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 import msgspec
 
@@ -48,8 +51,28 @@ def revoke(tx: Transaction, key_id: str, owner: str | None) -> bool:
         raise NotFound("API key", key_id)
     if not tx.run(Q.revoke_key, id=key_id, now=tx.now):
         return False
+    tx.run(Q.delete_logins_of_key, name=key_id)
     tx.event(EventType.KEY_REVOKED, row[1], key_id=key_id)
     return True
+
+
+PRUNED_AT_ONCE = 100
+
+
+def add_login(tx: Transaction, token_hash: bytes, api_key: str, lasts: timedelta, most: int) -> None:
+    tx.run(Q.prune_logins, now=tx.now, limit=PRUNED_AT_ONCE)
+    until = tx.now + lasts // timedelta(microseconds=1)
+    tx.run(Q.insert_login, secret_hash=token_hash, name=api_key, now=tx.now, until=until)
+    tx.run(Q.drop_oldest_logins, name=api_key, limit=most)
+
+
+def login(tx: Transaction, token_hash: bytes) -> str | None:
+    row = tx.one(Q.login_by_token, secret_hash=token_hash, now=tx.now)
+    return None if row is None else row[0]
+
+
+def end_login(tx: Transaction, token_hash: bytes) -> bool:
+    return tx.run(Q.delete_login, secret_hash=token_hash) > 0
 
 
 def note_reading(tx: Transaction, owner: str, key_id: str, session: Session | None) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from ...domain.events import EventType
 from ...domain.messages import NewMessage
-from ...domain.processes import Process, ProcessLimits, hold_of, shown
+from ...domain.processes import Process, ProcessLimits, hold_of, label_of, log_name
 from ...domain.resets import (
     Blocker,
     Decision,
@@ -164,11 +164,11 @@ def announce(tx: Transaction, session: Session, found: Verdict) -> None:
         stopping = request_stops(
             tx, session.conversation_id, f"its session was reset ({found.end_reason.value})"
         )
-    stopped = [shown(process.command) for process in stopping]
+    stopped = [label_of(process) for process in stopping]
     asked = {process.id for process in stopping}
-    kept = [shown(process.command) for process in running if process.id not in asked]
+    kept = [label_of(process) for process in running if process.id not in asked]
     notice_writes.add(tx, session.owner, session.conversation_id, "reset", notice_of(found, stopped, kept))
-    tx.told.append(line_of(session, found, stopped))
+    tx.told.append(line_of(session, found, [log_name(process) for process in stopping]))
 
 
 def defer(tx: Transaction, session: Session, found: Verdict) -> None:

@@ -14,6 +14,7 @@ from hashlib import sha256
 
 import msgspec
 
+from ...domain.keys import may_see_commands
 from ...domain.processes import Process, ProcessLimits, is_active
 from ...domain.sessions import Session, SessionState
 from ...platforms import identity
@@ -39,7 +40,12 @@ async def activity(call: Call) -> Answer:
     )
     states = await states_of(store, living)
     with_owner = shows_owner(call)
-    processes = _by_conversation(running.items, now, call.services.holdfast.supervisor.limits)
+    processes = _by_conversation(
+        running.items,
+        now,
+        call.services.holdfast.supervisor.limits,
+        whole=may_see_commands(call.caller),
+    )
     told = {
         "node": call.services.holdfast.node_id,
         "host": identity().host,
@@ -64,11 +70,11 @@ async def activity(call: Call) -> Answer:
 
 
 def _by_conversation(
-    running: Sequence[Process], now: datetime, limits: ProcessLimits
+    running: Sequence[Process], now: datetime, limits: ProcessLimits, *, whole: bool
 ) -> dict[str, list[objects.Object]]:
     found: dict[str, list[objects.Object]] = {}
     for each in running:
-        told = objects.running_process(each, is_active(each, now, limits))
+        told = objects.running_process(each, is_active(each, now, limits), whole=whole)
         found.setdefault(each.conversation_id, []).append(told)
     return found
 

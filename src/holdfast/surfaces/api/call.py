@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from ...app import Holdfast
 from ...domain.ids import new_request_id
 from ...domain.keys import ApiKey, Caller, acting_as, acting_for
-from ...errors import BadInput, BadKey, HoldfastError, StoreFailed
+from ...errors import BadInput, BadKey, HoldfastError, KeyRevoked, StoreFailed
 from ...models.base import Model
 from ...runtime.continuity import Continuity
 from ...runtime.key_keeper import KeyKeeper
@@ -99,6 +99,8 @@ class Call:
     id: str
     key: ApiKey | None = None
     _caller: Caller | None = None
+    still_logged_in: Callable[[], Awaitable[bool]] | None = None
+    """Of a browser's request: is its login still there?"""
     started: bool = False
     status: int = 0
     began: float = field(default_factory=time.monotonic)
@@ -122,6 +124,16 @@ class Call:
     @property
     def store(self) -> Store:
         return self.services.store
+
+    async def check_key(self) -> None:
+        """Raises KeyRevoked unless the request's key, or the login it came by, is still valid. Asked after
+        every wait, before anything is done or told."""
+        if self.key is None:
+            return
+        if not await self.services.keys.is_valid(self.key):
+            raise KeyRevoked
+        if self.still_logged_in is not None and not await self.still_logged_in():
+            raise KeyRevoked
 
     def header(self, *names: str) -> str | None:
         """The first of these headers that is there and not empty."""
@@ -235,7 +247,9 @@ class Endpoint:
         call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
         services.doors.enter()
         try:
-            await (await self._handler(call)).send(call)
+            answer = await self._handler(call)
+            await call.check_key()  # the handler may have waited
+            await answer.send(call)
         finally:
             services.doors.leave()
 

@@ -105,6 +105,7 @@ async def complete(call: Call) -> Answer:
         asked.options,
         asked.model,
         tools=call.caller.tools,
+        check=call.check_key,
     )
     continuity = call.services.continuity
     running = await ask(

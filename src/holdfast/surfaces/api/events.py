@@ -71,12 +71,12 @@ class EventStream:
             await listener.say(b": holdfast events\n\n")
             while not over():
                 version = call.store.version()
+                if listener.is_due and not await listener.still_there():
+                    break
                 async for page in self._pages(call.store):
                     await listener.say(b"".join(map(framed, page)))
                     if over():
                         break
-                if listener.is_due and not await listener.still_there():
-                    break
                 await self._next(call, version)
             await call.send({"type": "http.response.body", "body": b""})
 

@@ -46,6 +46,7 @@ class PassedOn:
         folder = ReplyFolder()
         async for chunk in self.chunks:
             folder.add(chunk)
+        await call.check_key()
         await Reply(folder.completion()).send(call)
 
     async def _tell(self, call: Call, listener: Listener) -> None:

@@ -1,7 +1,8 @@
 """`/api/processes…`: what sessions have running in the background. One list, for people, agents and bridges.
 
-Starting a command needs the key's `terminal` right: it is no sandbox. Without it a process that was started
-elsewhere on this machine can still be watched; then holdfast shows it and never signals it.
+Starting a command needs the key's `terminal` right: it is no sandbox. Watching a process that was started
+elsewhere on this machine needs it too, or an admin key, and so do its command line, its directory and
+stopping it. What another owner's session started cannot be watched.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ...domain.keys import Caller
+from ...domain.keys import TERMINAL, check_right, may_see_commands
 from ...domain.processes import Process, is_active, pinned_until
-from ...errors import NotAllowed
 from .. import objects
 from ..openai.parameters import BadParameter, kind
 from ..readings import place_of
@@ -24,7 +24,6 @@ from .schemas import NUMBER, list_of, ref
 from .session_acts import body_of, fields_of
 from .sessions import LARGEST_PAGE, paging
 
-RIGHT = "terminal"
 LARGEST_TAIL = 100_000
 
 
@@ -65,6 +64,8 @@ async def stop(call: Call) -> Reply:
     owner = owner_of(call)
     await fields_of(call)
     supervisor = call.services.holdfast.supervisor
+    if (await call.store.process(owner, call.path("id"))).watched and not may_see_commands(call.caller):
+        check_right(call.caller.tools, TERMINAL, "stopping a process that was started elsewhere")
     return await _shown(call, await supervisor.stop(owner, call.path("id"), "a person stopped it"))
 
 
@@ -90,7 +91,7 @@ async def begin(call: Call) -> Reply:
 
 
 async def _started(call: Call, owner: str, session_id: str, body: dict[str, Any]) -> Process:
-    check_right(call.caller)
+    check_right(call.caller.tools, TERMINAL, "starting a command")
     command, cwd, stdin = body.get("command"), body.get("cwd"), body.get("stdin", False)
     words = command if isinstance(command, list) else [command]
     if not words or not all(isinstance(word, str) for word in words):
@@ -106,24 +107,18 @@ async def _started(call: Call, owner: str, session_id: str, body: dict[str, Any]
 
 
 async def _watched(call: Call, owner: str, session_id: str, body: dict[str, Any]) -> Process:
+    if not may_see_commands(call.caller):
+        check_right(call.caller.tools, TERMINAL, "watching a process that was started elsewhere")
     if len(body) > 1:
         raise BadParameter("pid", "names a process that runs already; it cannot be used with other fields")
     pid = body["pid"]
     if isinstance(pid, bool) or not isinstance(pid, int):
         raise BadParameter("pid", f"must be the number of a process, not {kind(pid)}")
     holdfast = call.services.holdfast
-    may_stop = RIGHT in call.caller.tools
+    may_stop = TERMINAL in call.caller.tools
     return await holdfast.keeper.as_living(
         lambda: holdfast.supervisor.watch(owner, session_id, pid, may_stop=may_stop)
     )
-
-
-def check_right(caller: Caller) -> None:
-    if RIGHT not in caller.tools:
-        raise NotAllowed(
-            "starting a command needs a key with the tool `terminal`, which [agent] tools must name too: "
-            "holdfast keys create --tools terminal"
-        )
 
 
 async def _shown(call: Call, found: Process) -> Reply:
@@ -137,7 +132,12 @@ async def _objects(call: Call, found: Sequence[Process]) -> list[objects.Object]
     now = call.store.now()
     seen = await asyncio.gather(*(supervisor.seen(each) for each in found))
     return [
-        objects.process(each, is_active(each, now, supervisor.limits), with_owner=shows_owner(call))
+        objects.process(
+            each,
+            is_active(each, now, supervisor.limits),
+            with_owner=shows_owner(call),
+            whole=may_see_commands(call.caller),
+        )
         for each in seen
     ]
 
@@ -199,8 +199,8 @@ ROUTES = (
         "POST",
         "/api/sessions/{id}/processes",
         begin,
-        "Start a command in the background of a session (`command`; needs the `terminal` right), or watch a "
-        "process that was started elsewhere on this machine (`pid`).",
+        "Start a command in the background of a session (`command`), or watch a process that was started "
+        "elsewhere on this machine (`pid`; an admin key may too). Needs the `terminal` right.",
         parameters=(OWNER,),
         body=body_of(
             command={

@@ -99,6 +99,7 @@ async def create(call: Call) -> Answer:
         asked.model,
         follows=asked.stream or asked.background,
         tools=call.caller.tools,
+        check=call.check_key,
     )
     try:
         turn = await ask(call, order, place, naming)

@@ -26,12 +26,13 @@ from ...app import Holdfast, compactor_of
 from ...domain.nodes import NodeKind
 from ...errors import BadSetting
 from ...models.base import Model
+from ...platforms import hide_from_own_user
 from ...runtime.continuity import Continuity
 from ...runtime.key_keeper import KeyKeeper
 from ...runtime.turn_runner import TurnRunner
 from ...settings import Settings
 from ...store.base import Store
-from ..dashboard.logins import LoginBook
+from ..dashboard.logins import LinkBook
 from ..dashboard.routes import dashboard
 from . import (
     activity,
@@ -105,9 +106,9 @@ async def _nothing(*_: object) -> None:
     return None
 
 
-def application(services: Services, logins: LoginBook | None = None) -> ASGIApp:
-    """Every route and every page, as one ASGI application. `logins`: instead of the home's."""
-    routes = [*mounted(services, ROUTES), *dashboard(services, ROUTES, logins)]
+def application(services: Services, links: LinkBook | None = None) -> ASGIApp:
+    """Every route and every page, as one ASGI application. `links`: instead of the home's."""
+    routes = [*mounted(services, ROUTES), *dashboard(services, ROUTES, links)]
     router = Starlette(routes=routes).router
     router.default = Endpoint(services, unknown, name="unknown", open=True)
     router.redirect_slashes = False
@@ -131,6 +132,7 @@ async def serve(
 
     `prepare` may refuse before anything is answered; `announce` is called when the server listens.
     """
+    hide_from_own_user()  # commands that it runs must not read its keys from /proc/PID/environ
     listening = bound(settings.server.host, settings.server.port)
     holdfast = Holdfast(settings, kind=NodeKind.SERVER, catch_signals=False, model=model)
     try:

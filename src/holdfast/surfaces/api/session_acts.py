@@ -113,8 +113,12 @@ async def _stop(call: Call, owner: str, turn_id: str) -> None:
 
 
 async def _when_free(call: Call, act: Callable[[], Awaitable[T]]) -> T:
+    async def checked() -> T:
+        await call.check_key()
+        return await act()
+
     wait_seconds = call.services.settings.server.busy_wait_seconds
-    return await call.services.holdfast.leases.when_free(act, wait_seconds)
+    return await call.services.holdfast.leases.when_free(checked, wait_seconds)
 
 
 async def fields_of(call: Call, *known: str) -> dict[str, Any]:

@@ -66,13 +66,13 @@ class TurnStream:
                     if not await listener.still_there():
                         break
                     continue
+                if listener.is_due and not await listener.still_there():
+                    break
                 told = running.events[heard:]
                 heard += len(told)
                 if told:
                     await listener.say(b"".join(told))
                 if running.outcome is not None and heard >= len(running.events):
-                    break
-                if listener.is_due and not await listener.still_there():
                     break
             await call.send({"type": "http.response.body", "body": b""})
 
@@ -107,6 +107,7 @@ class WholeAnswer:
                 outcome = await running.ended()
         else:
             outcome = await running.ended()
+        await call.check_key()
         ours = about_begun(running.begun)
         if isinstance(outcome, Answered):
             answer = self.render(outcome, ours)
@@ -171,9 +172,7 @@ class Listener:
     async def check_key(self) -> None:
         """BadKey if the client's key has been revoked."""
         self._looked_at = self._loop.time()
-        key = self._call.key
-        if key is not None and not await self._call.services.keys.is_valid(key):
-            raise BadKey
+        await self._call.check_key()
 
     async def still_there(self) -> bool:
         """Send a comment if nothing was said for a while. False, and told so, if its key has been revoked."""

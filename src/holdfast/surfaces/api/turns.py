@@ -69,7 +69,14 @@ async def _order(call: Call, known: Turn) -> Order:
     instructions = (instruction(prompt),) if prompt else ()
     if known.response_id is None:
         telling = ChatTelling(wants_usage=False)
-        return Order(request, telling, instructions, model=known.model, tools=call.caller.tools)
+        return Order(
+            request,
+            telling,
+            instructions,
+            model=known.model,
+            tools=call.caller.tools,
+            check=call.check_key,
+        )
     response = await call.store.response(known.owner, known.response_id)
     kept = msgspec.json.decode(response.request)
     asked = parse({**kept["echo"], "model": kept["model"], "background": response.background, "input": "-"})
@@ -82,6 +89,7 @@ async def _order(call: Call, known: Turn) -> Order:
         asked.options,
         known.model,
         tools=call.caller.tools,
+        check=call.check_key,
     )
 
 

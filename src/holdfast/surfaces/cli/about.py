@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from .invocation import AsJson, Invocation, command
 from .tree import app
+from .tree import settings as settings_group
 
 if TYPE_CHECKING:
     from ...settings import Settings
@@ -19,14 +23,14 @@ _PASSWORD = re.compile(r"(?P<before>://[^/?#@\s:]*:)[^/?#@\s]*(?=@)")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
-@command(app, "config")
+@command(settings_group, "show")
 async def config(invocation: Invocation, as_json: AsJson = False) -> None:
     """Show every setting, its value, and where it came from.
 
     Secrets are never shown.
 
-    Later wins: the file (--config, $HOLDFAST_CONFIG, ./holdfast.toml or holdfast.toml in $HOLDFAST_HOME), the
-    environment (HOLDFAST_SECTION__NAME), options.
+    Later wins: the file (--config, $HOLDFAST_CONFIG, ./holdfast.toml if it is trusted, or holdfast.toml in
+    $HOLDFAST_HOME), the environment (HOLDFAST_SECTION__NAME), options.
 
     \b
     Examples:
@@ -34,11 +38,12 @@ async def config(invocation: Invocation, as_json: AsJson = False) -> None:
       HOLDFAST_LEASE__STALE_SECONDS=60 holdfast config --json
     """
     from .. import objects
-    from .output import Column, Styled, print_json, table, wide
+    from .output import Column, Styled, print_json, say, table, wide
 
     settings = list(effective(invocation.settings))
+    ignored = invocation.settings.ignored
     if as_json:
-        print_json(objects.listed(settings))
+        print_json({**objects.listed(settings), "ignored_file": str(ignored.absolute()) if ignored else None})
         return
     rows: list[list[Cell]] = []
     for each in settings:
@@ -56,6 +61,57 @@ async def config(invocation: Invocation, as_json: AsJson = False) -> None:
         )
     titles = ("setting", "value", "from", *(("meaning",) if wide() else ()))
     table([Column(title, whole=title == "setting") for title in titles], rows)
+    if ignored is not None:
+        say(f"{ignored.absolute()} is not trusted and was ignored; `holdfast config trust` uses it.")
+
+
+SettingsFile = Annotated[
+    Path | None, typer.Argument(metavar="[PATH]", help="The file; without one ./holdfast.toml.")
+]
+
+
+@command(settings_group, "trust")
+async def trust(invocation: Invocation, path: SettingsFile = None) -> None:
+    """Use the holdfast.toml of a directory when you work there.
+
+    It decides where keys are sent and which commands may be run, so read it first. Its path and the hash of
+    its content are kept in the home: when it changes, it is ignored until it is trusted again.
+
+    \b
+    Examples:
+      holdfast config trust
+      holdfast config trust ~/work/agent/holdfast.toml
+    """
+    from ...settings import trust_file
+    from .output import say
+
+    file = _settings_file(path)
+    sets = trust_file(file)
+    say(f"{file.resolve()} is trusted as it is now. It sets {', '.join(sets) or 'nothing'}.")
+
+
+@command(settings_group, "untrust")
+async def untrust(invocation: Invocation, path: SettingsFile = None) -> None:
+    """Ignore the holdfast.toml of a directory again.
+
+    \b
+    Example:
+      holdfast config untrust
+    """
+    from ...settings import home
+    from ...trust import untrust as forget
+    from .output import say
+
+    file = _settings_file(path)
+    was = forget(home(), file)
+    say(f"{file.resolve()} is {'no longer' if was else 'not'} trusted.")
+
+
+def _settings_file(path: Path | None) -> Path:
+    """The file that is meant: a directory means the one in it."""
+    from ...settings import LOCAL_FILE
+
+    return path / LOCAL_FILE if path is not None and path.is_dir() else path or LOCAL_FILE
 
 
 def effective(settings: Settings) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .invocation import EVERYBODY, Invocation, command
-from .run import model_setting
+from .run import model_setting, model_usage
 from .tree import app
 
 
@@ -53,7 +53,8 @@ async def chat(
         invocation.wrong_usage("a chat belongs to one owner; name it with --owner NAME")
     if key is not None and resume is not None:
         invocation.wrong_usage("name the conversation by --key or by --resume, not by both")
-    invocation.overrides = {"model": model_setting(model)} if model is not None else {}
+    with model_usage(invocation):
+        invocation.overrides = {"model": model_setting(model)} if model is not None else {}
     invocation.start_logging("error")  # a warning would be written across the line that is being typed
     if key is None and resume is None:
         key = f"cli:{user()}"

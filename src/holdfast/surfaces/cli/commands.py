@@ -29,6 +29,7 @@ from . import (
 from .tree import app, imports, sessions
 from .tree import keys as keys_group
 from .tree import memories as memories_group
+from .tree import settings as settings_group
 
 FILES = (
     serve,
@@ -57,3 +58,4 @@ app.add_typer(sessions, name="sessions")
 app.add_typer(imports, name="import")
 app.add_typer(keys_group, name="keys")
 app.add_typer(memories_group, name="memories")
+app.add_typer(settings_group, name="config")

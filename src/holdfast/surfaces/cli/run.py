@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
     from .interrupts import Interrupts
 
 KINDS = ("auto", "local", "scripted")
+_ADDRESS = re.compile(
+    r"(localhost|\[[0-9a-fA-F:.]+\]|\d+\.\d+\.\d+\.\d+)(:\d+)?(/.*)?"
+    r"|[\w.-]+\.[A-Za-z]+:\d+(/.*)?"
+    r"|[\w.-]+:\d+/.*"
+    r"|[^\s/]+/(.*/)?v\d+/?"
+)
+"""An address without a scheme: a host that can be nothing else, a port, or a path that ends as APIs' do."""
 SAY_WAITING_SECONDS = 1.0
 
 
@@ -62,7 +71,8 @@ async def run(
     if key is not None and resume is not None:
         invocation.wrong_usage("name the conversation by --key or by --resume, not by both")
     words = spoken(prompt, invocation)
-    invocation.overrides = {"model": model_setting(model)} if model is not None else {}
+    with model_usage(invocation):
+        invocation.overrides = {"model": model_setting(model)} if model is not None else {}
     if source is None:
         source = "" if resume or (key and ":" in key) else "cli"
     with Interrupts() as interrupts:
@@ -84,12 +94,31 @@ def spoken(prompt: str | None, invocation: Invocation) -> str:
 
 
 def model_setting(value: str) -> dict[str, str]:
-    """Which settings `--model` stands for: a kind, an address, or a model's name."""
+    """Which settings `--model` stands for: a kind, an address, or a model's name. BadSetting for an address
+    without its scheme."""
+    from ...errors import BadSetting
+
     if value in KINDS:
         return {"kind": value}
     if "://" in value:
         return {"kind": "openai", "base_url": value}
+    if _ADDRESS.fullmatch(value):
+        raise BadSetting(
+            f"--model {value} looks like an address without its scheme; write http://{value} or "
+            f"https://{value}. If it is a model's name, set [model] name (HOLDFAST_MODEL__NAME)"
+        )
     return {"name": value}
+
+
+@contextmanager
+def model_usage(invocation: Invocation) -> Iterator[None]:
+    """What cannot be right about `--model` or `[model]` is wrong usage: exit 2, with what to do."""
+    from ...errors import BadSetting
+
+    try:
+        yield
+    except BadSetting as error:
+        invocation.wrong_usage(str(error))
 
 
 class _Run:
@@ -112,7 +141,9 @@ class _Run:
         from .output import complain
 
         try:
-            model = await choose_from(self._invocation.settings.model)
+            settings = self._invocation.settings
+            with model_usage(self._invocation):
+                model = await choose_from(settings.model)
             try:
                 async with self._invocation.node(existing=resume is not None) as node:
                     if resume is not None:

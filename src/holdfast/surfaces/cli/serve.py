@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .invocation import Invocation, command
-from .run import model_setting
+from .run import model_setting, model_usage
 from .tree import app
 
 if TYPE_CHECKING:
@@ -51,12 +51,14 @@ async def serve(
     server: dict[str, Any] = {"host": host, "port": port}
     invocation.overrides = {"server": {name: value for name, value in server.items() if value is not None}}
     if model is not None:
-        invocation.overrides["model"] = model_setting(model)
+        with model_usage(invocation):
+            invocation.overrides["model"] = model_setting(model)
     settings = invocation.settings
     if invocation.owner_name is not None:
         raise BadSetting("a server has no owner: each request's key says whose data it reads and writes")
     invocation.start_logging(settings.log.level)
-    answers = await choose_from(settings.model)
+    with model_usage(invocation):
+        answers = await choose_from(settings.model)
     url = ""
     try:
         try:

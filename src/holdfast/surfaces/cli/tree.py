@@ -19,6 +19,7 @@ ORDER = (
     *("end", "cancel", "resume", "fork", "delete", "export"),
     *("hermes", "file"),
     *("create", "revoke"),
+    *("trust", "untrust"),
     *("edit", "forget", "retry", "skip"),
 )
 
@@ -42,6 +43,15 @@ class ListsByDefault(InOrder):
         if args[0].startswith(("sess_", "conv_", "turn_")):
             ctx.fail(f"{args[0]!r} is not a command. Did you mean `holdfast sessions show {args[0]}`?")
         return super().resolve_command(ctx, args)
+
+
+class ShowsByDefault(InOrder):
+    """`holdfast config --json` is `holdfast config show --json`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in HELP_OPTIONS):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
 
 
 class ReadsFiles(InOrder):
@@ -91,6 +101,14 @@ memories = typer.Typer(
     cls=ListsByDefault,
     help="What was remembered of ended sessions, and flushes that failed.",
     epilog="Without a subcommand it lists: holdfast memories --key cli:ada",
+    rich_markup_mode=None,
+)
+
+
+settings = typer.Typer(
+    cls=ShowsByDefault,
+    help="The settings in effect, and which settings files are trusted.",
+    epilog="Without a subcommand it shows the settings: holdfast config --json",
     rich_markup_mode=None,
 )
 

@@ -108,14 +108,21 @@ class _End:
         call, keys = visit.call, self._desk.services.keys
         scheme, _, token = call.headers.get("authorization").partition(" ")
         if scheme.lower() == "bearer":
-            call.key = await keys.authenticate(token.strip())
+            key = await keys.authenticate(token.strip())
         else:
-            login = self._desk.logins.find(cookie_in(call.headers))
+            logins, token = self._desk.logins, cookie_in(call.headers)
+            login = await logins.find(token)
             if login is None:
                 raise BadKey
-            call.key = await keys.named(login.key)
+
+            async def still_logged_in() -> bool:
+                return await logins.find(token) is not None
+
+            key = await keys.named(login.key)
+            call.still_logged_in = still_logged_in  # a stream ends when its browser logs out
             visit.login = login
-        call._caller = acting_as(call.key, None)
+        call._caller = acting_as(key, call.headers.once("x-holdfast-owner"))
+        call.key = key
 
     def _log_in_first(self, visit: Visit, page: Page) -> Answer:
         """A page leads to the login and back; anything else only says that it needs one."""

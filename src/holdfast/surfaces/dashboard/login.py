@@ -20,15 +20,16 @@ async def login(visit: Visit) -> Answer:
 
 
 async def log_in(visit: Visit) -> Answer:
-    logins, then = visit.desk.logins, visit.form.get("next", "")
+    desk, then = visit.desk, visit.form.get("next", "")
     made: Login | None
     if visit.form.get("link"):
-        made = logins.use_link(visit.form["link"])
+        linked = desk.links.use_link(visit.form["link"])
+        made = await desk.logins.log_in(linked) if linked is not None else None
         wrong = "This link was used before, or is too old. `holdfast serve` prints a new one at each start."
     else:
         try:
             key = await visit.services.keys.authenticate(visit.form.get("key", "").strip())
-            made = logins.log_in(visit.services.keys.name_of(key))
+            made = await desk.logins.log_in(visit.services.keys.name_of(key))
         except BadKey:
             made = None
         wrong = "No key like this opens this server. `holdfast env` prints yours."
@@ -39,5 +40,5 @@ async def log_in(visit: Visit) -> Answer:
 
 async def log_out(visit: Visit) -> Answer:
     if visit.login is not None:
-        visit.desk.logins.log_out(visit.login)
+        await visit.desk.logins.log_out(visit.login)
     return go("/login", **{"set-cookie": cookie_for(visit.call.headers, "", 0)})

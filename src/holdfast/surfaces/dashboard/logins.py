@@ -1,13 +1,12 @@
-"""Who has logged in with a browser, and by which key: one small file for each, in the home.
+"""Who has logged in with a browser, and by which key; and one-time links that log in.
 
-    <home>/logins/<hash of its token>      a browser that is logged in
-    <home>/links/<hash of its token>       a one-time link that has not been used
+A token is 256 random bits; only its SHA-256 is kept, so nobody can log in with what they read there. A login
+is a row of the store, valid on all of its nodes. It stands for the API key it was made with and ends with it,
+at the latest after `LOGIN_FOR`. A key has `MOST_LOGINS` at most: of more, its own oldest ends.
 
-A token is 256 random bits; only its SHA-256 is kept, so nobody can log in with what they read here. A login
-stands for the API key it was made with and ends with it, at the latest after `LOGIN_FOR`. A link logs in
-once: whoever removes its file has used it, and a file is removed once. Both survive a restart of the server,
-and any process that may write to the home may make a link for the server that runs there. A login is good at
-the servers of its home, no others.
+A link is a small file, <home>/links/<hash of its token>: any process that may write to the home may make one
+for the server that runs there. It logs in once: the process that removes its file has used it, and a file is
+removed once.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlencode
@@ -26,11 +26,14 @@ import msgspec
 from ...domain.ids import new_secret
 from ...domain.keys import parse_token
 from ...runtime.local_key import local_key
+from ...store.base import Store
 
 LOGIN_FOR = 7 * 86_400.0
 LINK_FOR = 600.0
+MOST_LOGINS = 50
+"""Of one key; the limit keeps one key's holder from filling the store, and from ending others' logins."""
 MOST_KEPT = 1000
-"""Logins and links of each kind; beyond that the oldest are forgotten."""
+"""Links; beyond that the oldest are forgotten."""
 
 
 class _Kept(msgspec.Struct):
@@ -54,29 +57,39 @@ class Login:
         return sha256(f"form {self.token}".encode()).hexdigest()
 
 
-class LoginBook:
+class Logins:
+    """Browsers that are logged in, as rows of the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def log_in(self, key: str) -> Login:
+        """From now on the token of this login acts as this key."""
+        token = new_secret()
+        await self._store.add_login(_digest(token), key, timedelta(seconds=LOGIN_FOR), MOST_LOGINS)
+        return Login(token, key)
+
+    async def find(self, token: str) -> Login | None:
+        key = await self._store.login(_digest(token)) if token else None
+        return Login(token, key) if key else None
+
+    async def log_out(self, login: Login) -> None:
+        await self._store.end_login(_digest(login.token))
+
+
+class LinkBook:
+    """One-time links, as files in the home."""
+
     def __init__(self, home: Path, clock: Callable[[], float] = time.time) -> None:
-        self._logins = home / "logins"
         self._links = home / "links"
         self._clock = clock
-
-    def log_in(self, key: str) -> Login:
-        """From now on the token of this login acts as this key."""
-        return Login(self._keep(self._logins, key, LOGIN_FOR), key)
-
-    def find(self, token: str) -> Login | None:
-        kept = self._read(self._logins / _hash(token))
-        return Login(token, kept.key) if kept else None
-
-    def log_out(self, login: Login) -> None:
-        (self._logins / _hash(login.token)).unlink(missing_ok=True)
 
     def new_link(self, key: str) -> str:
         """The token of a link that logs in once."""
         return self._keep(self._links, key, LINK_FOR)
 
-    def use_link(self, token: str) -> Login | None:
-        """None: it was used before, is too old, or never was one."""
+    def use_link(self, token: str) -> str | None:
+        """The name of the key that it logs in with; None: it was used before, is too old, or is unknown."""
         path = self._links / _hash(token)
         kept = self._read(path)
         if kept is None:
@@ -85,7 +98,7 @@ class LoginBook:
             path.unlink()
         except FileNotFoundError:
             return None  # somebody else was quicker
-        return self.log_in(kept.key)
+        return kept.key
 
     def _keep(self, directory: Path, key: str, seconds: float) -> str:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -120,9 +133,13 @@ def login_link(url: str, home: Path, then: str = "/") -> str | None:
     token = parse_token(local_key(home) or "")
     if token is None:
         return None
-    link = LoginBook(home).new_link(token.key_id)
+    link = LinkBook(home).new_link(token.key_id)
     return f"{url}/login?{urlencode({'link': link, **({'next': then} if then != '/' else {})})}"
 
 
+def _digest(token: str) -> bytes:
+    return sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
 def _hash(token: str) -> str:
-    return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+    return _digest(token).hex()

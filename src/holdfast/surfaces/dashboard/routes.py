@@ -13,7 +13,7 @@ from ..api.doors import LOOPBACK
 from ..api.routes import Route
 from . import acts, conversation, demo, login, memories, overview, processes, sessions, static_files
 from .ends import Page, mounted
-from .logins import LoginBook
+from .logins import LinkBook, Logins
 from .visits import Desk, Visit
 
 
@@ -65,14 +65,15 @@ PAGES: tuple[Page, ...] = (
 
 
 def dashboard(
-    services: Services, routes: Iterable[Route], logins: LoginBook | None = None
+    services: Services, routes: Iterable[Route], links: LinkBook | None = None
 ) -> list[StarletteRoute]:
     """The pages, over these routes of the API."""
     shows = os.environ.get("HOLDFAST_DEMO") == "1" and services.settings.server.host in LOOPBACK
     desk = Desk(
         services,
         {(route.method, route.path): route.handler for route in routes},
-        logins or LoginBook(home()),
+        Logins(services.store),
+        links or LinkBook(home()),
         demo=shows,
     )
     return mounted(desk, (*PAGES, *(demo.PAGES if shows else ())))

@@ -25,7 +25,7 @@ from ...store.base import Store
 from ..api.call import Answer, Call, Handler, Reply, Services
 from ..api.failures import Refusal
 from ..api.headers import Headers
-from .logins import Login, LoginBook
+from .logins import LinkBook, Login, Logins
 
 LONGEST_FORM = 2**20
 
@@ -37,7 +37,8 @@ class Desk:
     services: Services
     handlers: Mapping[tuple[str, str], Handler]
     """The API's, by method and path."""
-    logins: LoginBook
+    logins: Logins
+    links: LinkBook
     demo: bool = False
     """Is this the server of `holdfast demo`?"""
 

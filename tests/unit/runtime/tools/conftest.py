@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.conversations import Address
+from holdfast.domain.keys import TOOLS
 from holdfast.domain.processes import ProcessLimits
 from holdfast.domain.sessions import Session
 from holdfast.platforms import running_processes
@@ -49,12 +50,16 @@ class Caller:
     """Calls tools as the loop does, on behalf of one session."""
 
     session: Session
+    rights: frozenset[str] = frozenset(TOOLS)
 
     async def __call__(self, tool: Tool, raw: str | None = None, **arguments: Any) -> str:
         given = msgspec.json.encode(arguments).decode() if raw is None else raw
         who = self.session
-        call = ToolCall("call", tool.name, given, who.owner, who.conversation_id, who.id, "turn")
-        return await Toolbox([tool]).run(call, {tool.name})
+        call = ToolCall("call", tool.name, given, who.owner, who.conversation_id, who.id, "turn", self.rights)
+        return await Toolbox([tool]).run(call)
+
+    def with_rights(self, *rights: str) -> Caller:
+        return replace(self, rights=frozenset(rights))
 
     def of(self, session: Session) -> Caller:
         return replace(self, session=session)

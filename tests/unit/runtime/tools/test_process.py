@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,19 @@ async def test_it_can_be_pinned_for_a_day_at_most(
     assert pinned == store.now() + timedelta(hours=24)
     await call(tool, action="pin", id=process, hours=0)
     assert (await store.process(OWNER, process)).pinned_until is None
+
+
+async def test_writing_needs_the_terminal_right_because_it_may_be_a_shell(
+    tool: ProcessTool, call: Caller, supervisor: Supervisor, tmp_path: Path
+) -> None:
+    shell = await supervisor.start(OWNER, call.session.id, ["sh"], stdin=True)
+    limited, made = call.with_rights("process"), tmp_path / "made"
+    answer = await limited(tool, action="write", id=shell.id, text=f"touch {made}\nexit\n")
+    assert "needs a key with the tool `terminal`" in answer
+    assert "running" in await limited(tool, action="poll", id=shell.id)
+    assert await call(tool, action="write", id=shell.id, text="exit\n") == "[Written.]"
+    await supervisor.wait(OWNER, shell.id, 20)
+    assert not made.exists()
 
 
 @pytest.mark.parametrize("action", ["poll", "log", "wait", "write", "stop", "pin"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.platforms import running_processes
+from holdfast.platforms import running_processes, send_signal
 from holdfast.runtime.supervisor import Supervisor
 from holdfast.runtime.tools import commands
 from holdfast.runtime.tools.base import LONGEST_OUTPUT
@@ -78,6 +78,38 @@ async def test_a_command_past_its_time_is_stopped_with_everything_it_started(
     assert told.startswith("begun\n[it ran longer than 0.5 s and was stopped")
     assert time.monotonic() - began < 10
     assert running("sleep 61.25") == []
+
+
+async def test_what_leaves_its_session_and_clears_its_environment_is_stopped_too(
+    terminal: Terminal, call: Caller
+) -> None:
+    command = "env -i setsid sleep 61.75 & (setsid env -i sleep 61.75 &); echo begun; sleep 61.75"
+    told = await call(terminal, command=command, timeout_seconds=1)
+    assert told.startswith("begun\n[it ran longer than 1 s and was stopped")
+    assert "still run" not in told
+    await until("sleep 61.75", 0)
+
+
+async def test_the_model_is_told_what_could_not_be_stopped(
+    terminal: Terminal, call: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "GRACE_SECONDS", 0.1)
+    signal_one = send_signal
+    spared: list[tuple[int, str]] = []
+
+    def send(pid: int, start: str, number: int) -> bool:
+        if pid in running("sleep 61.8"):
+            spared.append((pid, start))
+            raise PermissionError  # as of a program with another user's rights
+        return signal_one(pid, start, number)
+
+    monkeypatch.setattr(commands, "send_signal", send)
+    try:
+        told = await call(terminal, command="setsid sleep 61.8 & sleep 61.9", timeout_seconds=1)
+        assert "1 of the processes it started could not be stopped and still run" in told
+    finally:
+        for pid, start in set(spared):
+            signal_one(pid, start, 9)
 
 
 async def test_a_command_that_ignores_sigterm_is_killed(

@@ -16,3 +16,25 @@ SELECT {key_columns} FROM api_keys WHERE :owner::text IS NULL OR owner = :owner 
 -- name: revoke_key
 -- Once: a key that was revoked keeps its time.
 UPDATE api_keys SET revoked_at = :now WHERE id = :id AND revoked_at IS NULL;
+
+-- name: insert_login
+INSERT INTO logins (token_hash, api_key, created_at, expires_at) VALUES (:secret_hash, :name, :now, :until);
+
+-- name: login_by_token
+SELECT api_key FROM logins WHERE token_hash = :secret_hash AND expires_at > :now;
+
+-- name: delete_login
+DELETE FROM logins WHERE token_hash = :secret_hash;
+
+-- name: delete_logins_of_key
+DELETE FROM logins WHERE api_key = :name;
+
+-- name: drop_oldest_logins
+-- All but the newest of one key: another key's logins are never touched.
+DELETE FROM logins WHERE token_hash IN (
+    SELECT token_hash FROM logins WHERE api_key = :name ORDER BY created_at DESC, token_hash OFFSET :limit);
+
+-- name: prune_logins
+-- Those that have expired, whosever they are, a bounded number at a time.
+DELETE FROM logins WHERE token_hash IN (
+    SELECT token_hash FROM logins WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit);

@@ -164,3 +164,14 @@ class ConversingVerbs(Verbs):
 
     async def revoke_key(self, key_id: str, owner: str | None) -> bool:
         return await self._write(lambda tx: key_writes.revoke(tx, key_id, owner))
+
+    # --- logins of browsers -----------------------------------------------------------------------------
+
+    async def add_login(self, token_hash: bytes, api_key: str, lasts: timedelta, most: int) -> None:
+        await self._write(lambda tx: key_writes.add_login(tx, token_hash, api_key, lasts, most))
+
+    async def login(self, token_hash: bytes) -> str | None:
+        return await self._read(lambda tx: key_writes.login(tx, token_hash))
+
+    async def end_login(self, token_hash: bytes) -> bool:
+        return await self._write(lambda tx: key_writes.end_login(tx, token_hash))

@@ -19,6 +19,7 @@ from ....store.base import SessionFilter
 from ..invocation import Invocation
 from ..message_views import ROLE_STYLES, text_of
 from ..output import Styled, complain, console, one_line, say, width_of
+from ..run import model_usage
 from ..words import ago, count
 from .acts import Acts
 from .answering import Answering, Ended
@@ -38,7 +39,9 @@ RECENT = 50
 
 async def chat(invocation: Invocation, desk: Desk, key: str | None, resume: str | None, source: str) -> int:
     """Its exit code."""
-    model = await choose_from(invocation.settings.model)
+    settings = invocation.settings
+    with model_usage(invocation):
+        model = await choose_from(settings.model)
     try:
         async with invocation.node(existing=resume is not None, stays=True, model=model) as node:
             runner = TurnRunner(

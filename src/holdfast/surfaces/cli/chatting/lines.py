@@ -84,6 +84,8 @@ class Keyboard:
         readline.set_completer_delims(" ")
         edits_by_libedit = "libedit" in (readline.__doc__ or "")
         readline.parse_and_bind("bind ^I rl_complete" if edits_by_libedit else "tab: complete")
+        if not edits_by_libedit:  # what is pasted is one message, however many lines it has
+            readline.parse_and_bind("set enable-bracketed-paste on")
         with suppress(OSError):  # there is none yet; or one that we may not read, which is no reason to stop
             readline.read_history_file(self._history)
 
