@@ -11,11 +11,14 @@ HOLDFAST_TEST_MUTANT=no-tip-resolution           an id leads to the very session
 HOLDFAST_TEST_MUTANT=no-compare-and-swap         a compaction is carried out whatever came between
 HOLDFAST_TEST_MUTANT=flushed-set-in-memory       which sessions were flushed is forgotten with the process
 HOLDFAST_TEST_MUTANT=dead-at-once                a node whose connection was cut is taken for dead at once
+HOLDFAST_TEST_MUTANT=same-body-is-same-person    a retry with the same body is the same turn
+HOLDFAST_TEST_MUTANT=usage-is-trusted            a model's reports decide how large its window is
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,8 @@ ALL = (
     "no-compare-and-swap",
     "flushed-set-in-memory",
     "dead-at-once",
+    "same-body-is-same-person",
+    "usage-is-trusted",
 )
 
 
@@ -73,6 +78,10 @@ def break_on_purpose() -> None:
         locks.claim = lambda tx, node_id: True
     elif mutant() == "no-compare-and-swap":
         _swap_whatever_came_between()
+    elif mutant() == "same-body-is-same-person":
+        same_body_is_same_person()
+    elif mutant() == "usage-is-trusted":
+        usage_is_trusted()
     elif mutant() == "requests-in-memory":
         _forget_requests()
     elif mutant() == "flushed-set-in-memory":
@@ -90,6 +99,31 @@ def break_on_purpose() -> None:
         STATEMENTS["interrupted_replies_of_turn"] = (
             "SELECT 1 WHERE :conversation + :first_seq + :turn IS NULL"
         )
+
+
+def same_body_is_same_person(put: Callable[[Any, str, Any], None] = setattr) -> None:
+    from holdfast.domain.turns import RequestKey, Turn
+    from holdfast.store.transactions import turn_writes
+
+    def is_sent_again(key: RequestKey, fingerprint: bytes, turn: Turn) -> bool:
+        return key.is_same_body(fingerprint) and key.retries > 0
+
+    put(turn_writes, "is_sent_again", is_sent_again)
+
+
+def usage_is_trusted(put: Callable[[Any, str, Any], None] = setattr) -> None:
+    from holdfast.domain import budgets
+    from holdfast.runtime import windows
+
+    def suspect(self: windows.Windows, name: str | None, tokens: int) -> bool:
+        self.learn(name, tokens)
+        return True
+
+    put(budgets, "RISES_NEEDED", 0)
+    put(budgets, "FLAT_NEEDED", 1)
+    put(budgets.Measured, "is_plausible", True)
+    put(windows, "CONFIGURED", frozenset())
+    put(windows.Windows, "suspect", suspect)
 
 
 def _forget_flushes() -> None:
@@ -139,19 +173,23 @@ def _swap_whatever_came_between() -> None:
 
 
 def _forget_requests() -> None:
-    from holdfast.domain.turns import Turn, TurnRequest
+    from holdfast.domain.turns import RequestKey, Turn, TurnRequest
+    from holdfast.store.sqlite.transaction import STATEMENTS
     from holdfast.store.transactions import turn_writes
-    from holdfast.store.transactions.transaction import Q, Transaction
+    from holdfast.store.transactions.transaction import Transaction
 
+    STATEMENTS["forget_request"] = (
+        "DELETE FROM requests WHERE owner = :owner AND route = :route AND key = :key"
+    )
     lookup = turn_writes._known_request
     known: set[str] = set()
 
-    def known_here(tx: Transaction, request: TurnRequest) -> Turn | None:
+    def known_here(tx: Transaction, request: TurnRequest) -> Turn | RequestKey | None:
         key = request.request_key
         if key is None or key.key in known:
             return lookup(tx, request)
         known.add(key.key)
-        tx.run(Q.forget_request, owner=request.owner, route=key.route, key=key.key)
+        tx.run("forget_request", owner=request.owner, route=key.route, key=key.key)
         return None
 
     turn_writes._known_request = known_here
