@@ -74,6 +74,7 @@ BIGINTS = frozenset(
         "edited_at",
         "attempt",
         "revision",
+        "delivery",
     ]
 )
 BOOLEANS = frozenset(
