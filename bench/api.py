@@ -26,6 +26,7 @@ from api_servers import (
     HOLDFAST,
     JOURNALLED,
     KEY,
+    MISREPORTING,
     MOCK,
     PROXY,
     Kind,
@@ -53,6 +54,8 @@ class ApiRow:
     label: str
     kind: Kind
     turns: int = 0
+    mock: Kind = MOCK
+    """The model behind it."""
 
 
 ROWS = (
@@ -61,6 +64,7 @@ ROWS = (
     ApiRow("journalled", "pass-through with a FULL journal", JOURNALLED),
     ApiRow("holdfast", f"holdfast, conversations of {TURNS} turns", HOLDFAST, TURNS),
     ApiRow("opening", "holdfast, every request a new conversation", HOLDFAST),
+    ApiRow("misreported", f"holdfast, {TURNS} turns, usage misreported", HOLDFAST, TURNS, MISREPORTING),
 )
 
 
@@ -125,7 +129,7 @@ class ApiBench:
     @contextmanager
     def _running(self, row: ApiRow, directory: Path) -> Iterator[Server]:
         """The row's server in front of a mock of its own; the mock's own row asks the mock."""
-        with started(MOCK, Path(sys.executable), 0, directory) as mock:
+        with started(row.mock, Path(sys.executable), 0, directory) as mock:
             if row.kind is MOCK:
                 yield mock
                 return

@@ -6,6 +6,9 @@ It speaks OpenAI's shape over raw sockets, one process, and answers from prepare
 chunk is 20 bytes of text and a write of its own. Any of them can be asked for whole or as a stream: a server
 that streams from the model to answer a plain request has 52 chunks to read.
 
+Its usage follows what it was sent: a token for every BYTES_PER_TOKEN bytes. Started with `misreports` as
+second argument it always says the same, however much it was sent.
+
 It reads no more of a request than it needs. A request without Content-Length is refused by name (411).
 """
 
@@ -32,7 +35,12 @@ USAGE_WANTED = re.compile(rb'"include_usage"\s*:\s*true')
 LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 WINDOW = 1_000_000
 CREATED = 1_700_000_000
-USAGE = {"prompt_tokens": 250, "completion_tokens": 250, "total_tokens": 500}
+BYTES_PER_TOKEN = 4
+REPLY_TOKENS = MISREPORTED = 250
+PROMPT, TOTAL = 900_000_001, 900_000_002
+"""Stand in prepared bytes for the numbers of a request, which are written over them, as wide as they are."""
+USAGE = {"prompt_tokens": PROMPT, "completion_tokens": REPLY_TOKENS, "total_tokens": TOTAL}
+MISREPORTS = "misreports"
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
@@ -70,7 +78,8 @@ def reply_text(model: str) -> str:
 class Answers(asyncio.Protocol):
     """One client's connection, kept alive; one request at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, misreports: bool = False) -> None:
+        self._misreports = misreports
         self._received = bytearray()
         self._transport: asyncio.Transport
         self._writable = True
@@ -119,10 +128,13 @@ class Answers(asyncio.Protocol):
             self._transport.write(models())
             return
         model = found[1].decode() if (found := MODEL.search(body)) else PLAIN
+        tokens = MISREPORTED if self._misreports else len(body) // BYTES_PER_TOKEN
         if not STREAMING.search(body):
-            self._transport.write(completion(model))
+            self._transport.write(reporting(completion(model), tokens))
             return
         self._pieces = stream(model, bool(USAGE_WANTED.search(body)))
+        if USAGE_WANTED.search(body):
+            self._pieces = [*self._pieces[:-2], reporting(self._pieces[-2], tokens), self._pieces[-1]]
         self._gap = Manner.of(model).gap_ms / 1e3
         self._sent, self._began = 0, self._loop.time()
         self._next_piece()
@@ -140,6 +152,13 @@ class Answers(asyncio.Protocol):
             self._loop.call_at(self._began + (self._sent - 1) * self._gap, self._next_piece)
         else:
             self._loop.call_soon(self._next_piece)
+
+
+def reporting(prepared: bytes, tokens: int) -> bytes:
+    """The prepared bytes with the usage of a request of so many tokens."""
+    for placeholder, number in ((PROMPT, tokens), (TOTAL, tokens + REPLY_TOKENS)):
+        prepared = prepared.replace(b"%d" % placeholder, b"%9d" % number)
+    return prepared
 
 
 def http(body: bytes, status: bytes = b"200 OK") -> bytes:
@@ -186,10 +205,11 @@ def encoded(kind: str, model: str, choices: list[Any], **more: Any) -> bytes:
     return json.dumps({**head, "choices": choices, **more}, separators=(",", ":")).encode()
 
 
-async def serve(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(Answers, "127.0.0.1", port, backlog=512)
+async def serve(port: int, misreports: bool) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Answers(misreports), "127.0.0.1", port, backlog=512)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(int(sys.argv[1]), MISREPORTS in sys.argv[2:]))

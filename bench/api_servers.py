@@ -22,7 +22,7 @@ from pathlib import Path
 
 import apsw
 import psutil
-from api_mock import MODELS
+from api_mock import MISREPORTS, MODELS
 from environments import CannotInstall, Package, interpreter
 from runner import HERE, Unmeasured
 
@@ -43,6 +43,7 @@ class Kind:
 
 
 MOCK = Kind("mock", "/v1/models")
+MISREPORTING = Kind("misreporting mock", "/v1/models")
 JOURNALLED = Kind("journalled", "/readyz", "SELECT count(*) FROM journal")
 PROXY = Kind("litellm", "/health/readiness", package=LITELLM)
 HOLDFAST = Kind("holdfast", "/readyz", "SELECT count(*) FROM turns WHERE status = 'completed'")
@@ -75,8 +76,9 @@ def install(kind: Kind) -> Path:
 def command(kind: Kind, python: Path, port: int, model_port: int, directory: Path) -> list[str]:
     """What is run, in `directory`."""
     model_url = f"http://127.0.0.1:{model_port}/v1"
-    if kind is MOCK:
-        return [str(python), str(HERE / "api_mock.py"), str(port)]
+    if kind in (MOCK, MISREPORTING):
+        manner = [MISREPORTS] if kind is MISREPORTING else []
+        return [str(python), str(HERE / "api_mock.py"), str(port), *manner]
     if kind is JOURNALLED:
         return [str(python), str(HERE / "api_passthrough.py"), str(port), model_url, "bench.db", KEY]
     if kind is PROXY:

@@ -2,11 +2,13 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import (
+    Delivery,
     RequestKey,
     Settlement,
     TurnBegun,
@@ -261,3 +263,139 @@ async def test_a_request_taken_up_after_its_session_ended_still_shows_its_messag
     again = await store.begin_turn(keyed(node))
     assert isinstance(again, TurnBegun)
     assert (await context_of(store, again.session.id))[-1:] == ["what of the tide?"]
+
+
+# --- without a key -----------------------------------------------------------------------------------------
+
+
+BODY = RequestKey("/v1/chat/completions", "body:1", b"hash of the body", implied=True)
+OPENER = replace(BODY, opener=True)
+
+
+async def answered(store: Store, node: Node, body: RequestKey, **more: Any) -> TurnBegun:
+    begun = await begin(store, node, request_key=body, **more)
+    await store.commit_reply(begun.lease, [to_message("hi", "assistant")], delivery=Delivery.SENDING)
+    return begun
+
+
+async def is_repeated(store: Store, node: Node, body: RequestKey, turn: TurnBegun, **more: Any) -> bool:
+    """Whether the request is that turn; another one that it begins is ended."""
+    outcome = await store.begin_turn(request(node, request_key=body, **more))
+    if isinstance(outcome, TurnRepeated):
+        return outcome.turn.id == turn.turn.id
+    assert isinstance(outcome, TurnBegun)
+    if outcome.turn.id == turn.turn.id:
+        return True
+    await store.settle_turn(outcome.lease, Settlement(TurnStatus.CANCELLED))
+    return False
+
+
+@pytest.mark.parametrize(
+    ("delivery", "repeated"),
+    [(Delivery.NONE, True), (Delivery.SENDING, True), (Delivery.PART, True), (Delivery.WHOLE, False)],
+)
+async def test_a_body_is_its_turn_until_the_answer_was_received_whole(
+    store: Store, node: Node, second_store: Store, second_node: Node, delivery: Delivery, repeated: bool
+) -> None:
+    begun = await answered(store, node, BODY, key="cli:ada")
+    await store.note_deliveries({begun.turn.id: delivery, "turn_unknown": delivery})
+    assert (await second_store.turn(OWNER, begun.turn.id)).delivery is delivery
+    assert await is_repeated(second_store, second_node, BODY, begun, key="cli:ada") is repeated
+
+
+async def test_what_was_received_whole_stays_received(store: Store, node: Node) -> None:
+    begun = await answered(store, node, BODY, key="cli:ada")
+    for delivery in (Delivery.WHOLE, Delivery.NONE):
+        await store.note_deliveries({begun.turn.id: delivery})
+    assert (await store.turn(OWNER, begun.turn.id)).delivery is Delivery.WHOLE
+
+
+@pytest.mark.parametrize(
+    ("status", "retries", "repeated"),
+    [
+        (TurnStatus.INTERRUPTED, 0, True),
+        (TurnStatus.FAILED, 0, False),
+        (TurnStatus.FAILED, 1, True),
+        (TurnStatus.CANCELLED, 1, False),
+    ],
+)
+async def test_a_body_takes_up_what_was_interrupted_and_what_failed_only_by_a_counted_retry(
+    store: Store, node: Node, status: TurnStatus, retries: int, repeated: bool
+) -> None:
+    begun = await begin(store, node, request_key=BODY, key="cli:ada")
+    await store.settle_turn(begun.lease, Settlement(status))
+    again = replace(BODY, retries=retries)
+    assert await is_repeated(store, node, again, begun, key="cli:ada") is repeated
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+@pytest.mark.parametrize("retries", [0, 1, 2])
+async def test_an_opener_is_repeated_only_by_a_later_try_and_if_nothing_was_received(
+    store: Store, node: Node, delivery: Delivery, retries: int
+) -> None:
+    begun = await answered(store, node, replace(OPENER, retries=1))
+    await store.note_deliveries({begun.turn.id: delivery})
+    expected = retries == 2 and delivery is Delivery.NONE
+    assert await is_repeated(store, node, replace(OPENER, retries=retries), begun) is expected
+
+
+async def test_an_opener_is_repeated_for_an_hour(store: Store, node: Node, clock: Clock) -> None:
+    begun = await begin(store, node, request_key=OPENER)
+    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED, delivery=Delivery.NONE))
+    clock.move(seconds=3660)
+    assert not await is_repeated(store, node, replace(OPENER, retries=1), begun)
+
+
+async def test_of_a_streamed_opener_whose_node_died_something_may_have_been_received(
+    store: Store, node: Node, second_store: Store, second_node: Node
+) -> None:
+    begun = await begin(store, node, request_key=OPENER, streams=True)
+    await reap(second_store, node)
+    assert not await is_repeated(second_store, second_node, replace(OPENER, retries=1), begun)
+
+
+@pytest.mark.parametrize("noted", [False, True])
+async def test_of_an_opener_whose_node_died_nothing_was_received_if_it_says_so(
+    store: Store, node: Node, second_store: Store, second_node: Node, noted: bool
+) -> None:
+    begun = await begin(store, node, request_key=OPENER, streams=noted)
+    if noted:
+        await store.note_deliveries({begun.turn.id: Delivery.NONE})
+    await reap(second_store, node)
+    assert await is_repeated(second_store, second_node, replace(OPENER, retries=1), begun)
+
+
+async def test_a_try_that_took_a_turn_up_counts_for_the_next(store: Store, node: Node) -> None:
+    begun = await begin(store, node, request_key=OPENER)
+    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED, delivery=Delivery.NONE))
+    again = await store.begin_turn(request(node, request_key=replace(OPENER, retries=1)))
+    assert isinstance(again, TurnBegun) and again.taken_up
+    await store.settle_turn(again.lease, Settlement(TurnStatus.INTERRUPTED, delivery=Delivery.NONE))
+    assert not await is_repeated(store, node, replace(OPENER, retries=1), begun)
+
+
+async def test_a_body_that_two_conversations_have_sent_identifies_neither(store: Store, node: Node) -> None:
+    hers = await answered(store, node, BODY)
+    his = await answered(store, node, replace(BODY, key="body:2"))
+    where: dict[str, Any] = {"id": his.session.conversation_id}
+    match = (his.session.conversation_id,)
+    first = await store.begin_turn(request(node, request_key=BODY, matches=match, **where))
+    assert isinstance(first, TurnBegun) and first.session.conversation_id == match[0]
+    await store.commit_reply(first.lease)
+    assert not await is_repeated(store, node, BODY, hers)
+    assert not await is_repeated(store, node, BODY, first, **where)
+
+
+@pytest.mark.parametrize("reason", ["new", "idle", "daily"])
+async def test_words_after_a_reset_are_new_though_the_last_answer_was_not_received(
+    store: Store, node: Node, reason: str
+) -> None:
+    begun = await answered(store, node, BODY, key="cli:ada")
+    await store.end_session(OWNER, begun.session.id, reason)
+    assert not await is_repeated(store, node, BODY, begun, key="cli:ada")
+
+
+async def test_a_body_that_is_not_of_the_newest_turn_is_a_new_request(store: Store, node: Node) -> None:
+    begun = await answered(store, node, BODY, key="cli:ada")
+    await say(store, node, key="cli:ada")
+    assert not await is_repeated(store, node, BODY, begun, key="cli:ada")

@@ -20,6 +20,8 @@ HOLDFAST_TEST_MUTANT=library-writes-no-flush     sessions are flushed by the rul
 HOLDFAST_TEST_MUTANT=loop-ends-on-one-item       a background loop ends at the first error, unlogged
 HOLDFAST_TEST_MUTANT=rights-checked-at-door      a right is asked for at the tool's name, not where it is used
 HOLDFAST_TEST_MUTANT=own-key-upstream            whatever key the environment holds is sent to the model
+HOLDFAST_TEST_MUTANT=same-body-is-same-person    a retry with the same body is the same turn
+HOLDFAST_TEST_MUTANT=usage-is-trusted            a model's reports decide how large its window is
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ ALL = (
     "loop-ends-on-one-item",
     "rights-checked-at-door",
     "own-key-upstream",
+    "same-body-is-same-person",
+    "usage-is-trusted",
 )
 
 
@@ -104,6 +108,10 @@ def break_on_purpose() -> None:
         break_safety(mutant(), setattr)
     elif mutant() == "no-compare-and-swap":
         _swap_whatever_came_between()
+    elif mutant() == "same-body-is-same-person":
+        same_body_is_same_person()
+    elif mutant() == "usage-is-trusted":
+        usage_is_trusted()
     elif mutant() == "requests-in-memory":
         _forget_requests()
     elif mutant() == "flushed-set-in-memory":
@@ -190,6 +198,31 @@ def break_safety(name: str, put: Callable[[Any, str, Any], None]) -> None:
         put(connection, "sendable", lambda key, where: key)
 
 
+def same_body_is_same_person(put: Callable[[Any, str, Any], None] = setattr) -> None:
+    from holdfast.domain.turns import RequestKey, Turn
+    from holdfast.store.transactions import turn_writes
+
+    def is_sent_again(key: RequestKey, fingerprint: bytes, turn: Turn) -> bool:
+        return key.is_same_body(fingerprint) and key.retries > 0
+
+    put(turn_writes, "is_sent_again", is_sent_again)
+
+
+def usage_is_trusted(put: Callable[[Any, str, Any], None] = setattr) -> None:
+    from holdfast.domain import budgets
+    from holdfast.runtime import windows
+
+    def suspect(self: windows.Windows, name: str | None, tokens: int) -> bool:
+        self.learn(name, tokens)
+        return True
+
+    put(budgets, "RISES_NEEDED", 0)
+    put(budgets, "FLAT_NEEDED", 1)
+    put(budgets.Measured, "is_plausible", True)
+    put(windows, "CONFIGURED", frozenset())
+    put(windows.Windows, "suspect", suspect)
+
+
 def _forget_flushes() -> None:
     from holdfast.domain.flushes import Flush
     from holdfast.store.sqlite.transaction import STATEMENTS
@@ -237,19 +270,23 @@ def _swap_whatever_came_between() -> None:
 
 
 def _forget_requests() -> None:
-    from holdfast.domain.turns import Turn, TurnRequest
+    from holdfast.domain.turns import RequestKey, Turn, TurnRequest
+    from holdfast.store.sqlite.transaction import STATEMENTS
     from holdfast.store.transactions import turn_writes
-    from holdfast.store.transactions.transaction import Q, Transaction
+    from holdfast.store.transactions.transaction import Transaction
 
+    STATEMENTS["forget_request"] = (
+        "DELETE FROM requests WHERE owner = :owner AND route = :route AND key = :key"
+    )
     lookup = turn_writes._known_request
     known: set[str] = set()
 
-    def known_here(tx: Transaction, request: TurnRequest) -> Turn | None:
+    def known_here(tx: Transaction, request: TurnRequest) -> Turn | RequestKey | None:
         key = request.request_key
         if key is None or key.key in known:
             return lookup(tx, request)
         known.add(key.key)
-        tx.run(Q.forget_request, owner=request.owner, route=key.route, key=key.key)
+        tx.run("forget_request", owner=request.owner, route=key.route, key=key.key)
         return None
 
     turn_writes._known_request = known_here

@@ -5,7 +5,8 @@ base to count from and the number of tokens in a byte, for this model and this k
 such report a byte is taken for TOKENS_PER_BYTE. What is not text (images, sound, files) counts as a stated
 number of tokens each, never by its length; the next report corrects it.
 
-An estimate is not a promise: an upstream may still find a context too long, and says so.
+An estimate is not a promise: an upstream may still find a context too long, and says so. Nor is a report: it
+corrects the estimate if it is plausible, and never decides that messages leave a context without a summary.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ _HAS_BYTES = re.compile(rb'"(?:data|file_data|url)":"(?:data:[^",]*,)?([A-Za-z0-
 
 GROWTH_TOKENS, GROWTH_SHARE, NOTICED_SHARE = 256, 0.1, 0.2
 """A context that has grown by so many tokens, and by this share, of which less than that share is reported,
-was cut by whoever reported it."""
+may have been cut by whoever reported it."""
+RISES_NEEDED, FLAT_NEEDED, PLATEAU_SHARE = 2, 3, 0.75
+"""How many reports must have risen before, how many must then have stayed, and how near to the highest."""
+SPARE_TOKENS = 1000
+"""What an upstream may add to what it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,10 @@ class Measured:
 
     @property
     def is_plausible(self) -> bool:
-        """Can it be the whole of what was given? Some servers report only what they had not seen before."""
+        """Can it be the whole of what was given, and no more? Some servers report only what they had not seen
+        before, or anything at all. Images may be more than they are taken for."""
+        if self.tokens > self.bytes * MOST_PER_BYTE + 3 * self.parts + SPARE_TOKENS:
+            return False
         return self.bytes < SMALLEST_SAMPLE or self.tokens - self.parts >= self.bytes * LEAST_PER_BYTE
 
     def fields(self) -> dict[str, int]:
@@ -166,11 +174,36 @@ def reserve_of(options: Mapping[str, Any], window: int) -> int:
     return min(window // 8, 4096)
 
 
-def is_cut(before: Measured, now: Measured) -> bool | None:
-    """Did the upstream silently leave something out? It was given much more than before, in the same session,
-    and reports hardly more tokens. None: it was not given enough more to tell, or reports so few that it
-    means something else by them."""
-    grown = (now.bytes - before.bytes) * before.ratio + (now.parts - before.parts)
-    if grown < max(GROWTH_TOKENS, before.tokens * GROWTH_SHARE) or now.tokens < before.tokens / 2:
-        return None
-    return now.tokens - before.tokens < grown * NOTICED_SHARE
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A series of reports about one session of one model, and whether they show that it leaves something out.
+
+    Only a model whose reports first rose with what it was given, and then stopped while it was given more, is
+    suspected: a report that never follows (constant, falling, without what was cached) says nothing about a
+    window. Images, sound and files are not counted: many reports leave them out.
+    """
+
+    base: Measured
+    """The last report that rose."""
+    rises: int = 0
+    flat: int = 0
+    """How many reports in a row have not risen since."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Has the upstream, by several reports that agree, silently left something out?"""
+        return self.rises >= RISES_NEEDED and self.flat >= FLAT_NEEDED
+
+    def followed_by(self, now: Measured) -> Growth:
+        """The series with one more report."""
+        base = self.base
+        if now.bytes < base.bytes:
+            return Growth(now)
+        grown = (now.bytes - base.bytes) * base.ratio
+        if grown < max(GROWTH_TOKENS, base.tokens * GROWTH_SHARE):
+            return self  # not enough more to tell
+        if now.tokens - base.tokens >= grown * NOTICED_SHARE:
+            return Growth(now, self.rises + 1)
+        if now.tokens < base.tokens * PLATEAU_SHARE:
+            return Growth(now)  # it means something else by its reports
+        return Growth(base, self.rises, self.flat + 1)

@@ -32,6 +32,7 @@ class EventType(StrEnum):
     COMPACTION_COMPLETED = "compaction.completed"
     COMPACTION_FAILED = "compaction.failed"
     COMPACTION_PUT_OFF = "compaction.put_off"
+    WINDOW_SUSPECTED = "window.suspected"
     TURN_STARTED = "turn.started"
     TURN_TAKEN_UP = "turn.taken_up"
     TURN_COMPLETED = "turn.completed"
@@ -81,6 +82,10 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     ),
     EventType.COMPACTION_FAILED: "a context stays as it is; data: why, reason, failures, retry_at",
     EventType.COMPACTION_PUT_OFF: "something came between; data: why, reason, failures, retry_at",
+    EventType.WINDOW_SUSPECTED: (
+        "a model reports no more tokens though it is given more: it may leave out the oldest; data: model, "
+        "reported, given, reports, window"
+    ),
     EventType.TURN_STARTED: "a message was accepted and is on disk; data: seq, node",
     EventType.TURN_TAKEN_UP: "an unfinished turn was taken up again by a retry; data: attempt, node",
     EventType.TURN_COMPLETED: "the answer is on disk; data: seq",

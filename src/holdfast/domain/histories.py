@@ -5,13 +5,17 @@ or ask again. The stored conversation is compared with it message by message, by
 client could not change without meaning it (role, text, tool calls), blind to fields that clients add or drop.
 
 A chain of prints stands for a whole history: `extended(EMPTY, prints)`. Equal chains are equal histories.
+
+Messages are compared by meaning: the arguments of a tool call as JSON, text parts as text, null as empty. An
+assistant message that says nothing has the empty print and is skipped. Stores hold chains of an older kind,
+made by comparing arguments as text: `History.past_before` finds those, and `is_current` tells them apart.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -19,7 +23,9 @@ import msgspec
 from ..errors import BadMessage, ToolCallClosed
 from .messages import NewMessage, new_message
 
-EMPTY = b"\0" * 16
+EMPTY = b"\2" + b"\0" * 16
+"""The chain of no messages. Its first byte, which every chain has, is the version of comparing."""
+_EMPTY_BEFORE = b"\0" * 16
 INSTRUCTING = frozenset({"system", "developer"})
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -34,7 +40,14 @@ class History:
     messages: tuple[NewMessage, ...]
     prints: tuple[bytes, ...]
     answered: int
-    """How many of the messages come before what is new: all up to the last one by the assistant."""
+    """How many of the messages come before what is new: all up to the last one by the assistant that says
+    something."""
+    past: Sequence[Any] = field(default=(), compare=False, repr=False)
+    """Those, as they came."""
+
+    def past_before(self) -> bytes:
+        """The chain of the past as older versions made it, which stores may hold."""
+        return _chain_before(self.past)
 
     @property
     def brings_history(self) -> bool:
@@ -102,23 +115,56 @@ def history_of(values: Sequence[Any]) -> History:
     messages = tuple(checked[leading:])
     if not messages:
         raise BadMessage("messages hold only instructions; at least one user or tool message is needed")
-    answered = max((at + 1 for at, message in enumerate(messages) if message.role == "assistant"), default=0)
     prints = tuple(print_of(value) for value in values[leading:])
-    return History(tuple(checked[:leading]), messages, prints, answered)
+    answered = max(
+        (at + 1 for at, each in enumerate(messages) if each.role == "assistant" and prints[at]), default=0
+    )
+    past = values[leading : leading + answered] if answered else ()
+    return History(tuple(checked[:leading]), messages, prints, answered, past)
 
 
 def print_of(message: Mapping[str, Any]) -> bytes:
-    """The digest of what a message says. Fields that are null, unknown or only for display do not count."""
+    """The digest of what a message says, or nothing for an assistant message that says nothing. Fields that
+    are null, unknown or only for display do not count."""
+    return _print(message, _arguments)
+
+
+def _print(message: Mapping[str, Any], arguments: Callable[[Any], Any]) -> bytes:
     role = message.get("role")
     content = _plain(message.get("content"))
     if role == "assistant" and isinstance(content, str):
         content = content.strip()  # many clients trim what they keep of an answer
     calls = [
-        [call.get("id"), _called(call.get("function") or call.get("custom"))]
+        [call.get("id"), _called(call.get("function") or call.get("custom"), arguments)]
         for call in message.get("tool_calls") or ()
     ]
+    if role == "assistant" and not content and not calls and arguments is _arguments:
+        return b""
     said = [role, content, calls, message.get("tool_call_id")]
     return hashlib.blake2b(_encode(said), digest_size=16).digest()
+
+
+def _arguments(given: Any) -> Any:
+    """The arguments of a call by their meaning: white space and the order of names do not count. None is no
+    argument; what is not JSON counts as it is."""
+    if not isinstance(given, str):
+        return given or {}
+    try:
+        return [msgspec.json.decode(given)] if given.strip() else [{}]
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return given
+
+
+def _as_text(given: Any) -> Any:
+    return given
+
+
+def _chain_before(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """The chain of these messages as older versions made it: with arguments as text, skipping none."""
+    chain = _EMPTY_BEFORE
+    for message in messages:
+        chain = hashlib.blake2b(chain + _print(message, _as_text), digest_size=16).digest()
+    return chain
 
 
 def print_of_body(body: bytes) -> bytes:
@@ -129,16 +175,43 @@ def print_of_body(body: bytes) -> bytes:
 def extended(chain: bytes, prints: Iterable[bytes]) -> bytes:
     """The chain of a history that goes on with these messages."""
     for each in prints:
-        chain = hashlib.blake2b(chain + each, digest_size=16).digest()
+        if each:
+            chain = EMPTY[:1] + hashlib.blake2b(chain + each, digest_size=16).digest()
     return chain
+
+
+def is_current(chain: bytes) -> bool:
+    """Was this chain made by comparing as it is done now, so that it can be extended?"""
+    return len(chain) == len(EMPTY)
 
 
 def place(history: History, shown: Sequence[Shown], awaited: Sequence[str] = ()) -> Placement:
     """Where a request's messages belong in a conversation that has shown these.
 
     `awaited` are the calls whose results may still come. Raises ToolCallClosed for a result of any other call
-    that the conversation knows.
+    that the conversation knows. Assistant messages that say nothing are skipped on both sides.
     """
+    kept = [at for at, each in enumerate(history.prints) if each]
+    said = [each for each in shown if each.print]
+    if not kept or (len(kept) == len(history.messages) and len(said) == len(shown)):
+        return _place(history, shown, awaited)
+    answered = sum(at < history.answered for at in kept)
+    messages, prints = zip(*((history.messages[at], history.prints[at]) for at in kept), strict=True)
+    spoken = replace(history, messages=messages, prints=prints, answered=answered)
+    placed = _place(spoken, said, awaited)
+    blank = [each.seq for each in shown if not each.print]
+    if isinstance(placed, AnswersAgain):
+        first = min(placed.replaces)
+        return AnswersAgain(tuple(sorted((*placed.replaces, *(seq for seq in blank if seq > first)))))
+    new_from = kept[placed.new_from] if placed.new_from < len(kept) else len(history.messages)
+    if isinstance(placed, Continues) and new_from == len(history.messages):
+        last = said[-1].seq if said else 0
+        behind = tuple(seq for seq in blank if seq > last)
+        return AnswersAgain(behind) if behind else Continues(new_from)
+    return replace(placed, new_from=new_from)
+
+
+def _place(history: History, shown: Sequence[Shown], awaited: Sequence[str]) -> Placement:
     for remembered in _remembered(shown):
         placed = _placed(history, remembered)
         if isinstance(placed, Continues):
@@ -278,7 +351,9 @@ def _part(part: Any) -> Any:
     return {name: value for name, value in part.items() if value is not None}
 
 
-def _called(function: Any) -> Any:
+def _called(function: Any, arguments: Callable[[Any], Any]) -> Any:
     if not isinstance(function, Mapping):
         return None
-    return [function.get("name"), function.get("arguments", function.get("input"))]
+    if "arguments" not in function:
+        return [function.get("name"), function.get("input")]
+    return [function.get("name"), arguments(function["arguments"])]

@@ -41,7 +41,7 @@ class EndReason(StrEnum):
 
 
 IMPORTED_PREFIX = "hermes:"
-_FRESH_AFTER = {EndReason.IDLE, EndReason.DAILY, EndReason.NEW}
+FRESH_AFTER = {EndReason.IDLE, EndReason.DAILY, EndReason.NEW}
 
 
 class SessionState(StrEnum):
@@ -145,7 +145,7 @@ def opening_after(tip: Session, last_seq: int, *, due: bool = False) -> Opening 
     """
     if not tip.ended:
         return None
-    if due or tip.end_reason in _FRESH_AFTER:
+    if due or tip.end_reason in FRESH_AFTER:
         return Opening(Edge.RESET, tip.id, View.fresh(last_seq))
     return Opening(Edge.RESUME, tip.id, tip.view)
 

@@ -14,9 +14,9 @@ conversation may be taken up again by a retry of its request; completed and canc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from ..errors import BadInput, IllegalTransition
@@ -86,6 +86,17 @@ class TurnStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Delivery(IntEnum):
+    """How much of a turn's answer was written to an open connection of a client, as far as is known."""
+
+    NONE = 0
+    SENDING = 1
+    """A client was connected when the answer was committed; whether it got all of it is not known yet."""
+    PART = 2
+    """Some of it, or the ids of its conversation; or that cannot be ruled out."""
+    WHOLE = 3
+
+
 TRANSITIONS: Mapping[TurnStatus, frozenset[TurnStatus]] = {
     TurnStatus.RUNNING: frozenset(
         {TurnStatus.COMPLETED, TurnStatus.INTERRUPTED, TurnStatus.FAILED, TurnStatus.CANCELLED}
@@ -125,6 +136,7 @@ class Turn:
     model: str | None = None
     usage: Mapping[str, Any] | None = None
     response_id: str | None = None
+    delivery: Delivery = Delivery.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +148,13 @@ class RequestKey:
     key: str
     body_hash: bytes
     implied: bool = False
-    """No key was given: the body stands for itself. Only a request that says it is a `retry` is then taken
-    for the newest one with this body, and only for IMPLIED_FOR; any other is a new one."""
-    retry: bool = False
+    """No key was given: `is_sent_again` decides whether the same body is the same request."""
+    retries: int = 0
+    """How many times its client has sent it before, by its own count."""
+    opener: bool = False
+    """Without a name and without an answer in its history: nothing but the body tells it from another's."""
+    shared: bool = False
+    """Have two conversations sent this body, so that it identifies neither?"""
     named: bytes = b""
     """A hash of how the request names its conversation; empty: it names none."""
 
@@ -150,7 +166,18 @@ class RequestKey:
     @property
     def fingerprint(self) -> bytes:
         """What is kept of a request to recognise it by."""
-        return self.body_hash + self.named
+        if not self.implied:
+            return self.body_hash + self.named
+        return self.body_hash + bytes((min(self.retries, 255),)) + (SHARED if self.shared else b"")
+
+    @property
+    def may_repeat(self) -> bool:
+        """False: it is a new request, whatever is stored."""
+        return not self.implied or not self.opener or self.retries > 0
+
+    def as_new(self) -> RequestKey:
+        """The same request, known to repeat none."""
+        return replace(self, opener=True, retries=0)
 
     def is_same_body(self, fingerprint: bytes) -> bool:
         return fingerprint[: len(self.body_hash)] == self.body_hash
@@ -160,8 +187,28 @@ class RequestKey:
         return not self.named or fingerprint[len(self.body_hash) :] == self.named
 
 
-IMPLIED_FOR = timedelta(minutes=10)
 MAX_ROUTE = 100
+OPENER_FOR = timedelta(hours=1)
+"""How long an opener may be sent again: longer than the official SDK's three tries of ten minutes."""
+SHARED = b"shared"
+
+
+def is_sent_again(key: RequestKey, fingerprint: bytes, turn: Turn) -> bool:
+    """Whether a request without an Idempotency-Key is this turn, whose request had the same body.
+
+    An answer that a client has received whole ends the matter: the same body is then a new request. An opener
+    carries no evidence of whose it is, so it must be a later try by its own count, and no client may have
+    received anything: then nobody else can be in that conversation.
+    """
+    if not key.is_same_body(fingerprint) or fingerprint.endswith(SHARED):
+        return False
+    if turn.status is TurnStatus.CANCELLED:
+        return False
+    if key.opener:
+        return key.retries > fingerprint[len(key.body_hash)] and turn.delivery is Delivery.NONE
+    if turn.status is TurnStatus.FAILED:  # its client was told so; only one that counts its tries repeats it
+        return key.retries > 0
+    return turn.status is not TurnStatus.COMPLETED or turn.delivery is not Delivery.WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +280,16 @@ class TurnRequest:
     anonymous: bool = False
     """Does a conversation that this turn begins go on with whoever brings its whole history?"""
     response: NewResponse | None = None
+    matches: tuple[str, ...] = ()
+    """Without a name: the conversations whose whole history the request brings."""
+    streams: bool = False
+    """Is its answer sent while it is being made, so that a crash leaves open what was received?"""
+
+    @property
+    def delivery(self) -> Delivery:
+        """What has to be assumed of its answer if this process dies. Only an opener needs to know."""
+        is_opener = self.request_key is not None and self.request_key.implied and self.request_key.opener
+        return Delivery.PART if is_opener and self.streams else Delivery.NONE
 
 
 def reset_before(session: Session, turn: Turn) -> str | None:
@@ -304,6 +361,8 @@ class Settlement:
     code: str | None = None
     """The same in one word, such as the name of an exception; this goes into events."""
     usage: Mapping[str, Any] = field(default_factory=dict)
+    delivery: Delivery | None = None
+    """None: as it was."""
 
     def __post_init__(self) -> None:
         check_unanswered(self.status)

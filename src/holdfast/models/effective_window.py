@@ -27,6 +27,7 @@ class WindowOrigin(StrEnum):
     NAMED = "model.windows"
     CONFIGURED = "model.context_window"
     MODEL = "the model"
+    REPORTED = "what its reports suggest"
     ASSUMED = "assumed"
 
 

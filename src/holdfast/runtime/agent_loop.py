@@ -22,7 +22,7 @@ import msgspec
 
 from ..domain.claims import Compacted
 from ..domain.contexts import Context
-from ..domain.histories import EMPTY, extended, print_of, print_of_body
+from ..domain.histories import EMPTY, extended, is_current, print_of, print_of_body
 from ..domain.ids import message_id
 from ..domain.leases import Lease
 from ..domain.messages import Message, NewMessage, said_by_model, tool_result, without_calls
@@ -378,6 +378,7 @@ class AgentLoop:
                 answer=msgspec.json.encode(answer),
                 history=history,
                 draft=self.checkpoints.last(self._running.last_words),
+                delivery=self._running.delivery,
             )
         )
         return answered
@@ -394,7 +395,7 @@ class AgentLoop:
         apart = order.telling.apart
         prints = [print_of(each.message) for each in self._said] if apart else [print_of(whole)]
         known = order.history or begun.history
-        if known is not None and not begun.taken_up:
+        if known is not None and is_current(known) and not begun.taken_up:
             return extended(extended(known, order.prints), prints)
         visible = await self._store.visible(begun.turn.owner, begun.turn.conversation_id)
         before = [message for message in visible if message.seq < self._said[0].seq]

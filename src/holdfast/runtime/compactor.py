@@ -18,7 +18,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ..domain.budgets import Budget, Scale, Weight, is_cut
+from ..domain.budgets import Budget, Growth, Scale, Weight
 from ..domain.claims import (
     Claim,
     Compacted,
@@ -104,7 +104,7 @@ class Compactor:
         self._compacting: set[str] = set()
         self._closed = False
         self._reports: OrderedDict[str, Report] = OrderedDict()
-        self._grew_from: OrderedDict[str, Report] = OrderedDict()
+        self._growths: OrderedDict[str, tuple[Growth, str, str | None]] = OrderedDict()
         self.windows = Windows(model, settings)
 
     @property
@@ -128,20 +128,30 @@ class Compactor:
         """What is known of this conversation's context."""
         return self._reports.get(conversation_id) or await self._store.report(conversation_id)
 
-    def cut_from(self, conversation_id: str, now: Report) -> Report | None:
-        """If the upstream has silently left something out of what it was just given: what it reported before
-        it did. It shows only when a context has grown for a while."""
-        before = self._grew_from.get(conversation_id)
-        same = before is not None and (before.session_id, before.model) == (now.session_id, now.model)
-        cut: bool | None = False
-        if before is not None and same and now.measured.bytes >= before.measured.bytes:
-            cut = is_cut(before.measured, now.measured)
-        if cut is False:
-            self._grew_from[conversation_id] = now
-            self._grew_from.move_to_end(conversation_id)
-            while len(self._grew_from) > MOST_REPORTS:
-                self._grew_from.popitem(last=False)
-        return before if cut else None
+    def cut_from(self, conversation_id: str, now: Report) -> Growth | None:
+        """If the upstream, by several reports, leaves something out of what it is given: those reports."""
+        before, *of = self._growths.get(conversation_id, (None, "", None))
+        if before is None or of != [now.session_id, now.model]:
+            growth = Growth(now.measured)
+        else:
+            growth = before.followed_by(now.measured)
+        self._growths[conversation_id] = growth, now.session_id, now.model
+        self._growths.move_to_end(conversation_id)
+        while len(self._growths) > MOST_REPORTS:
+            self._growths.popitem(last=False)
+        return growth if growth.is_cut else None
+
+    async def explain(self, session: Session, model: str | None, growth: Growth, budget: Budget) -> None:
+        """Say in the log and in an event that this model's window is now taken from what it reports."""
+        reported, reports = growth.base.tokens, growth.flat
+        log.warning(
+            "the model %s seems to leave out what is past %d tokens; its window is taken for %d. Set "
+            "model.context_window or model.windows to what it takes",
+            model or "by default", reported, budget.window,
+        )  # fmt: skip
+        await self._store.note_suspected_window(
+            session, model, reported=reported, given=budget.tokens, reports=reports, window=budget.window
+        )
 
     # --- when --------------------------------------------------------------------------------------
 

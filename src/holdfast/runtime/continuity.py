@@ -23,6 +23,7 @@ from ..domain.histories import (
     Shown,
     check_results,
     extended,
+    is_current,
     place,
     print_of,
 )
@@ -50,6 +51,8 @@ class Placed:
     branch: Branch | None = None
     replaces: tuple[int, ...] = ()
     anonymous: bool = False
+    matches: tuple[str, ...] = ()
+    """Without a name: the conversations whose whole history this is."""
 
     def applied_to(self, request: TurnRequest) -> TurnRequest:
         return replace(
@@ -61,6 +64,7 @@ class Placed:
             replaces=self.replaces,
             again=not self.messages,
             anonymous=self.anonymous,
+            matches=self.matches,
         )
 
 
@@ -119,22 +123,25 @@ class Continuity:
     async def _by_history(self, owner: str, address: Address, history: History) -> Placed:
         """Without a name, only the whole history of exactly one conversation is a name."""
         known = history.answered
+        matches: tuple[str, ...] = ()
         if known:
             chain = extended(EMPTY, history.prints[:known])
-            candidates = await self._store.conversations_with_history(owner, chain)
+            candidates = await self._store.conversations_with_history(
+                owner, chain
+            ) or await self._store.conversations_with_history(owner, history.past_before())
+            matches = tuple(each.id for each in candidates)
             if len(candidates) == 1:
                 (only,) = candidates
-                return Placed(
-                    Address(id=only.id), history.messages[known:], history.prints[known:], chain, _seen(only)
-                )
-        return Placed(address, history.messages, history.prints, EMPTY, anonymous=True)
+                rest, prints = history.messages[known:], history.prints[known:]
+                return Placed(Address(id=only.id), rest, prints, chain, _seen(only), matches=matches)
+        return Placed(address, history.messages, history.prints, EMPTY, anonymous=True, matches=matches)
 
     async def _in(self, owner: str, found: Place, history: History) -> Placed:
         conversation, known = found.conversation, history.answered
         stays = Address(id=found.addressed or conversation.id)
         seen = _seen(conversation)
         chain = extended(EMPTY, history.prints[:known]) if known else None
-        if chain is not None and chain == conversation.history:
+        if chain is not None and _is_past(history, chain, conversation.history):
             return Placed(stays, history.messages[known:], history.prints[known:], chain, seen)
         brings_results = any(message.answers for message in history.messages[known:])
         awaited = (await self._store.context(owner, found.tip.id)).awaited if brings_results else ()
@@ -153,7 +160,12 @@ class Continuity:
         if placement.session_id is None:
             return Placed(Address(), rest, prints, EMPTY)
         if chain is not None:  # whoever keeps the first name goes on in the fork that their edit has made
-            forks = await self._store.conversations_with_history(owner, chain, forked_from=conversation.id)
+            origin = conversation.id
+            forks = await self._store.conversations_with_history(
+                owner, chain, forked_from=origin
+            ) or await self._store.conversations_with_history(
+                owner, history.past_before(), forked_from=origin
+            )
             if len(forks) == 1:
                 (fork,) = forks
                 rest, prints = history.messages[known:], history.prints[known:]
@@ -188,6 +200,14 @@ def _awaited(messages: Sequence[Message]) -> tuple[str, ...]:
             return tuple(call for call in calls if call not in answered)
         answered.add(value.get("tool_call_id"))
     return ()
+
+
+def _is_past(history: History, chain: bytes, stored: bytes | None) -> bool:
+    """Is the request's past, whose chain this is, the whole of what has this chain, also if an older version
+    made that?"""
+    if stored is None:
+        return False
+    return chain == stored if is_current(stored) else history.past_before() == stored
 
 
 def _seen(conversation: Conversation) -> Seen:

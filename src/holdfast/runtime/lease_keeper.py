@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 LONGEST_WAIT_SECONDS = 1.0
 
+SentAgain = Callable[[TurnRequest, TurnRepeated], Awaitable[TurnRepeated | TurnWaits | TurnRequest]]
+
 own_turns: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("own_turns", default=())
 """Conversations this task holds itself, each with its turn: waiting for one of them would never end."""
 
@@ -53,14 +55,16 @@ class LeaseKeeper:
         follows: bool = False,
         when_busy: Callable[[str], Awaitable[None]] | None = None,
         check: Callable[[], Awaitable[None]] = allowed,
+        sent_again: SentAgain | None = None,
     ) -> TurnBegun | TurnRepeated | TurnOutdated:
         """Begin the turn, or find the one this request already was; ConversationBusy when time is up.
 
         A repeated request is waited for while its turn runs, unless that runs here and can be joined
         (`is_here`), or the caller `follows` it wherever it runs. `when_busy` may cut the turn short that
         holds the conversation. `check` raises if the caller may no longer begin anything; it is asked before
-        every attempt, because there may have been a wait before it. TurnOutdated: the request was made for a
-        conversation that has changed since.
+        every attempt, because there may have been a wait before it. `sent_again` decides about a request
+        without a key that repeats a turn: it is that turn, waits, or begins as another request. TurnOutdated:
+        the request was made for a conversation that has changed since.
         """
 
         async def attempt() -> TurnBegun | TurnRepeated | TurnOutdated | TurnWaits:
@@ -70,6 +74,12 @@ class LeaseKeeper:
                 outcome = await self._begin(request)
             except NodeReaped as reaped:
                 request = replace(request, node_id=await self._keeper.rejoin(reaped.node_id))
+                outcome = await self._begin(request)
+            if sent_again is not None and isinstance(outcome, TurnRepeated) and _is_implied(request):
+                judged = await sent_again(request, outcome)
+                if not isinstance(judged, TurnRequest):
+                    return judged
+                request = judged
                 outcome = await self._begin(request)
             if isinstance(outcome, TurnWaits) and when_busy is not None and outcome.turn_id is not None:
                 await when_busy(outcome.turn_id)
@@ -153,3 +163,7 @@ class LeaseKeeper:
             if version is not None:
                 await self._store.changed(version, min(left, LONGEST_WAIT_SECONDS))
             version = self._store.version()  # taken before the next look, so that no release is missed
+
+
+def _is_implied(request: TurnRequest) -> bool:
+    return request.request_key is not None and request.request_key.implied

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..domain.turns import TurnRequest
-from .running_turn import Telling
+from .running_turn import Client, Telling
 
 
 async def allowed() -> None:
@@ -28,6 +28,8 @@ class Order:
     """The chain of what is shown before them, where the caller knows it better than the store."""
     follows: bool = False
     """Can whoever asks follow, by its checkpoints, a turn that this request already is on another node?"""
+    client: Client | None = None
+    """Who waits for the answer; None: nobody is connected for it."""
     tools: frozenset[str] = frozenset()
     """Those of the server's tools that whoever asks may use."""
     check: Callable[[], Awaitable[None]] = allowed

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..domain.budgets import Budget, Measured, Scale, Weight, reserve_of, weigh
+from ..domain.budgets import Budget, Growth, Measured, Scale, Weight, reserve_of, weigh
 from ..domain.claims import Compacted, Report
 from ..domain.compaction import Trigger
 from ..domain.contexts import Context
@@ -54,7 +54,7 @@ class Room:
         self._extra = Weight()
         self._reserve = 0
         self._session_id = ""
-        self._cut = False
+        self._cut: Growth | None = None
         self.measured: Measured | None = None
         """What the model reported of the last thing it was given."""
 
@@ -69,7 +69,12 @@ class Room:
         if (self._context + extra).most + self._reserve <= window.tokens:
             return False
         budget = Budget(await self._tokens(), window.tokens, self._compactor.threshold, self._reserve)
-        return not budget.fits and await self._compact(Trigger.NO_FIT, budget, must=is_known(window))
+        if budget.fits:
+            return False
+        # Without a summary nothing leaves the context on a report's word: our own estimate has to say so too.
+        own = Scale().total(self._context, self._extra.bytes) + self._extra.parts
+        must = is_known(window) and not replace(budget, tokens=own).fits
+        return await self._compact(Trigger.NO_FIT, budget, must=must)
 
     async def made_after(self, refusal: ModelError) -> bool:
         """The model was asked and has refused. True: because it was too much, and now it is less."""
@@ -97,15 +102,13 @@ class Room:
         measured = Measured(reported, sent.bytes, self._extra.bytes, sent.parts)
         conversation_id = self._holder.session.conversation_id
         report = Report(measured, self._session_id, self._model)
-        before = self._compactor.cut_from(conversation_id, report)
-        self._cut = before is not None
-        if before is not None:
-            self._compactor.windows.learn(self._model, reported)
-            estimate = Scale(before.measured, same_context=True).total(self._context, self._extra.bytes)
-            report = replace(report, measured=replace(measured, tokens=estimate))
-        elif not measured.is_plausible:
-            self.measured = None
+        if not measured.is_plausible:
+            self.measured, self._cut = None, None
             return
+        self._cut = self._compactor.cut_from(conversation_id, report)
+        if self._cut is not None:
+            estimate = Scale(self._cut.base, same_context=True).total(self._context, self._extra.bytes)
+            report = replace(report, measured=replace(measured, tokens=estimate))
         self.measured = report.measured
         self._compactor.note(conversation_id, report)
 
@@ -114,6 +117,9 @@ class Room:
         context = self._context + Weight(said)
         if (context + self._extra).most <= SMALLEST_WINDOW * self._compactor.threshold:
             return
+        suspects = self._cut is not None and self._compactor.windows.suspect(
+            self._model, self._cut.base.tokens
+        )
         scale = await self._scale() if self.measured is None else Scale(self.measured, same_context=True)
         tokens = scale.total(context, self._extra.bytes)
         if tokens <= SMALLEST_WINDOW * self._compactor.threshold:
@@ -123,6 +129,8 @@ class Room:
         if budget.past_threshold:
             why = Trigger.CUT if self._cut else Trigger.THRESHOLD
             self._compactor.behind(self._holder.session, why, budget)
+        if suspects and self._cut is not None:
+            await self._compactor.explain(self._holder.session, self._model, self._cut, budget)
 
     async def _compact(self, why: Trigger, budget: Budget, *, must: bool) -> bool:
         self._holder.compacts()

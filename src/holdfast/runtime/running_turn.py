@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ..domain.claims import Compacted
 from ..domain.leases import Lease
 from ..domain.sessions import Session
-from ..domain.turns import Turn, TurnBegun, TurnStatus
+from ..domain.turns import Delivery, Turn, TurnBegun, TurnStatus
 from ..errors import HoldfastError
 from ..models.base import Chunk
 from ..models.reply import Reply
@@ -51,6 +51,14 @@ class Unanswered:
 
 
 Outcome = Answered | Unanswered
+
+
+class Client(Protocol):
+    """Whoever is connected to hear a turn's answer."""
+
+    def is_open(self) -> bool:
+        """Is it still connected, and its answer not sent yet?"""
+        ...
 
 
 class Telling(Protocol):
@@ -105,6 +113,12 @@ class RunningTurn:
     """What the reply under way says so far, for those who look in from the side."""
     task: asyncio.Task[None] | None = None
     stop: Stop | None = None
+    clients: list[Client] = field(default_factory=list)
+    """Those that came for the answer; some may have left."""
+    sent: bool = False
+    """Was anything of the answer, or the ids of its conversation, written to an open connection?"""
+    noted_unsent: bool = False
+    """Does the store say that nothing was sent, so that it must be told before anything is?"""
     _listeners: Waiters = field(default_factory=list)
     _awaiting_end: Waiters = field(default_factory=list)
 
@@ -119,6 +133,22 @@ class RunningTurn:
     @property
     def lease(self) -> Lease:
         return self.begun.lease
+
+    def attend(self, client: Client | None) -> None:
+        """This client waits for the answer."""
+        if client is not None and client not in self.clients:
+            self.clients.append(client)
+
+    @property
+    def has_listener(self) -> bool:
+        return any(client.is_open() for client in self.clients)
+
+    @property
+    def delivery(self) -> Delivery:
+        """What is known of the answer's delivery in the moment it is committed."""
+        if self.has_listener:
+            return Delivery.SENDING
+        return Delivery.PART if self.sent else Delivery.NONE
 
     def moved(self, done: Compacted) -> None:
         """Its context was compacted: it goes on in another session, under the same token."""

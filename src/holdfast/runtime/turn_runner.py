@@ -9,10 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
-from ..domain.turns import Settlement, TurnBegun, TurnOutdated, TurnRepeated, TurnStatus
+from ..domain.turns import (
+    Delivery,
+    Settlement,
+    TurnBegun,
+    TurnOutdated,
+    TurnRepeated,
+    TurnRequest,
+    TurnStatus,
+    TurnWaits,
+)
 from ..errors import HoldfastError, LeaseLost, NodeReaped, NotFound, TurnStopped
 from ..models.base import Model
 from ..store.base import Store
@@ -20,10 +31,11 @@ from . import periodic
 from .agent_loop import AgentLoop
 from .cancellation import through
 from .compactor import Compactor
-from .lease_keeper import LeaseKeeper
+from .lease_keeper import LeaseKeeper, SentAgain
 from .news import News
 from .node_keeper import NodeKeeper
 from .orders import Order
+from .receipts import Receipts
 from .running_turn import Answered, Outcome, RunningTurn, Stop, Telling, Unanswered
 from .tools.toolbox import Toolbox
 
@@ -32,6 +44,8 @@ log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 0.5
 LOOK_SECONDS = 1.0
 IDLE_SECONDS = 60.0
+SENDING_SECONDS = 5.0
+"""How long the same request waits to see whether a client that was connected has received the answer."""
 _SERVER_STOPPED = Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True)
 
 
@@ -68,6 +82,7 @@ class TurnRunner:
             LOOK_SECONDS / 4, self.watch_once, "look after running turns", pause=self._pause
         )
         self._leaving = False
+        self.receipts = Receipts(store)
 
     # --- turns -------------------------------------------------------------------------------------
 
@@ -89,7 +104,10 @@ class TurnRunner:
         begun: asyncio.Future[RunningTurn | None] = asyncio.get_running_loop().create_future()
         self._beginning[turn_id] = begun
         running: RunningTurn | None = None
+        key = order.request.request_key
         try:
+            if key is not None and key.implied and key.opener and key.may_repeat:
+                await self.receipts.write()  # what was sent decides, and the store must know it
             while True:
                 outcome = await self._leases.begin(
                     order.request,
@@ -98,6 +116,7 @@ class TurnRunner:
                     follows=order.follows,
                     when_busy=self._cut_short if interrupt else None,
                     check=order.check,
+                    sent_again=self._judge(time.monotonic() + SENDING_SECONDS),
                 )
                 if isinstance(outcome, TurnBegun):
                     running = self._run(outcome, order)
@@ -112,10 +131,43 @@ class TurnRunner:
                 if joined is None:  # it is just being begun; a joiner that is cancelled must not undo that
                     joined = await asyncio.shield(self._beginning[outcome.turn.id])
                 if joined is not None:
+                    joined.attend(order.client)
                     return joined
         finally:
             del self._beginning[turn_id]
             begun.set_result(running)
+
+    def _judge(self, patience: float) -> SentAgain:
+        """Decides about a request without a key that repeats a turn, until `patience` about an answer that is
+        being sent."""
+
+        async def judge(
+            request: TurnRequest, repeated: TurnRepeated
+        ) -> TurnRepeated | TurnWaits | TurnRequest:
+            turn = repeated.turn
+            waits = TurnWaits(turn.conversation_id, turn.node_id, turn.id)
+            if turn.status is TurnStatus.RUNNING:
+                running = self._running.get(turn.id)
+                if running is None:  # just being begun; or on another node, which alone knows its clients
+                    return waits
+                if not running.has_listener:
+                    return repeated
+                assert request.request_key is not None
+                if request.request_key.opener:  # a client waits for it: this one is another's
+                    return replace(request, request_key=request.request_key.as_new())
+                return waits
+            known = self.receipts.of(turn.id)
+            if known is Delivery.WHOLE:
+                await self.receipts.write()
+                return request
+            if known is None and turn.delivery is Delivery.SENDING and time.monotonic() < patience:
+                return waits if await self._is_present(turn.node_id) else repeated
+            return repeated
+
+        return judge
+
+    async def _is_present(self, node_id: str) -> bool:
+        return any(node.id == node_id for node in await self._store.nodes())
 
     async def stop(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
         """End a running turn, here or elsewhere, and keep what it said. False if it was not running."""
@@ -141,6 +193,7 @@ class TurnRunner:
     async def close(self) -> None:
         await self.drain(0)
         await self._watching.stop()
+        await self.receipts.close()
         if self.compactor is not None:
             await self.compactor.close()
 
@@ -167,7 +220,8 @@ class TurnRunner:
     # --- one turn ----------------------------------------------------------------------------------
 
     def _run(self, begun: TurnBegun, order: Order) -> RunningTurn:
-        running = RunningTurn(begun)
+        running = RunningTurn(begun, sent=begun.turn.delivery > order.request.delivery)
+        running.attend(order.client)
         running.task = asyncio.create_task(self._see_through(running, order), name=begun.turn.id)
         self._running[begun.turn.id] = running
         self._on_speech()
@@ -238,7 +292,11 @@ class TurnRunner:
                 try:
                     await loop.checkpoints.save()
                     settlement = Settlement(
-                        stop.status, error=str(reason), code=code_of(reason), usage=loop.usage
+                        stop.status,
+                        error=str(reason),
+                        code=code_of(reason),
+                        usage=loop.usage,
+                        delivery=Delivery.PART if running.sent else Delivery.NONE,
                     )
                     await self._store.settle_turn(running.lease, settlement)
                     return Unanswered(stop.status, reason, loop.spoke)

@@ -1,8 +1,9 @@
 """Knows how many tokens each model can take, without making a turn wait for the answer.
 
 What was asked once is used at once and asked for again behind the scenes. A model that does not answer in
-time is taken for one that does not say. What an upstream has said when it refused, or shown by cutting
-silently, goes before what anybody else says of it, for a while.
+time is taken for one that does not say. What an upstream has said when it refused goes before what it says
+of itself, for a while. What its reports suggest is only a hint: it can lower a window, never below the one
+that is assumed of an unknown model. What the settings say always wins.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ KEPT_SECONDS = 60.0
 LEARNT_SECONDS = 900.0
 MOST_NAMES = 256
 """Clients name models as they like: what was asked for longest ago is forgotten."""
+CONFIGURED = frozenset({WindowOrigin.NAMED, WindowOrigin.CONFIGURED})
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class Windows:
         self._monotonic = monotonic
         self._known: dict[str | None, _Known] = {}
         self._learnt: dict[str | None, tuple[int, float]] = {}
+        self._suspected: dict[str | None, tuple[int, float]] = {}
         self._asking: dict[str | None, asyncio.Task[None]] = {}
 
     async def of(self, name: str | None) -> Window:
@@ -54,15 +57,27 @@ class Windows:
                 await asyncio.wait({asking}, timeout=PATIENCE_SECONDS)
                 known = self._known.get(name)
         window = known.window if known else Window(ASSUMED_WINDOW, WindowOrigin.ASSUMED)
+        if window.origin in CONFIGURED:
+            return window
         limit, until = self._learnt.get(name, (0, 0.0))
         if limit and until > self._monotonic() and (limit < window.tokens or not is_known(window)):
-            return replace(window, tokens=limit, origin=WindowOrigin.MODEL)
+            window = replace(window, tokens=limit, origin=WindowOrigin.MODEL)
+        hint, until = self._suspected.get(name, (0, 0.0))
+        if hint and until > self._monotonic() and hint < window.tokens:
+            window = replace(window, tokens=hint, origin=WindowOrigin.REPORTED)
         return window
 
     def learn(self, name: str | None, tokens: int) -> None:
         """It cannot take more than this, whatever it says."""
         self._learnt[name] = tokens, self._monotonic() + LEARNT_SECONDS
         _bound(self._learnt)
+
+    def suspect(self, name: str | None, tokens: int) -> bool:
+        """By its reports it does not take more than this. True: that is news."""
+        now = self._monotonic()
+        _, until = self._suspected.get(name, (0, 0.0))
+        self._suspected[name] = max(tokens, ASSUMED_WINDOW), now + LEARNT_SECONDS
+        return until <= now
 
     async def close(self) -> None:
         asking = list(self._asking.values())
@@ -98,5 +113,5 @@ def _bound(kept: dict[str | None, T]) -> None:
 
 
 def is_known(window: Window) -> bool:
-    """Does anybody say so, or is it only assumed?"""
-    return window.origin is not WindowOrigin.ASSUMED
+    """Does the settings' author or the model say so? Else it is only assumed, or read off its reports."""
+    return window.origin not in (WindowOrigin.ASSUMED, WindowOrigin.REPORTED)

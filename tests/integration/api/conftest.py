@@ -109,7 +109,7 @@ async def running_server(
     """A server on the store in `home`, until the block is left. It flushes only if `settings` name memory:
     the others count what their model is asked."""
     given: dict[str, Any] = {name: dict(section) for name, section in (settings or {}).items()}
-    given.setdefault("store", {})["url"] = f"sqlite:///{home / 'holdfast.db'}"
+    given.setdefault("store", {}).setdefault("url", f"sqlite:///{home / 'holdfast.db'}")
     given.setdefault("server", {}).setdefault("drain_seconds", 1)
     answers = model or ScriptedModel()
     holdfast = Holdfast(

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
+
+import apsw
+import msgspec
+import pytest
 
 from holdfast.errors import ModelError
 from holdfast.models.scripted import ScriptedModel
@@ -17,6 +23,7 @@ from tests.integration.api.chatting import (
     heard,
     once,
     post,
+    result,
     said,
     sdk,
     session_of,
@@ -377,3 +384,89 @@ async def test_a_failed_message_that_is_sent_again_without_a_key_is_not_stored_t
         "user: how are you?",
         "assistant: fine",
     ]
+
+
+# --- by meaning --------------------------------------------------------------------------------------------
+
+
+ARGUMENTS = '{"path": "a.py", "limit": 10}'
+AGAIN = '{"limit":10,"path":"a.py"}'
+
+
+def asks_for_a_tool() -> ScriptedModel:
+    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": ARGUMENTS}}
+    return ScriptedModel([{"content": "", "tool_calls": [call]}, "it is short", "and done"])
+
+
+def as_opencode_keeps_it(text: str) -> list[dict[str, Any]]:
+    """Arguments written anew, text as parts, an empty reply in front of the real one."""
+    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": AGAIN}}
+    return [
+        SYSTEM,
+        {"role": "user", "content": [{"type": "text", "text": text}]},
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "print(1)"}]},
+    ]
+
+
+@pytest.mark.parametrize("headers", [{}, by_key("k")], ids=["unnamed", "named"])
+async def test_a_tool_result_behind_arguments_that_were_written_anew_goes_on(
+    start_server: StartServer, headers: dict[str, str]
+) -> None:
+    server = await start_server(asks_for_a_tool())
+    first = await ask(server, [SYSTEM, user("look")], headers)
+    history = as_opencode_keeps_it("look")
+    second = await ask(server, history, headers)
+    third = await ask(server, [*history, assistant("it is short"), user("thanks")], headers)
+    assert {conversation_of(second), conversation_of(third)} == {conversation_of(first)}
+    assert await conversations(server) == 1
+    assert [message.role for message in await stored(server, conversation_of(first))] == [
+        "user", "assistant", "tool", "assistant", "user", "assistant",
+    ]  # fmt: skip
+
+
+def chain_of_older_versions(messages: list[dict[str, Any]]) -> bytes:
+    """As they made it: arguments as text, and no message skipped."""
+    encode, chain = msgspec.json.Encoder(order="deterministic").encode, b"\0" * 16
+    for each in messages:
+        calls = [
+            [call["id"], [call["function"]["name"], call["function"]["arguments"]]]
+            for call in each.get("tool_calls") or ()
+        ]
+        print_ = encode([each["role"], each["content"] or "", calls, each.get("tool_call_id")])
+        chain += hashlib.blake2b(print_, digest_size=16).digest()
+        chain = hashlib.blake2b(chain, digest_size=16).digest()
+    return chain
+
+
+async def test_a_conversation_that_an_older_version_stored_goes_on_and_is_known_anew(
+    start_server: StartServer, server_home: Path
+) -> None:
+    server = await start_server(asks_for_a_tool())
+    first = await ask(server, "look")
+    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": ARGUMENTS}}
+    kept = [user("look"), {"role": "assistant", "content": "", "tool_calls": [call]}]
+    with apsw.Connection(str(server_home / "holdfast.db")) as database:
+        database.execute("UPDATE conversations SET history_hash = ?", (chain_of_older_versions(kept),))
+    second = await ask(server, [*kept, result("c1", "print(1)")])
+    assert conversation_of(second) == conversation_of(first)
+    history = as_opencode_keeps_it("look")
+    third = await ask(server, [*history, assistant("it is short"), user("thanks")])
+    assert conversation_of(third) == conversation_of(first)
+
+
+async def test_a_named_conversation_of_an_older_version_goes_on_by_its_whole_history(
+    start_server: StartServer, server_home: Path
+) -> None:
+    """Its old chain is not extended: after a message by name it is made anew."""
+    server = await start_server(asks_for_a_tool())
+    first = await ask(server, "look")
+    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": ARGUMENTS}}
+    kept = [user("look"), {"role": "assistant", "content": "", "tool_calls": [call]}]
+    with apsw.Connection(str(server_home / "holdfast.db")) as database:
+        database.execute("UPDATE conversations SET history_hash = ?", (chain_of_older_versions(kept),))
+    await ask(server, [result("c1", "print(1)")], by_id(conversation_of(first)))
+    history = as_opencode_keeps_it("look")
+    third = await ask(server, [*history, assistant("it is short"), user("thanks")])
+    assert conversation_of(third) == conversation_of(first)

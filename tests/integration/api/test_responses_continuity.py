@@ -355,14 +355,6 @@ async def test_a_failed_response_is_taken_up_again_by_its_key_under_the_same_id(
     assert await resumed(server, whole["id"], first[-1]["sequence_number"]) == second
 
 
-async def test_the_sdk_s_own_retry_is_one_turn(server: Running) -> None:
-    first = await respond(server, "hi")
-    again = await respond(server, "hi", {"x-stainless-retry-count": "1"})
-    assert again == first
-    fresh = await respond(server, "hi")
-    assert fresh["id"] != first["id"]
-
-
 # --- whose it is ---------------------------------------------------------------------------
 
 

@@ -8,10 +8,10 @@ import pytest
 from holdfast.domain.budgets import (
     TOKENS_PER_BYTE,
     Budget,
+    Growth,
     Measured,
     Scale,
     Weight,
-    is_cut,
     measured_in,
     reserve_of,
     weigh,
@@ -102,17 +102,58 @@ def test_the_room_for_an_answer_is_what_the_request_asks_for() -> None:
     assert reserve_of({}, 1_000_000) == 4096
 
 
+def series(*reports: tuple[int, int]) -> Growth:
+    """Reports of so many tokens about so many bytes."""
+    first, *rest = (Measured(tokens, size) for tokens, size in reports)
+    growth = Growth(first)
+    for each in rest:
+        growth = growth.followed_by(each)
+    return growth
+
+
+RISING = ((1000, 4000), (2000, 8000), (3000, 12_000))
+
+
 @pytest.mark.parametrize(
-    ("tokens", "bytes_", "cut"),
+    ("reports", "cut"),
     [
-        (4096, 30_000, True),  # grown by half, and nothing of it reported
-        (3900, 30_000, True),
-        (4300, 30_000, True),
-        (6000, 30_000, False),
-        (4096, 20_400, None),  # hardly grown
-        (4096, 18_000, None),  # shrunk
-        (300, 30_000, None),  # only what it had not seen before
+        ([*RISING, (4096, 16_384), (4096, 20_000), (4096, 24_000), (4096, 28_000)], True),
+        ([*RISING, (4096, 16_384), (3900, 20_000), (4100, 24_000), (3800, 28_000)], True),
+        ([*RISING, (4096, 16_384), (4096, 20_000), (4096, 24_000)], False),  # not often enough
+        ([*RISING, (4096, 16_384), (4096, 16_500), (4096, 16_600), (4096, 16_700)], False),  # hardly grown
+        ([*RISING, (4096, 16_384), (5000, 20_000), (6000, 24_000), (7000, 28_000)], False),  # it follows
+        ([*RISING, (300, 16_384), (310, 20_000), (305, 24_000), (290, 28_000)], False),  # what was not cached
+        ([(4096, size) for size in range(4000, 90_000, 4000)], False),  # constant from the beginning
+        ([(5000 - size // 20, size) for size in range(4000, 90_000, 4000)], False),  # falling
+        ([(1000, 4000), (2000, 8000), *((2000, size) for size in range(12_000, 90_000, 4000))], False),
     ],
 )
-def test_an_upstream_cuts_if_its_reports_stop_growing(tokens: int, bytes_: int, cut: bool | None) -> None:
-    assert is_cut(Measured(4096, 20_000), Measured(tokens, bytes_)) is cut
+def test_an_upstream_cuts_if_its_reports_rose_and_then_stopped(
+    reports: list[tuple[int, int]], cut: bool
+) -> None:
+    assert series(*reports).is_cut is cut
+
+
+def test_images_that_a_report_leaves_out_are_no_sign_of_a_cut() -> None:
+    growth = series(*RISING)
+    for number in range(1, 6):
+        growth = growth.followed_by(Measured(3000 + number, 12_000 + 100 * number, parts=1000 * number))
+    assert not growth.is_cut
+
+
+@pytest.mark.parametrize(
+    ("measured", "plausible"),
+    [
+        (Measured(2500, 10_000), True),
+        (Measured(300, 10_000), False),
+        (Measured(20_000, 10_000), False),
+        (Measured(900, 100), True),
+        (Measured(100_000, 100), False),
+        (Measured(3500, 1000, parts=1000), True),
+        (Measured(500, 10_000, parts=1000), False),
+    ],
+)
+def test_a_report_counts_only_if_it_can_be_the_whole_of_what_was_given(
+    measured: Measured, plausible: bool
+) -> None:
+    assert measured.is_plausible is plausible

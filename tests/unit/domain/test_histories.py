@@ -17,6 +17,7 @@ from holdfast.domain.histories import (
     Shown,
     extended,
     history_of,
+    is_current,
     place,
     print_of,
 )
@@ -175,3 +176,74 @@ def test_a_chain_tells_histories_apart() -> None:
 def test_rubbish_is_refused_with_a_sentence(rubbish: Any) -> None:
     with pytest.raises(BadMessage, match="message"):
         history_of(rubbish)
+
+
+# --- by meaning --------------------------------------------------------------------------------------------
+
+
+def calling(arguments: Any, id: str = "c1") -> Said:
+    call = {"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return said(None, tool_calls=[call])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (calling('{"a":1,"b":[2,{"c":3}]}'), calling('{ "b": [2, {"c": 3}],\n "a": 1 }')),
+        (calling(""), calling("{}")),
+        (calling("not JSON"), calling("not JSON")),
+        (user([{"type": "text", "text": "x"}]), user("x")),  # type: ignore[arg-type]
+        (said([{"type": "text", "text": "x"}]), said(" x\n")),
+        (said(None, tool_calls=[CALL]), said("", tool_calls=[CALL])),
+        ({**result, "content": [{"type": "text", "text": "42"}]}, result),
+    ],
+)
+def test_messages_that_mean_the_same_are_the_same(one: Said, other: Said) -> None:
+    assert print_of(one) == print_of(other) != b""
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (calling('{"a":1}'), calling('{"a":2}')),
+        (calling('{"a":1}'), calling('{"a":1')),
+        (calling('{"a":"1 2"}'), calling('{"a":"12"}')),
+        (calling("[1,2]"), calling("[2,1]")),
+        (calling("{}"), calling("{}", id="c2")),
+        (user(""), user("x")),
+    ],
+)
+def test_messages_that_mean_something_else_are_others(one: Said, other: Said) -> None:
+    assert print_of(one) != print_of(other)
+
+
+@pytest.mark.parametrize("nothing", [None, "", " \n", [], [{"type": "text", "text": ""}]])
+def test_an_assistant_message_that_says_nothing_is_skipped(nothing: Any) -> None:
+    blank = said(nothing)
+    assert print_of(blank) == b""
+    assert asked(a, blank, A, b).prints[:3:2] == asked(a, A, b).prints[:2]
+    assert extended(EMPTY, asked(a, blank, A).prints) == extended(EMPTY, asked(a, A).prints)
+    assert asked(a, blank, b).answered == 0
+    assert place(asked(a, blank, A, b), stored(a, A)) == Continues(3)
+    assert place(asked(a, A, b), stored(a, blank, A)) == Continues(2)
+    assert place(asked(a, A, blank, b), stored(a, blank, A)) == Continues(3)
+    assert place(asked(c, blank, A, b), stored(a, A)) == Branches(None, 0, 0)
+    assert place(asked(a, blank, A, c, B, b), stored(a, A, b, B)) == Branches("sess_1", 2, 3)
+
+
+def test_an_answer_that_says_nothing_is_replaced_when_it_is_asked_for_again() -> None:
+    assert place(asked(a, A, b), stored(a, A, b, said(""))) == AnswersAgain((4,))
+    assert place(asked(a, A, b), stored(a, A, b, said(""), B)) == AnswersAgain((5,))
+
+
+def test_arguments_nested_too_deeply_are_compared_as_text() -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    assert print_of(calling(deep)) == print_of(calling(deep)) != print_of(calling(deep + " "))
+
+
+def test_a_chain_says_by_which_version_it_was_made() -> None:
+    history = asked(a, A, b)
+    assert is_current(extended(EMPTY, history.prints))
+    assert not is_current(history.past_before())
+    # What the first versions stored for this very past.
+    assert history.past_before().hex() == "5ed400c3ce4ef5b5ac818148c0387639"

@@ -40,8 +40,8 @@ def said_by_model(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def key(name: str, body: bytes = b"body", *, implied: bool = False, retry: bool = False) -> RequestKey:
-    return RequestKey("/v1/chat/completions", name, body, implied=implied, retry=retry)
+def key(name: str, body: bytes = b"body", *, implied: bool = False, retries: int = 0) -> RequestKey:
+    return RequestKey("/v1/chat/completions", name, body, implied=implied, retries=retries)
 
 
 class Told:

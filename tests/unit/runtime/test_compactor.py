@@ -19,6 +19,7 @@ from holdfast.domain.sessions import Session
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import ConversationBusy, ModelError, NotCompacted
 from holdfast.models.base import Purpose
+from holdfast.models.effective_window import ASSUMED_WINDOW
 from holdfast.models.scripted import Line, ScriptedModel
 from holdfast.runtime.compactor import CompactionRules, Compactor
 from holdfast.runtime.running_turn import Answered, Unanswered
@@ -26,6 +27,7 @@ from holdfast.runtime.tools.base import ToolCall
 from holdfast.runtime.tools.toolbox import Toolbox
 from holdfast.settings import ModelSettings
 from holdfast.store.sqlite.engine import SQLiteStore
+from tests.reliability import mutants
 from tests.unit.runtime.asking import OWNER, Server, ended, serving, user
 from tests.unit.runtime.conftest import Clock
 
@@ -288,27 +290,118 @@ async def test_other_refusals_compact_nothing(store: SQLiteStore) -> None:
     assert await told(store) == []
 
 
-async def test_an_upstream_that_cuts_silently_is_noticed_and_said(store: SQLiteStore) -> None:
-    """It reports no more than 400 tokens, however long the context is."""
-    script = Script()
+async def suspicions(store: SQLiteStore) -> list[Event]:
+    return [each for each in await store.events(owner=OWNER) if each.type == "window.suspected"]
 
-    class Cutting(ScriptedModel):
-        async def stream(self, request: Any) -> Any:
-            async for chunk in super().stream(request):
-                usage = chunk.value.get("usage")
-                if usage and request.purpose is Purpose.TURN:
-                    usage["prompt_tokens"] = min(400, usage["prompt_tokens"])
-                yield chunk
 
-    model = Cutting(script, window=100_000)
+async def context_of(store: SQLiteStore, session_id: str) -> list[Any]:
+    return (await store.context(OWNER, session_id)).messages()
+
+
+class Reporting(ScriptedModel):
+    """A model that reports of each turn what `report` makes of the truth."""
+
+    def __init__(self, script: Any, report: Callable[[int], Any], **more: Any) -> None:
+        super().__init__(script, **more)
+        self._report = report
+
+    async def stream(self, request: Any) -> Any:
+        async for chunk in super().stream(request):
+            usage = chunk.value.get("usage")
+            if usage and request.purpose is Purpose.TURN:
+                usage["prompt_tokens"] = self._report(usage["prompt_tokens"])
+                if usage["prompt_tokens"] is None:
+                    del usage["prompt_tokens"]
+            yield chunk
+
+
+async def reported(
+    store: SQLiteStore, report: Callable[[int], Any], turns: int, words: int = 200, **settings: Any
+) -> None:
+    """Talk this much, with a model that says no window of its own unless the settings do."""
+    model = Reporting(lambda messages, purpose: "fine", report, window=settings.pop("window", None))
+    async with serving(store, model) as server:
+        compactor = Compactor(store, server.keeper, server.leases, model, ModelSettings(**settings), RULES)
+        server.runner.compactor = compactor
+        for number in range(turns):
+            await server.answered(user(f"{number} " + "word " * words), key="a")
+            await settled(compactor)
+
+
+async def test_an_upstream_that_cuts_silently_is_noticed_and_explained(store: SQLiteStore) -> None:
+    """As Ollama does at its num_ctx: reports rise with the context, then stay though it grows."""
+    await reported(store, lambda tokens: min(9000, tokens), 32, 400, window=100_000)
+    (suspected,) = await suspicions(store)
+    assert suspected.data["window"] == suspected.data["reported"] <= 9000
+    assert suspected.data["given"] > suspected.data["reported"]
+    assert suspected.data["reports"] == 3
+    events = [each for each in await told(store) if each.data["why"] == "cut"]
+    assert [each.type for each in events][:2] == ["compaction.started", "compaction.completed"]
+    assert not events[1].data["model_free"], "with a summary"
+    assert (await tip(store)).edge == "compaction"
+
+
+async def test_a_plateau_below_the_assumed_window_is_explained_and_lowers_no_window_further(
+    store: SQLiteStore,
+) -> None:
+    await reported(store, lambda tokens: min(2500, tokens), 12, 350, window=100_000)
+    (suspected,) = await suspicions(store)
+    assert (suspected.data["window"], suspected.data["reported"] <= 2500) == (ASSUMED_WINDOW, True)
+    assert await told(store) == []
+
+
+FALLING = iter(range(5000, 0, -100))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        pytest.param(lambda tokens: 250, id="constant"),
+        pytest.param(lambda tokens: 3000, id="a larger constant"),
+        pytest.param(lambda tokens: 0, id="zero"),
+        pytest.param(lambda tokens: None, id="missing"),
+        pytest.param(lambda tokens: -5, id="negative"),
+        pytest.param(lambda tokens: next(FALLING), id="falling"),
+        pytest.param(lambda tokens: 500 + tokens % 7, id="without what was cached"),
+        pytest.param(lambda tokens: 1_000_000, id="far too much"),
+        pytest.param(lambda tokens: tokens * 40, id="far too much, and rising"),
+    ],
+)
+@pytest.mark.parametrize("settings", [{"context_window": 32_768}, {"window": 100_000}, {}], ids=str)
+async def test_a_misreported_usage_costs_no_context(
+    store: SQLiteStore, report: Callable[[int], Any], settings: dict[str, int]
+) -> None:
+    await reported(store, report, 10, **settings)
+    assert await told(store) == []
+    assert await suspicions(store) == []
+    assert len(await context_of(store, (await tip(store)).id)) == 20
+
+
+async def test_a_server_that_trusts_what_a_model_reports_is_seen(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutants.usage_is_trusted(monkeypatch.setattr)
+    with pytest.raises(AssertionError):
+        await test_a_misreported_usage_costs_no_context(store, lambda tokens: 250, {"context_window": 32_768})
+
+
+async def test_a_configured_window_wins_over_every_report_and_refusal(store: SQLiteStore) -> None:
+    await reported(store, lambda tokens: min(9000, tokens), 32, 400, context_window=100_000)
+    assert await told(store) == []
+
+
+async def test_no_message_leaves_without_a_summary_on_a_report_s_word(store: SQLiteStore) -> None:
+    """A report that is thrice the truth says that it does not fit; there is no summary; nothing is lost."""
+    script = Script(summary=lambda messages: ModelError("there is no summary"))
+    model = Reporting(script, lambda tokens: tokens * 3, window=8192)
     async with serving(store, model) as server:
         compactor = Compactor(store, server.keeper, server.leases, model, ModelSettings(), RULES)
         server.runner.compactor = compactor
-        await talk(server, compactor, 9)
-    events = [each for each in await told(store) if each.data["why"] == "cut"]
-    assert [each.type for each in events][:2] == ["compaction.started", "compaction.completed"]
-    assert events[0].data["window"] == 400
-    assert (await tip(store)).edge == "compaction"
+        for number in range(8):
+            await server.answered(user(f"{number} " + "word " * 400), key="a")
+            await settled(compactor)
+    assert "compaction.completed" not in [each.type for each in await told(store)]
+    assert len(await context_of(store, (await tip(store)).id)) == 16
 
 
 async def test_a_long_tool_loop_is_compacted_between_two_steps(store: SQLiteStore) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.domain.turns import TurnBegun, TurnRepeated, TurnStatus
+from holdfast.domain.turns import Delivery, TurnBegun, TurnRepeated, TurnStatus
 from holdfast.errors import (
     ConversationBusy,
     HoldfastError,
     ModelError,
     NotFound,
     RequestMismatch,
+    StoreError,
     StoreFull,
     TurnStopped,
     TurnSuperseded,
@@ -49,7 +50,6 @@ from .asking import (
     until_told,
     user,
 )
-from .conftest import Clock
 
 
 @pytest.fixture
@@ -258,35 +258,85 @@ async def test_an_unfinished_turn_that_was_followed_by_another_is_superseded(sto
             await server.ask(user("one"), key="k", request_key=key("k1"))
 
 
-async def test_a_retry_without_a_key_is_the_newest_request_with_that_body_for_ten_minutes(
-    store: SQLiteStore, clock: Clock
-) -> None:
-    implied, retried = key("body", implied=True), key("body", implied=True, retry=True)
-    model = ScriptedModel(["one", "two", "three"])
+async def test_a_request_without_a_key_is_its_turn_until_its_answer_was_received(store: SQLiteStore) -> None:
+    implied = key("body", implied=True)
+    model = ScriptedModel(["one", "two"])
     async with serving(store, model) as server:
-        first = await server.run(user("hello"), request_key=implied)
+        first = await server.run(user("hello"), key="k", request_key=implied)
         await ended(first)
-        clock.advance(minutes=9)
-        again = await server.ask(user("hello"), request_key=retried)
-        assert isinstance(again, TurnRepeated) and again.turn.id == first.turn.id
-        second = await server.run(user("hello"), request_key=implied)
-        assert second.turn.id != first.turn.id, "the same words again are not a retry"
+        for _ in range(2):
+            again = await server.ask(user("hello"), key="k", request_key=implied)
+            assert isinstance(again, TurnRepeated) and again.turn.id == first.turn.id
+        server.runner.receipts.note(first.turn.id, Delivery.WHOLE)
+        second = await server.run(user("hello"), key="k", request_key=implied)
+        assert second.turn.id != first.turn.id, "known here before it is on disk"
         await ended(second)
-        again = await server.ask(user("hello"), request_key=retried)
-        assert isinstance(again, TurnRepeated) and again.turn.id == second.turn.id
-        clock.advance(minutes=11)
-        third = await server.run(user("hello"), request_key=retried)
-        assert third.turn.id not in (first.turn.id, second.turn.id)
-        await ended(third)
-    assert model.calls == 3
+    assert model.calls == 2
 
 
-async def test_a_retry_without_a_key_joins_the_turn_that_runs(server: Server, gated: Gated) -> None:
-    first = await server.run(user("hello"), request_key=key("body", implied=True))
-    again = await server.run(user("hello"), request_key=key("body", implied=True, retry=True))
-    assert again is first
+class Connected:
+    """A client of a turn."""
+
+    def __init__(self) -> None:
+        self.connected = True
+
+    def is_open(self) -> bool:
+        return self.connected
+
+
+async def test_a_request_without_a_key_joins_a_turn_that_has_no_listener(
+    server: Server, gated: Gated
+) -> None:
+    client, implied = Connected(), key("body", implied=True)
+    first = await server.run(user("hello"), key="k", request_key=implied)
+    first.attend(client)
+    asking = asyncio.create_task(server.run(user("hello"), key="k", request_key=implied))
+    await asyncio.sleep(0.05)
+    assert not asking.done(), "its answer is awaited by its client"
+    client.connected = False
+    assert await asking is first
     gated.finish("word")
     await ended(first)
+
+
+async def test_an_answer_that_is_being_sent_is_waited_for(store: SQLiteStore) -> None:
+    implied = key("body", implied=True)
+    model = ScriptedModel(["one", "two"])
+    async with serving(store, model) as server:
+        first = await server.run(user("hello"), key="k", request_key=implied)
+        first.attend(Connected())
+        await ended(first)
+        assert (await store.turn(None, first.turn.id)).delivery is Delivery.SENDING
+        asking = asyncio.create_task(server.run(user("hello"), key="k", request_key=implied))
+        await asyncio.sleep(0.05)
+        assert not asking.done()
+        server.runner.receipts.note(first.turn.id, Delivery.WHOLE)
+        second = await asking
+        assert second.turn.id != first.turn.id
+        await ended(second)
+
+
+async def test_marks_that_cannot_be_written_are_kept_and_written_later(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store, ScriptedModel(["one"])) as server:
+        first = await server.run(user("hello"), key="k")
+        await ended(first)
+        receipts, write = server.runner.receipts, store.note_deliveries
+
+        async def fails(_: object) -> None:
+            raise StoreError("the disk is full")
+
+        monkeypatch.setattr(store, "note_deliveries", fails)
+        receipts.note(first.turn.id, Delivery.WHOLE)
+        with pytest.raises(StoreError):
+            await receipts.write()
+        assert receipts.of(first.turn.id) is Delivery.WHOLE
+        monkeypatch.setattr(store, "note_deliveries", write)
+        receipts.note(first.turn.id, Delivery.PART)
+        await receipts.write()
+        assert receipts.of(first.turn.id) is None
+        assert (await store.turn(None, first.turn.id)).delivery is Delivery.WHOLE
 
 
 async def test_a_joiner_that_goes_away_harms_nobody(server: Server, gated: Gated) -> None:

@@ -77,6 +77,7 @@ BIGINTS = frozenset(
         "attempt",
         "revision",
         "bytes",
+        "delivery",
     ]
 )
 BOOLEANS = frozenset(

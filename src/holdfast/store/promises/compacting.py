@@ -8,6 +8,7 @@ from typing import Protocol
 from ...domain.claims import Claim, CompactionOutcome, Facts, Outline, Report, Unclaimed
 from ...domain.compaction import Failure, Trigger
 from ...domain.leases import Lease
+from ...domain.sessions import Session
 from ...domain.views import View
 
 
@@ -52,6 +53,13 @@ class Compacts(Protocol):
         outcome otherwise, as is another turn that holds the conversation: then nothing was written.
         LeaseLost writes nothing.
         """
+        ...
+
+    async def note_suspected_window(
+        self, session: Session, model: str | None, *, reported: int, given: int, reports: int, window: int
+    ) -> None:
+        """Tell, as an event of this session, that its model seems to leave out what is past `reported`
+        tokens: it was given more, by our estimate, so many times."""
         ...
 
     async def give_up_compaction(

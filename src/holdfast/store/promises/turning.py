@@ -10,7 +10,7 @@ from ...domain.events import Event
 from ...domain.leases import Lease
 from ...domain.messages import NewMessage
 from ...domain.resets import Verdict
-from ...domain.turns import Settlement, TurnOutcome, TurnRequest, TurnStatus
+from ...domain.turns import Delivery, Settlement, TurnOutcome, TurnRequest, TurnStatus
 from ...domain.why import Judged
 
 
@@ -46,10 +46,13 @@ class Takes(Protocol):
         answer: bytes | None = None,
         history: bytes | None = None,
         draft: Draft | None = None,
+        delivery: Delivery | None = None,
     ) -> int:
         """Append the reply, complete the turn and release the lease: one transaction.
 
         `draft` holds the last of the events that tell of it.
+
+        `delivery` says how much of the answer clients have by now; None: as much as before.
 
         `answer` is kept for a repeated request; `history` is the chain of all that a client has now been
         shown, None if that is not known. Returns the conversation's last number. LeaseLost writes nothing.
@@ -62,6 +65,11 @@ class Takes(Protocol):
         Its draft becomes an interrupted reply; its open tool calls are closed as "interrupted, outcome
         unknown"; the user's message stays. LeaseLost writes nothing.
         """
+        ...
+
+    async def note_deliveries(self, deliveries: Mapping[str, Delivery]) -> None:
+        """Keep how much of these turns' answers clients have received. What was received whole stays so;
+        unknown turns are passed over."""
         ...
 
     async def cancel_turn(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:

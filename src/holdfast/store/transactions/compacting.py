@@ -8,8 +8,10 @@ still what was summarised. No message is touched.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 
@@ -272,3 +274,8 @@ def _tell_failure(
         failures=breaker.failures,
         retry_at=to_time(breaker.retry_at).isoformat() if breaker.retry_at else None,
     )
+
+
+def note_suspected_window(tx: Transaction, session: Session, data: Mapping[str, Any]) -> None:
+    where = (session.owner, session.conversation_id, session.id)
+    tx.event(EventType.WINDOW_SUSPECTED, *where, **data)

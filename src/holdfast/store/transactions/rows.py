@@ -15,7 +15,7 @@ from ...domain.events import Event
 from ...domain.messages import Message, MessageStatus
 from ...domain.nodes import Identity, Node, NodeKind
 from ...domain.sessions import Edge, Session
-from ...domain.turns import Seen, Turn, TurnStatus
+from ...domain.turns import Delivery, Seen, Turn, TurnStatus
 from ...domain.views import View
 
 Row = Sequence[Any]
@@ -176,7 +176,7 @@ def to_place(row: Row) -> tuple[Conversation, Session]:
 def to_turn(row: Row) -> Turn:
     (
         id_, conversation, session, owner, status, node, attempt, first_seq, started_at, ended_at,
-        error, model, usage, response_id,
+        error, model, usage, response_id, delivery,
     ) = row  # fmt: skip
     return Turn(
         id=id_,
@@ -193,6 +193,7 @@ def to_turn(row: Row) -> Turn:
         model=model,
         usage=msgspec.json.decode(usage) if usage else None,
         response_id=response_id,
+        delivery=Delivery(delivery),
     )
 
 

@@ -15,7 +15,7 @@ from ...domain.drafts import interrupted_reply
 from ...domain.events import EventType
 from ...domain.messages import NewMessage, size_of, tool_result
 from ...domain.names import storable
-from ...domain.turns import Turn, TurnStatus, check_step
+from ...domain.turns import Delivery, Turn, TurnStatus, check_step
 from .rows import to_draft, to_json, to_turn
 from .transaction import Q, Transaction
 
@@ -34,6 +34,7 @@ def settle(
     why: str | None,
     code: str | None = None,
     usage: Mapping[str, int] | None = None,
+    delivery: Delivery | None = None,
 ) -> bool:
     """End a running turn as interrupted, failed or cancelled. False if it does not hold its conversation.
 
@@ -61,6 +62,7 @@ def settle(
         error=why if status is TurnStatus.FAILED else None,
         usage=to_json(usage) if usage else None,
         answer=None,
+        delivery=delivery,
         now=tx.now,
     )
     data = {"code": code} if status is TurnStatus.FAILED else {"seq": fenced[0], "why": why}

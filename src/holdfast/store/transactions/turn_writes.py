@@ -18,11 +18,14 @@ from ...domain.histories import EMPTY
 from ...domain.leases import Lease
 from ...domain.messages import NewMessage, size_of
 from ...domain.names import storable
-from ...domain.sessions import Session
+from ...domain.sessions import FRESH_AFTER, Session
 from ...domain.turns import (
-    IMPLIED_FOR,
+    OPENER_FOR,
+    SHARED,
     Branch,
+    Delivery,
     NewResponse,
+    RequestKey,
     Settlement,
     Turn,
     TurnBegun,
@@ -34,6 +37,7 @@ from ...domain.turns import (
     TurnWaits,
     check_step,
     check_unanswered,
+    is_sent_again,
     usable_usage,
 )
 from ...errors import BadInput, LeaseLost, NodeReaped, NotFound, RequestMismatch, TurnSuperseded
@@ -56,12 +60,15 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     if not request.messages and not request.again and request.retries is None:
         raise BadInput("a turn needs at least one message")
     known = _known_request(tx, request)
+    if isinstance(known, RequestKey):
+        request, known = replace(request, request_key=known), None
     if (
         known is not None
         and known.status is TurnStatus.RUNNING
         and settle_left_behind(tx, known.conversation_id)
     ):
         known = _known_request(tx, request)
+        assert not isinstance(known, RequestKey)
     if known is not None and known.status in (TurnStatus.RUNNING, TurnStatus.COMPLETED, TurnStatus.CANCELLED):
         return TurnRepeated(known, session_of(tx, request.owner, known.session_id))
     if known is not None:
@@ -138,8 +145,8 @@ def _waits(tx: Transaction, conversation: Conversation) -> TurnWaits | None:
     return TurnWaits(conversation.id, conversation.holder, conversation.turn_id)
 
 
-def _known_request(tx: Transaction, request: TurnRequest) -> Turn | None:
-    """The turn this request already stands for, if it came before or says so."""
+def _known_request(tx: Transaction, request: TurnRequest) -> Turn | RequestKey | None:
+    """The turn this request already stands for, if it came before or says so; or see `_sent_again`."""
     if request.retries is not None:
         found = tx.one(Q.turn_by_id, id=request.retries, owner=request.owner)
         if found is None:
@@ -148,14 +155,16 @@ def _known_request(tx: Transaction, request: TurnRequest) -> Turn | None:
     key = request.request_key
     if key is None:
         return None
-    if key.implied and not key.retry:
+    if not key.may_repeat:
         return None
-    since = tx.now - IMPLIED_FOR // timedelta(microseconds=1) if key.implied else 0
+    since = tx.now - OPENER_FOR // timedelta(microseconds=1) if key.implied and key.opener else 0
     row = tx.one(Q.turn_by_request, owner=request.owner, route=key.route, key=key.key, since=since)
     if row is None:
         return None
     *columns, fingerprint = row
     turn = to_turn(columns)
+    if key.implied:
+        return _sent_again(tx, request, key, turn, fingerprint)
     if not key.is_same_body(fingerprint):
         raise RequestMismatch(key.key)
     if not key.names_the_same(fingerprint):
@@ -163,8 +172,25 @@ def _known_request(tx: Transaction, request: TurnRequest) -> Turn | None:
         named = reach(tx, request.owner, request.address)
         if named is None or named.seen.conversation_id != turn.conversation_id:
             raise RequestMismatch(key.key)
-    if key.implied and not _is_newest(tx, turn):
-        return None  # somebody has spoken since: who says the same words again means them
+    return turn
+
+
+def _sent_again(
+    tx: Transaction, request: TurnRequest, key: RequestKey, turn: Turn, fingerprint: bytes
+) -> Turn | RequestKey | None:
+    """The turn, if a request without a key repeats it. A key: it does not, because its body belongs to more
+    than one conversation, and is to be kept as such."""
+    shared = replace(key, shared=True)
+    if not key.opener and fingerprint.endswith(SHARED):
+        return shared
+    if not is_sent_again(key, fingerprint, turn):
+        return None
+    if not _is_newest(tx, turn):
+        return None  # a newer turn exists, so an identical body is a new request, not a retry
+    if session_of(tx, request.owner, turn.session_id).end_reason in FRESH_AFTER:
+        return None  # a reset came between: what is said now begins a fresh session
+    if any(other != turn.conversation_id for other in request.matches):
+        return shared  # another conversation has exactly this history: the body may be of either
     return turn
 
 
@@ -228,6 +254,7 @@ def _start(
         first_seq=first_seq,
         model=request.model,
         response_id=request.response.id if request.response else None,
+        delivery=request.delivery,
         now=tx.now,
     )
     tx.insert_messages(
@@ -238,10 +265,8 @@ def _start(
         date(tx, session)
     key = request.request_key
     if key is not None:
-        if key.implied:
-            tx.run(Q.forget_request, owner=request.owner, route=key.route, key=key.key)
         tx.run(
-            Q.insert_request,
+            Q.replace_request if key.implied else Q.insert_request,
             owner=request.owner,
             route=key.route,
             key=key.key,
@@ -272,6 +297,7 @@ def _start(
         started_at=session.last_activity_at,
         model=request.model,
         response_id=request.response.id if request.response else None,
+        delivery=request.delivery,
     )
     notices = give(tx, session.conversation_id, request.turn_id)
     return TurnBegun(turn, lease, session, addressed, history=history, notices=notices)
@@ -342,7 +368,13 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     tx.run(Q.touch_revision, id=conversation.id)
     session = _spoken_in(tx, request, session, known)
     lease = _take_lease(tx, known.id, request.node_id, session, conversation.token, ())
-    tx.run(Q.take_up_turn, id=known.id, node=request.node_id, session=session.id)
+    # Whoever takes it up by its id knows the conversation, whatever was sent of the answer.
+    delivery = Delivery.PART if request.retries else max(known.delivery, request.delivery)
+    tx.run(Q.take_up_turn, id=known.id, node=request.node_id, session=session.id, delivery=delivery)
+    key = request.request_key
+    if key is not None and key.implied:
+        body_hash = key.fingerprint
+        tx.run(Q.renew_request, owner=request.owner, route=key.route, key=key.key, body_hash=body_hash)
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
     if not tx.policies.never:
         date(tx, session)
@@ -363,6 +395,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
         attempt=known.attempt + 1,
         ended_at=None,
         error=None,
+        delivery=delivery,
     )
     (unreserved,) = tx.one(Q.next_event, turn=known.id) or (0,)
     next_event = first_event_of(turn.attempt, unreserved - 1)
@@ -434,6 +467,7 @@ def commit_reply(
     answer: bytes | None = None,
     history: bytes | None = None,
     draft: Draft | None = None,
+    delivery: Delivery | None = None,
 ) -> int:
     if draft is not None:
         append_draft(tx, lease, draft)
@@ -446,6 +480,7 @@ def commit_reply(
         error=None,
         usage=to_json(usage) if usage else None,
         answer=answer,
+        delivery=delivery,
         now=tx.now,
     )
     _touch(tx, lease.session_id, usage)
@@ -454,6 +489,12 @@ def commit_reply(
         EventType.TURN_COMPLETED, owner, lease.conversation_id, lease.session_id, lease.turn_id, seq=last_seq
     )
     return last_seq
+
+
+def note_deliveries(tx: Transaction, deliveries: Mapping[str, Delivery]) -> None:
+    # In one order everywhere, so that two nodes do not lock rows against each other.
+    rows = [{"id": turn_id, "delivery": deliveries[turn_id]} for turn_id in sorted(deliveries)]
+    tx.run_many(Q.note_delivery, rows)
 
 
 def delete_response(tx: Transaction, owner: str, response_id: str) -> None:
@@ -475,6 +516,7 @@ def settle_turn(tx: Transaction, lease: Lease, settlement: Settlement) -> None:
         why=settlement.error,
         code=settlement.code,
         usage=usage,
+        delivery=settlement.delivery,
     )
     _touch(tx, lease.session_id, usage)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from ...domain.messages import instruction
-from ...domain.turns import Seen, TurnOutdated, TurnRepeated
+from ...domain.turns import Delivery, Seen, Turn, TurnOutdated, TurnRepeated
 from ...errors import ConversationBusy, ToolCallClosed
 from ...runtime.continuity import Placed
 from ...runtime.orders import Order
@@ -51,6 +51,14 @@ async def ask(
                 )
             return outcome
     raise ConversationBusy(str(naming.address))
+
+
+async def about_to_send(call: Call, order: Order, turn: Turn) -> None:
+    """Before an opener's stored answer or its ids are sent: the store must know, so that no later request,
+    not even after a crash, is given the same conversation."""
+    key = order.request.request_key
+    if key is not None and key.implied and key.opener:
+        await call.services.runner.receipts.settle(turn.id, Delivery.PART)
 
 
 async def _asked_before(

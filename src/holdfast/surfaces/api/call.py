@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from ...app import Holdfast
 from ...domain.ids import new_request_id
 from ...domain.keys import ApiKey, Caller, acting_as, acting_for
+from ...domain.turns import Delivery
 from ...errors import BadInput, BadKey, HoldfastError, KeyRevoked, StoreFailed
 from ...models.base import Model
 from ...runtime.continuity import Continuity
@@ -36,6 +37,7 @@ from .meters import Meters
 
 log = logging.getLogger(__name__)
 
+PIECE_BYTES = 2**16
 BODY_SECONDS = 60.0
 """How long a request's body may take to arrive."""
 
@@ -76,11 +78,16 @@ class Reply:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     media_type: str = "application/json"
+    answers: str | None = None
+    """The turn whose whole answer this is."""
 
     async def send(self, call: Call) -> None:
         body = self.value if isinstance(self.value, bytes) else _encode(self.value)
         await call.start(self.status, {"content-type": self.media_type, **self.headers}, len(body))
-        await call.send({"type": "http.response.body", "body": body})
+        if self.answers is None:
+            await call.send({"type": "http.response.body", "body": body})
+        elif await call.finish(body):
+            call.services.runner.receipts.note(self.answers, Delivery.WHOLE)
 
 
 class Answer(Protocol):
@@ -190,6 +197,17 @@ class Call:
         while (await self.receive())["type"] != "http.disconnect":
             continue
 
+    def is_open(self) -> bool:
+        """Is the client still connected, and its answer not sent yet? Looks, without waiting. To be asked
+        only after the body was read."""
+        looking = self.receive().__await__()
+        try:
+            next(looking)
+        except StopIteration as found:
+            return bool(found.value["type"] != "http.disconnect")
+        looking.close()
+        return True
+
     async def start(self, status: int, headers: Mapping[str, str], length: int | None = None) -> None:
         self.started, self.status = True, status
         listed = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
@@ -201,6 +219,16 @@ class Call:
 
     async def send(self, message: dict[str, Any]) -> None:
         await self._send(message)
+
+    async def finish(self, body: bytes) -> bool:
+        """Send the rest of the answer. True: its last byte was handed to an open connection."""
+        pieces = [body[at : at + PIECE_BYTES] for at in range(0, len(body), PIECE_BYTES)] or [b""]
+        if len(pieces) > 1:  # sent as fast as the client reads
+            for piece in (*pieces[:-1], b""):
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        is_open = self.is_open()
+        await self._send({"type": "http.response.body", "body": pieces[-1]})
+        return is_open
 
 
 Handler = Callable[[Call], Awaitable[Answer]]

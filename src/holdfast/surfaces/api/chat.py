@@ -24,7 +24,7 @@ from ...models.steps import led_by
 from ...runtime.orders import Order
 from ...runtime.running_turn import Answered, Outcome
 from ..openai.parameters import BadParameter
-from .asking import ask
+from .asking import about_to_send, ask
 from .call import Answer, Call, Reply, parsed
 from .failures import failure_of
 from .naming import about, about_begun, headers_of, naming_of, request_key
@@ -97,13 +97,17 @@ async def complete(call: Call) -> Answer:
             address=naming.address,
             messages=asked.history.messages,
             source=naming.source,
-            request_key=request_key(call, ROUTE, body),
+            request_key=request_key(
+                call, ROUTE, body, opener=not naming.names_something and not asked.history.answered
+            ),
             model=asked.model,
+            streams=asked.stream,
         ),
         telling,
         tuple(message.body for message in asked.history.instructions),
         asked.options,
         asked.model,
+        client=call,
         tools=call.caller.tools,
         check=call.check_key,
     )
@@ -112,6 +116,7 @@ async def complete(call: Call) -> Answer:
         call, order, lambda: continuity.placed(call.owner, naming.address, asked.history), naming
     )
     if isinstance(running, TurnRepeated):
+        await about_to_send(call, order, running.turn)
         return await _again(call, running, asked, naming.address)
     if asked.stream:
         return TurnStream(running, interrupts=naming.interrupted_by_leaving)
@@ -200,11 +205,12 @@ async def _again(call: Call, repeated: TurnRepeated, asked: ChatRequest, address
     completion = whole(answer, said, about(session, turn, addressed))
     headers = headers_of(session, turn)
     if not asked.stream:
-        return Reply(completion, headers=headers)
+        return Reply(completion, headers=headers, answers=turn.id)
     return Reply(
         _as_stream(completion, asked.wants_usage),
         headers={**HEADERS, **headers},
         media_type=HEADERS["content-type"],
+        answers=turn.id,
     )
 
 

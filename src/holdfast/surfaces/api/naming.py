@@ -26,6 +26,8 @@ WHEN_BUSY = "x-holdfast-when-busy"
 ON_DISCONNECT = "x-holdfast-on-disconnect"
 IDEMPOTENCY_KEY = "idempotency-key"
 RETRY_COUNT = "x-stainless-retry-count"
+CLIENT = ("user-agent", "x-forwarded-for")
+"""What a retry of the same program, through the same proxies, has in common with its first try."""
 
 DEFAULT_SOURCE = "api"
 
@@ -77,20 +79,26 @@ async def naming_of(call: Call) -> Naming:
     )
 
 
-def request_key(call: Call, route: str, body: bytes) -> RequestKey:
-    """What makes this request the same when it comes again: its Idempotency-Key, or, for a retry of the
-    official SDK, its body and the conversation it names."""
+def request_key(call: Call, route: str, body: bytes, *, opener: bool) -> RequestKey:
+    """What makes this request the same when it comes again: its Idempotency-Key, else its body together with
+    how it names its conversation. An `opener` names none and has no answer in its history; then the client's
+    address and program are part of it too, so that few others can be taken for its client."""
     named = "\0".join(call.header(*names) or "" for names in (SESSION_ID, SESSION_KEY))
     digest = sha256(body).digest()
     key = call.header(IDEMPOTENCY_KEY)
     if key is not None:
         names = sha256(named.encode()).digest()[:16] if named.strip("\0") else b""
         return RequestKey(route, check_name("an Idempotency-Key", key), digest, named=names)
+    whose = named
+    if not named.strip("\0"):
+        client = call.request.client
+        whose = f"{call.caller.key_id}\0{client.host if client and opener else ''}"
+        if opener:
+            whose = "\0".join((whose, *(call.headers.get(name) for name in CLIENT)))
+    implied = sha256(f"{whose}\0\0".encode() + digest).hexdigest()
     count = call.header(RETRY_COUNT) or "0"
-    implied = sha256(f"{call.caller.key_id}\0{named}\0".encode() + digest).hexdigest()
-    return RequestKey(
-        route, f"body:{implied}", digest, implied=True, retry=count.isdecimal() and int(count) > 0
-    )
+    retries = int(count) if count.isascii() and count.isdecimal() and len(count) < 4 else 0
+    return RequestKey(route, f"body:{implied}", digest, implied=True, retries=retries, opener=opener)
 
 
 def headers_of(session: Session, turn: Turn) -> dict[str, str]:

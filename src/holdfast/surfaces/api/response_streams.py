@@ -9,10 +9,11 @@ whatever a client has seen, it reaches the end. One that has heard the end alrea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ...domain.drafts import Draft
-from ...domain.turns import TurnStatus
+from ...domain.turns import Delivery, TurnStatus
 from ...errors import NotFound
 from ..openai.item_events import Event
 from ..openai.replays import LAST, replay, terminal_event
@@ -39,12 +40,21 @@ class StoredStream:
         async with Listener(call) as listener:
             await call.start(200, {**HEADERS, **self.headers})
             try:
-                await self._tell(call, listener)
+                ended = await self._tell(call, listener)
             except NotFound as gone:  # deleted meanwhile
                 await listener.say(_framed([_error(gone, self.after + 1)]))
-            await call.send({"type": "http.response.body", "body": b""})
+                ended = False
+            if await call.finish(b"") and ended and not listener.gone and self.owner == call.owner:
+                await self._note_received(call)
 
-    async def _tell(self, call: Call, listener: Listener) -> None:
+    async def _note_received(self, call: Call) -> None:
+        with suppress(NotFound):  # deleted meanwhile
+            turn = (await record_of(call, self.response_id, self.owner)).turn
+            if turn.status is TurnStatus.COMPLETED:
+                call.services.runner.receipts.note(turn.id, Delivery.WHOLE)
+
+    async def _tell(self, call: Call, listener: Listener) -> bool:
+        """True: the last event was sent."""
         while not listener.gone and not call.services.draining.is_set():
             version = call.store.version()
             record = await record_of(call, self.response_id, self.owner)
@@ -54,13 +64,14 @@ class StoredStream:
                 for event in events:
                     await listener.say(event)
                 if events and events[-1].startswith(_ENDINGS):
-                    return
+                    return True
             if record.turn.status is not TurnStatus.RUNNING:
                 await listener.say(_framed(await self._end(call, record, kept is not None)))
-                return
+                return True
             await call.store.changed(version, LOOK_SECONDS)
             if not await listener.still_there():
-                return
+                break
+        return False
 
     async def _end(self, call: Call, record: Record, are_kept: bool) -> list[Event]:
         """The end that no checkpoint holds, told from what is known now."""

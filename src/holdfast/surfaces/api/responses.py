@@ -36,7 +36,7 @@ from ..openai.response_object import (
     state_of,
 )
 from ..openai.responses_request import ResponsesRequest, parse
-from .asking import ask
+from .asking import about_to_send, ask
 from .call import Answer, Call, Reply, parsed
 from .failures import failure_of
 from .naming import Naming, about_begun, headers_begun, headers_of, naming_of, request_key
@@ -84,8 +84,11 @@ async def create(call: Call) -> Answer:
             address=naming.address,
             messages=history.messages,
             source=naming.source,
-            request_key=request_key(call, ROUTE, body),
+            request_key=request_key(
+                call, ROUTE, body, opener=not naming.names_something and not history.answered
+            ),
             model=asked.model,
+            streams=asked.stream,
             response=NewResponse(
                 response_id,
                 _encode({"echo": asked.echo, "model": asked.model}),
@@ -98,6 +101,7 @@ async def create(call: Call) -> Answer:
         asked.options,
         asked.model,
         follows=asked.stream or asked.background,
+        client=call if asked.stream or not asked.background else None,
         tools=call.caller.tools,
         check=call.check_key,
     )
@@ -105,6 +109,8 @@ async def create(call: Call) -> Answer:
         turn = await ask(call, order, place, naming)
     except NotFound as error:
         raise _as_named(asked, error) from None
+    if isinstance(turn, TurnRepeated) or order.client is None:
+        await about_to_send(call, order, turn.turn)
     return await _answered(call, asked, naming, turn)
 
 
@@ -120,7 +126,8 @@ async def _answered(
     if isinstance(turn, TurnRepeated) and asked.stream:
         return StoredStream(response_id, call.owner, -1, headers)
     if isinstance(turn, TurnRepeated) or (asked.background and not asked.stream):
-        return Reply(await (await record_of(call, response_id)).object(call), headers=headers)
+        record = await record_of(call, response_id)
+        return Reply(await record.object(call), headers=headers, answers=_answered_turn(call, record))
     # What runs in the background is nobody's request: nobody is missed, and no refusal is an HTTP status.
     interrupts = naming.interrupted_by_leaving and not asked.background
     if asked.stream:
@@ -274,7 +281,7 @@ async def retrieve(call: Call) -> Answer:
     record = await _read(call)
     after = _starting_after(call)
     if not _wants_stream(call):
-        return Reply(await record.object(call))
+        return Reply(await record.object(call), answers=_answered_turn(call, record))
     running = call.services.runner.running.get(record.turn.id)
     if running is not None:
         first = max(0, after + 1 - running.begun.next_event)
@@ -290,6 +297,12 @@ async def _read(call: Call) -> Record:
     if owner != call.owner:
         await note_reading(call, owner, await call.store.session(owner, record.turn.session_id))
     return record
+
+
+def _answered_turn(call: Call, record: Record) -> str | None:
+    """The turn whose whole answer its own client reads here."""
+    turn = record.turn
+    return turn.id if turn.status is TurnStatus.COMPLETED and turn.owner == call.owner else None
 
 
 def _wants_stream(call: Call) -> bool:

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from ...domain.turns import TurnStatus
+from ...domain.turns import Delivery, TurnStatus
 from ...errors import BadKey, HoldfastError, StoreFailed
+from ...runtime.receipts import Receipts
 from ...runtime.running_turn import Answered, RunningTurn, Unanswered
 from .call import Call, Reply
 from .failures import failure_of
@@ -25,6 +26,8 @@ from .naming import about_begun, headers_begun
 HEADERS_SECONDS = 9.5
 """So that they have reached the client after 10."""
 KEEPALIVE_SECONDS = 5.0
+UNSENT_SECONDS = 0.25
+"""How long a model is silent before the store is told that nothing was sent of an opener's answer."""
 LOOK_SECONDS = 2.0
 """How often an idle stream looks whether its key is still good."""
 
@@ -53,12 +56,20 @@ class TurnStream:
     """Does the status line wait for the model?"""
 
     async def send(self, call: Call) -> None:
-        running = self.running
-        async with Listener(call, running if self.interrupts else None) as listener:
-            refusal = await self._first_word(listener) if self.waits else None
+        running, receipts = self.running, call.services.runner.receipts
+        running.attend(call)
+        interrupts = running if self.interrupts else None
+        async with Listener(call, interrupts, lambda: self._note_unsent(receipts)) as listener:
+            refusal = await self._first_word(listener, receipts) if self.waits else None
             if refusal is not None:
                 await refuse(call, running, refusal)
                 return
+            if listener.gone:
+                return
+            running.sent = True
+            if running.noted_unsent:
+                running.noted_unsent = False
+                await receipts.settle(running.turn.id, Delivery.PART)
             await call.start(200, {**HEADERS, **headers_begun(running.begun)})
             heard = self.first
             while not listener.gone:
@@ -74,19 +85,36 @@ class TurnStream:
                     await listener.say(b"".join(told))
                 if running.outcome is not None and heard >= len(running.events):
                     break
-            await call.send({"type": "http.response.body", "body": b""})
+            whole = isinstance(running.outcome, Answered) and heard >= len(running.events)
+            is_open = await call.finish(b"") and not listener.gone
+            if isinstance(running.outcome, Answered):
+                received = Delivery.WHOLE if whole and is_open else Delivery.PART
+                receipts.note(running.turn.id, received)
 
-    async def _first_word(self, listener: Listener) -> HoldfastError | None:
+    def _note_unsent(self, receipts: Receipts) -> None:
+        """Tell the store, some time, that nothing was sent yet, where it has to assume that some was."""
+        running = self.running
+        if running.turn.delivery is Delivery.PART and not running.sent and not running.noted_unsent:
+            running.noted_unsent = True
+            receipts.note(running.turn.id, Delivery.NONE)
+
+    async def _first_word(self, listener: Listener, receipts: Receipts) -> HoldfastError | None:
         """Wait for the model's status. A refusal before the first word is an error of the request."""
         running = self.running
         loop = asyncio.get_running_loop()
         deadline = loop.time() + HEADERS_SECONDS
+        noted = running.turn.delivery is not Delivery.PART
         while len(running.events) <= running.preface and running.outcome is None and not listener.gone:
             left = deadline - loop.time()
             if left <= 0:
                 return None
-            if not await running.heard(len(running.events), min(left, LOOK_SECONDS)):
-                await listener.check_key()
+            patience = LOOK_SECONDS if noted else UNSENT_SECONDS
+            if not await running.heard(len(running.events), min(left, patience)):
+                if not noted:
+                    self._note_unsent(receipts)
+                    noted = True
+                else:
+                    await listener.check_key()
         outcome = running.outcome
         return outcome.error if isinstance(outcome, Unanswered) and not outcome.spoke else None
 
@@ -110,11 +138,21 @@ class WholeAnswer:
         await call.check_key()
         ours = about_begun(running.begun)
         if isinstance(outcome, Answered):
-            answer = self.render(outcome, ours)
-            await Reply(answer, headers=headers_begun(running.begun)).send(call)
+            await self._answer(call, msgspec.json.encode(self.render(outcome, ours)))
         else:
             assert outcome is not None
             await refuse(call, running, outcome.error)
+
+    async def _answer(self, call: Call, body: bytes) -> None:
+        running, receipts = self.running, call.services.runner.receipts
+        received = False
+        if call.is_open():
+            running.sent = True
+            headers = {"content-type": "application/json", **headers_begun(running.begun)}
+            await call.start(200, headers, len(body))
+            received = await call.finish(body)
+        part = Delivery.PART if running.sent else Delivery.NONE
+        receipts.note(running.turn.id, Delivery.WHOLE if received else part)
 
 
 async def refuse(call: Call, running: RunningTurn, error: HoldfastError) -> None:
@@ -129,8 +167,14 @@ async def refuse(call: Call, running: RunningTurn, error: HoldfastError) -> None
 class Listener:
     """One client of a stream: keeps it alive, notices that it left or may no longer listen."""
 
-    def __init__(self, call: Call, interrupts: RunningTurn | None = None) -> None:
+    def __init__(
+        self,
+        call: Call,
+        interrupts: RunningTurn | None = None,
+        on_gone: Callable[[], None] = lambda: None,
+    ) -> None:
         self._call = call
+        self._on_gone = on_gone
         self._interrupts = interrupts
         self._loop = asyncio.get_running_loop()
         self._said_at = self._looked_at = self._loop.time()
@@ -149,6 +193,7 @@ class Listener:
     async def _until_gone(self) -> None:
         await self._call.disconnected()
         self.gone = True
+        self._on_gone()
         running = self._interrupts
         if running is not None and running.outcome is None:
             await self._call.services.runner.stop(

@@ -1,5 +1,6 @@
 -- fragment: turn_columns
-id, conversation, session, owner, status, node, attempt, first_seq, started_at, ended_at, error, model, usage, response_id
+id, conversation, session, owner, status, node, attempt, first_seq, started_at, ended_at, error, model, usage, response_id,
+delivery
 
 -- name: turn_by_id
 SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner IS NULL OR owner = :owner);
@@ -7,7 +8,7 @@ SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner IS NULL OR owner = :
 -- name: turn_by_request
 -- The turn a request key stands for, and the hash of the body it came with.
 SELECT t.id, t.conversation, t.session, t.owner, t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at,
-       t.error, t.model, t.usage, t.response_id, r.body_hash
+       t.error, t.model, t.usage, t.response_id, t.delivery, r.body_hash
 FROM requests r JOIN turns t ON t.no = r.turn
 WHERE r.owner = :owner AND r.route = :route AND r.key = :key AND r.created_at >= :since;
 
@@ -27,27 +28,40 @@ SELECT no FROM turns WHERE id = :id AND conversation = :conversation;
 SELECT id FROM turns WHERE conversation = :conversation ORDER BY no DESC LIMIT 1;
 
 -- name: insert_turn
-INSERT INTO turns (id, conversation, session, owner, status, node, first_seq, started_at, model, response_id)
-VALUES (:id, :conversation, :session, :owner, 'running', :node, :first_seq, :now, :model, :response_id);
+INSERT INTO turns (id, conversation, session, owner, status, node, first_seq, started_at, model, response_id,
+                   delivery)
+VALUES (:id, :conversation, :session, :owner, 'running', :node, :first_seq, :now, :model, :response_id,
+        :delivery);
 
 -- name: take_up_turn
 -- A retry goes on with an unfinished turn: it runs again, on this node, in this session.
 UPDATE turns SET status = 'running', ended_at = NULL, error = NULL, node = :node, session = :session,
-                 attempt = attempt + 1
+                 attempt = attempt + 1, delivery = :delivery
 WHERE id = :id;
 
 -- name: settle_turn
 UPDATE turns SET status = :status, ended_at = :now, error = :error, usage = coalesce(:usage, usage),
-                 answer = :answer
+                 answer = :answer, delivery = coalesce(:delivery, delivery)
 WHERE id = :id;
+
+-- name: note_delivery
+-- What clients have received. An answer that was received whole stays received. May change no row.
+UPDATE turns SET delivery = :delivery WHERE id = :id AND delivery < 3;
 
 -- name: insert_request
 INSERT INTO requests (turn, owner, route, key, body_hash, created_at)
 SELECT no, :owner, :route, :key, :body_hash, :now FROM turns WHERE id = :turn;
 
--- name: forget_request
--- A body that stands for itself stands for the newest request it came with.
-DELETE FROM requests WHERE owner = :owner AND route = :route AND key = :key;
+-- name: replace_request
+-- A body without a key belongs to the newest request that sent it.
+INSERT INTO requests (turn, owner, route, key, body_hash, created_at)
+SELECT no, :owner, :route, :key, :body_hash, :now FROM turns WHERE id = :turn
+ON CONFLICT (owner, route, key) DO UPDATE
+SET turn = excluded.turn, body_hash = excluded.body_hash, created_at = excluded.created_at;
+
+-- name: renew_request
+-- The same turn, sent again by a later try; or a body that turned out to belong to two conversations.
+UPDATE requests SET body_hash = :body_hash WHERE owner = :owner AND route = :route AND key = :key;
 
 -- name: insert_response
 INSERT INTO responses (id, owner, turn, previous, background, brought, request, created_at)
@@ -55,7 +69,8 @@ VALUES (:id, :owner, :turn, :previous, :background, :brought, :request, :now);
 
 -- name: response_by_id
 SELECT r.previous, r.background, r.brought, r.request, r.created_at, t.id, t.conversation, t.session, t.owner,
-       t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at, t.error, t.model, t.usage, t.response_id
+       t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at, t.error, t.model, t.usage, t.response_id,
+       t.delivery
 FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id AND (:owner IS NULL OR r.owner = :owner);
 
 -- name: delete_response

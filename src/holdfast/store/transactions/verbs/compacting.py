@@ -7,6 +7,7 @@ from datetime import timedelta
 from ....domain.claims import Claim, CompactionOutcome, Facts, Outline, Report, Unclaimed
 from ....domain.compaction import Failure, Trigger
 from ....domain.leases import Lease
+from ....domain.sessions import Session
 from ....domain.views import View
 from .. import compacting
 from .base import Verbs
@@ -42,6 +43,12 @@ class CompactingVerbs(Verbs):
         self, claim: Claim, view: View, revision: int, facts: Facts, *, lease: Lease | None = None
     ) -> CompactionOutcome:
         return await self._write(lambda tx: compacting.compact(tx, claim, view, revision, facts, lease))
+
+    async def note_suspected_window(
+        self, session: Session, model: str | None, *, reported: int, given: int, reports: int, window: int
+    ) -> None:
+        data = {"model": model, "reported": reported, "given": given, "reports": reports, "window": window}
+        await self._write(lambda tx: compacting.note_suspected_window(tx, session, data))
 
     async def give_up_compaction(
         self, claim: Claim, failure: Failure, why: Trigger, *, turn_id: str | None = None

@@ -10,7 +10,7 @@ from ....domain.events import Event
 from ....domain.leases import Lease
 from ....domain.messages import NewMessage
 from ....domain.resets import Verdict
-from ....domain.turns import Settlement, TurnBegun, TurnOutcome, TurnRequest, TurnStatus
+from ....domain.turns import Delivery, Settlement, TurnBegun, TurnOutcome, TurnRequest, TurnStatus
 from ....domain.why import Judged
 from .. import (
     places,
@@ -47,15 +47,19 @@ class TurningVerbs(Verbs):
         answer: bytes | None = None,
         history: bytes | None = None,
         draft: Draft | None = None,
+        delivery: Delivery | None = None,
     ) -> int:
         last_seq = await self._write(
-            lambda tx: turn_writes.commit_reply(tx, lease, messages, usage, answer, history, draft)
+            lambda tx: turn_writes.commit_reply(tx, lease, messages, usage, answer, history, draft, delivery)
         )
         self._cache.replied(lease.session_id, messages, last_seq)
         return last_seq
 
     async def settle_turn(self, lease: Lease, settlement: Settlement) -> None:
         await self._write(lambda tx: turn_writes.settle_turn(tx, lease, settlement))
+
+    async def note_deliveries(self, deliveries: Mapping[str, Delivery]) -> None:
+        await self._write(lambda tx: turn_writes.note_deliveries(tx, deliveries))
 
     async def cancel_turn(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
         return await self._write(lambda tx: turn_writes.cancel_turn(tx, owner, turn_id, status, why))
