@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from ..domain.turns import Settlement, TurnBegun, TurnOutdated, TurnRepeated, TurnStatus
-from ..errors import HoldfastError, LeaseLost, NodeReaped, NotFound, StoreError, TurnStopped
+from ..errors import HoldfastError, LeaseLost, ModelError, NodeReaped, NotFound, StoreError, TurnStopped
 from ..models.base import Model
 from ..store.base import Store
 from .agent_loop import AgentLoop
@@ -233,7 +233,7 @@ class TurnRunner:
                 try:
                     await loop.checkpoints.save()
                     settlement = Settlement(
-                        stop.status, error=str(reason), code=code_of(reason), usage=loop.usage
+                        stop.status, error=_told(reason), code=code_of(reason), usage=loop.usage
                     )
                     await self._store.settle_turn(running.lease, settlement)
                     return Unanswered(stop.status, reason, loop.spoke)
@@ -286,6 +286,14 @@ class TurnRunner:
 def code_of(error: HoldfastError) -> str:
     """An error in one word, for events."""
     return getattr(error, "code", None) or type(error).__name__
+
+
+def _told(error: HoldfastError) -> str:
+    """An error as the turn keeps it: its owner need not know where the model is; the log does."""
+    if isinstance(error, ModelError) and error.public != str(error):
+        log.warning("a turn failed: %s", error)
+        return error.public
+    return str(error)
 
 
 def _stopped(turn_id: str, stop: Stop) -> TurnStopped:

@@ -7,6 +7,7 @@ carries `finish_reason` waits until the answer is on disk and names the conversa
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from ...domain.conversations import Address
 from ...domain.histories import History, history_of
 from ...domain.ids import new_id
 from ...domain.replies import BETWEEN, reply_in
-from ...domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
+from ...domain.turns import RequestKey, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
 from ...errors import TurnStopped
 from ...models.base import Chunk, ModelRequest
 from ...models.steps import led_by
@@ -25,12 +26,13 @@ from ...runtime.orders import Order
 from ...runtime.running_turn import Answered, Outcome
 from ..openai.parameters import BadParameter
 from .asking import ask
-from .call import Answer, Call, Reply, parsed
+from .call import Answer, Call, Reply
 from .failures import failure_of
 from .naming import about, about_begun, headers_of, naming_of, request_key
 from .pass_through import PassedOn
 from .routes import Route
 from .streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
+from .work import check_counts
 
 ROUTE = "/v1/chat/completions"
 OURS = frozenset({"messages", "model", "stream", "store"})
@@ -79,13 +81,26 @@ def parse(body: dict[str, Any]) -> ChatRequest:
     )
 
 
+def _read(call: Call, body: bytes) -> tuple[ChatRequest, RequestKey]:
+    """Everything that costs more the larger the body is."""
+    fields = call.parsed(body)
+    check_counts(fields.get("messages"), "messages", call.services.settings.limits.messages_per_request)
+    return parse(fields), request_key(call, ROUTE, body)
+
+
 async def complete(call: Call) -> Answer:
     body = await call.body()
-    asked = parse(parsed(body))
+    asked, key = await call.work(len(body), lambda: _read(call, body))
+    if asked.stream:
+        call.hold_stream()
     naming = await naming_of(call)
     if not asked.store and not naming.names_something:
-        request = ModelRequest(_encode(asked.messages), asked.model, options=asked.options)
-        return PassedOn(call.services.model.stream(request), asked.stream, asked.wants_usage)
+        call.hold_turn()
+        accepted = asyncio.Event()
+        request = ModelRequest(
+            _encode(asked.messages), asked.model, options=asked.options, on_accepted=accepted.set
+        )
+        return PassedOn(call.services.model.stream(request), asked.stream, asked.wants_usage, accepted)
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
     telling = ChatTelling(asked.wants_usage, silent=not asked.stream)
@@ -97,7 +112,7 @@ async def complete(call: Call) -> Answer:
             address=naming.address,
             messages=asked.history.messages,
             source=naming.source,
-            request_key=request_key(call, ROUTE, body),
+            request_key=key,
             model=asked.model,
         ),
         telling,

@@ -1,7 +1,7 @@
 """A running turn over HTTP: what it says, as it says it or in one piece, to whoever listens.
 
-The status line waits for a compaction and for the model's first word or its refusal, at most HEADERS_SECONDS,
-so that its headers name the session that answers; after that errors come inside the stream. While nothing is
+The status line waits for a compaction and for the model's status, at most HEADERS_SECONDS, so that its
+headers name the session that answers; after that errors come inside the stream. While nothing is
 said, comments keep the connection alive. The turn does not depend on its listeners: one that leaves is only
 missed if it asked for that.
 """
@@ -24,6 +24,8 @@ from .naming import about_begun, headers_begun
 
 HEADERS_SECONDS = 9.5
 """So that they have reached the client after 10."""
+STATUS_SECONDS = 0.1
+"""How much longer the status line waits once the model has accepted: some refuse with their first event."""
 KEEPALIVE_SECONDS = 5.0
 LOOK_SECONDS = 2.0
 """How often an idle stream looks whether its key is still good."""
@@ -51,9 +53,13 @@ class TurnStream:
     """Is the turn cut short when this listener leaves?"""
     waits: bool = True
     """Does the status line wait for the model?"""
+    listens: bool = False
+    """Did another request begin the turn, so that this one only listens?"""
 
     async def send(self, call: Call) -> None:
         running = self.running
+        if self.listens:
+            call.leave_slot()
         async with Listener(call, running if self.interrupts else None) as listener:
             refusal = await self._first_word(listener) if self.waits else None
             if refusal is not None:
@@ -77,11 +83,14 @@ class TurnStream:
             await call.send({"type": "http.response.body", "body": b""})
 
     async def _first_word(self, listener: Listener) -> HoldfastError | None:
-        """Wait for the model's status. A refusal before the first word is an error of the request."""
+        """Wait for the model's status. A refusal before that is known is an error of the request."""
         running = self.running
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + HEADERS_SECONDS
+        deadline, accepted = loop.time() + HEADERS_SECONDS, False
         while len(running.events) <= running.preface and running.outcome is None and not listener.gone:
+            if running.accepted and not accepted:
+                accepted = True
+                deadline = min(deadline, loop.time() + STATUS_SECONDS)
             left = deadline - loop.time()
             if left <= 0:
                 return None
@@ -103,7 +112,7 @@ class WholeAnswer:
     async def send(self, call: Call) -> None:
         running = self.running
         if self.interrupts:
-            async with Listener(call, running):
+            async with Listener(call, running, is_stream=False):
                 outcome = await running.ended()
         else:
             outcome = await running.ended()
@@ -125,11 +134,23 @@ async def refuse(call: Call, running: RunningTurn, error: HoldfastError) -> None
     await Reply(body, failure.status, {**failure.headers, **headers_begun(running.begun)}).send(call)
 
 
+async def either(coming: asyncio.Future[Any], event: asyncio.Event, seconds: float) -> bool:
+    """Wait for one of them. True: only the event has come."""
+    happened = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({coming, happened}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return event.is_set() and not coming.done()
+    finally:
+        happened.cancel()
+        await asyncio.gather(happened, return_exceptions=True)
+
+
 class Listener:
     """One client of a stream: keeps it alive, notices that it left or may no longer listen."""
 
-    def __init__(self, call: Call, interrupts: RunningTurn | None = None) -> None:
+    def __init__(self, call: Call, interrupts: RunningTurn | None = None, *, is_stream: bool = True) -> None:
         self._call = call
+        self._is_stream = is_stream
         self._interrupts = interrupts
         self._loop = asyncio.get_running_loop()
         self._said_at = self._looked_at = self._loop.time()
@@ -137,6 +158,8 @@ class Listener:
         self.gone = False
 
     async def __aenter__(self) -> Listener:
+        if self._is_stream:
+            self._call.hold_stream()
         self._watch = asyncio.create_task(self._until_gone())
         return self
 
