@@ -11,6 +11,9 @@ HOLDFAST_TEST_MUTANT=no-tip-resolution           an id leads to the very session
 HOLDFAST_TEST_MUTANT=no-compare-and-swap         a compaction is carried out whatever came between
 HOLDFAST_TEST_MUTANT=flushed-set-in-memory       which sessions were flushed is forgotten with the process
 HOLDFAST_TEST_MUTANT=dead-at-once                a node whose connection was cut is taken for dead at once
+HOLDFAST_TEST_MUTANT=no-header-limit             a request's head may have any size
+HOLDFAST_TEST_MUTANT=no-stream-limit             one key may have any number of streams
+HOLDFAST_TEST_MUTANT=trailers-are-headers        fields behind a body count like those before it
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ ALL = (
     "no-compare-and-swap",
     "flushed-set-in-memory",
     "dead-at-once",
+    "no-header-limit",
+    "no-stream-limit",
+    "trailers-are-headers",
 )
 
 
@@ -71,6 +77,20 @@ def break_on_purpose() -> None:
 
         locks.PROOF_SECONDS = 0.0
         locks.claim = lambda tx, node_id: True
+    elif mutant() == "no-header-limit":
+        from holdfast.surfaces.api import connections as http_connections
+
+        http_connections.HEADERS = http_connections.HEAD_BYTES = 2**40
+    elif mutant() == "no-stream-limit":
+        from holdfast.surfaces.api.call import Call
+
+        Call.hold_stream = lambda self: None  # type: ignore[method-assign]
+    elif mutant() == "trailers-are-headers":
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+        from holdfast.surfaces.api.connections import HttpConnection
+
+        HttpConnection.on_header = HttpToolsProtocol.on_header  # type: ignore[method-assign]
     elif mutant() == "no-compare-and-swap":
         _swap_whatever_came_between()
     elif mutant() == "requests-in-memory":

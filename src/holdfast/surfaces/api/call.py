@@ -34,7 +34,7 @@ from ..openai.parameters import BadParameter
 from .doors import Doors
 from .failures import Failure, Refusal, failure_of
 from .headers import Headers
-from .limits import BODY_SECONDS, KeyLimits
+from .limits import BODY_SECONDS, PIECE, KeyLimits
 from .meters import Meters
 from .work import Workers, check_values
 
@@ -85,8 +85,14 @@ class Reply:
 
     async def send(self, call: Call) -> None:
         body = self.value if isinstance(self.value, bytes) else _encode(self.value)
+        last = 0
+        if len(body) > PIECE:
+            call.hold_bytes(len(body))  # until its client has taken it
+            last = (len(body) - 1) // PIECE * PIECE
         await call.start(self.status, {"content-type": self.media_type, **self.headers}, len(body))
-        await call.send({"type": "http.response.body", "body": body})
+        for at in range(0, last, PIECE):
+            await call.send({"type": "http.response.body", "body": body[at : at + PIECE], "more_body": True})
+        await call.send({"type": "http.response.body", "body": body[last:] if last else body})
 
 
 class Answer(Protocol):
@@ -110,6 +116,7 @@ class Call:
     began: float = field(default_factory=time.monotonic)
     _held: dict[str, Callable[[], None]] = field(default_factory=dict)
     """What this request holds of its key's limits, and how each is given back."""
+    _bytes: int = 0
 
     @property
     def caller(self) -> Caller:
@@ -171,7 +178,7 @@ class Call:
                 size += len(piece)
                 if size > limit:
                     raise _too_large(limit)
-                self._hold_bytes(len(piece), size)
+                self.hold_bytes(len(piece))
                 pieces.append(piece)
                 if not message.get("more_body"):
                     break
@@ -230,10 +237,12 @@ class Call:
         turns.begin(key_id, self.id)
         self._held["turn"] = lambda: turns.end(key_id, self.id)
 
-    def _hold_bytes(self, more: int, size: int) -> None:
+    def hold_bytes(self, more: int) -> None:
+        """So many bytes more of what the requests of this key hold together; or a refusal."""
         if self._caller is not None and more:
             held, key_id = self.services.limits.bytes, self._caller.key_id
             held.take(key_id, more)
+            self._bytes = size = self._bytes + more
             self._held["bytes"] = lambda: held.give_back(key_id, size)
 
     def _give_back(self, name: str) -> None:

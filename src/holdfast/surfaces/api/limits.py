@@ -7,7 +7,6 @@ others are here. `connections.py` applies those of connections and request heads
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 from ...settings import LimitSettings
@@ -44,7 +43,10 @@ FORM_SECONDS = 10.0
 FORMS = 32
 """Forms without a key that may be arriving at once."""
 BODIES_PER_KEY = 10
-"""Bodies of the largest size (`[server] max_body_mb`) that the requests of one key may hold together."""
+"""Bodies and answers of the largest size (`[server] max_body_mb`) that the requests of one key may hold
+together. An answer counts until its client has taken it."""
+PIECE = 256 * 1024
+"""A larger answer is written in pieces of this size, each when the client has taken the one before."""
 LARGE_BODY = 128 * 1024
 """A larger body is parsed, checked and hashed in a thread: on the event loop all others would wait."""
 WORK_THREADS = 2
@@ -80,15 +82,14 @@ class Tally:
     def __init__(self, most: int, refusal: Callable[[], Refusal]) -> None:
         self._most = most
         self._refusal = refusal
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
 
     def take(self, key_id: str, amount: int = 1) -> None:
         """Count this much more for the key, which must `give_back`; or refuse and count nothing."""
-        if self._most and self._held[key_id] + amount > self._most:
-            if not self._held[key_id]:
-                del self._held[key_id]
+        held = self._held.get(key_id, 0)
+        if self._most and held and held + amount > self._most:  # alone, it may be larger than all together
             raise self._refusal()
-        self._held[key_id] += amount
+        self._held[key_id] = held + amount
 
     def give_back(self, key_id: str, amount: int = 1) -> None:
         self._held[key_id] -= amount
