@@ -211,7 +211,7 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_disconnected(
         writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {key}\r\n\r\n".encode())
         async with asyncio.timeout(30):
             while server.connections.count > 1:
-                await server.client.get("/healthz")
+                await client.get("/healthz")
 
 
 # --- number --------------------------------------------------------------------------------------------
