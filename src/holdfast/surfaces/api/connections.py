@@ -19,7 +19,7 @@ import httptools
 import msgspec
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from ...domain.ids import new_request_id
 from .failures import Refusal
@@ -161,7 +161,8 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def _has_request(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        return cycle is not None and not cycle.response_complete
 
     # --- the head ----------------------------------------------------------------------------------
 
