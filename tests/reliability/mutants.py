@@ -80,7 +80,7 @@ def break_on_purpose() -> None:
     elif mutant() == "no-header-limit":
         from holdfast.surfaces.api import connections as http_connections
 
-        http_connections.HEADERS = http_connections.HEAD_BYTES = 2**40
+        vars(http_connections).update(HEADERS=2**40, HEAD_BYTES=2**40)
     elif mutant() == "no-stream-limit":
         from holdfast.surfaces.api.call import Call
 

@@ -266,7 +266,7 @@ async def test_requests_that_are_piled_up_on_one_connection_are_not_all_taken_in
     async with connected(server) as (reader, writer):
         writer.write((HEALTH + b"\r\n") * 20_000)
         said = (await asyncio.gather(reader.read(), return_exceptions=True))[0]
-        assert isinstance(said, OSError) or said.count(b"HTTP/1.1 200") <= PIPELINED + 1
+        assert not isinstance(said, bytes) or said.count(b"HTTP/1.1 200") <= PIPELINED + 1
 
 
 async def test_a_wish_for_another_protocol_is_ignored(server: Running) -> None:

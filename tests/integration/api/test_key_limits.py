@@ -217,18 +217,18 @@ async def test_a_request_of_too_many_messages_is_refused(start_server: StartServ
     server = await start_server(limits={"messages_per_request": 10})
     said = await server.client.post("/v1/conversations", json={})
     items = f"/v1/conversations/{said.json()['id']}/items"
-    for path, param, fits, body in (
-        (CHAT, "messages", 200, {}),
-        ("/v1/responses", "input", 200, {}),
-        ("/v1/conversations", "items", 200, {}),
-        (items, "items", 200, {}),
+    for path, param in (
+        (CHAT, "messages"),
+        ("/v1/responses", "input"),
+        ("/v1/conversations", "items"),
+        (items, "items"),
     ):
-        assert (await server.client.post(path, json={param: [user("x")] * 10, **body})).status_code == fits
-        error = check_error(await server.client.post(path, json={param: [user("x")] * 11, **body}), 400)
+        assert (await server.client.post(path, json={param: [user("x")] * 10})).status_code == 200
+        error = check_error(await server.client.post(path, json={param: [user("x")] * 11}), 400)
         assert error["param"] == param
         assert "messages_per_request" in error["message"]
         parts = [{"type": "text" if path == CHAT else "input_text", "text": "x"}]
-        many = {param: [{"role": "user", "content": parts * 101}], **body}
+        many = {param: [{"role": "user", "content": parts * 101}]}
         error = check_error(await server.client.post(path, json=many), 400)
         assert "parts" in error["message"]
 
