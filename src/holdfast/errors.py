@@ -226,7 +226,8 @@ class ModelError(HoldfastError):
 
     `status` is the upstream's HTTP status, if there was one; 504 if it was silent for too long. `said`,
     `code`, `type` and `param` are its own words, as its error object has them, and `retry_after` the seconds
-    it asks to wait; each is None where it did not say. None of them holds the key.
+    it asks to wait; each is None where it did not say. None of them holds the key. `public` is the message
+    without the upstream's address: for clients of the server, which need not know where the model is.
     """
 
     def __init__(
@@ -239,8 +240,10 @@ class ModelError(HoldfastError):
         type: str | None = None,
         param: str | None = None,
         retry_after: float | None = None,
+        public: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.public = message if public is None else public
         self.status = status
         self.said = said
         self.code = code

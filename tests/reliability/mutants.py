@@ -22,6 +22,9 @@ HOLDFAST_TEST_MUTANT=rights-checked-at-door      a right is asked for at the too
 HOLDFAST_TEST_MUTANT=own-key-upstream            whatever key the environment holds is sent to the model
 HOLDFAST_TEST_MUTANT=same-body-is-same-person    a retry with the same body is the same turn
 HOLDFAST_TEST_MUTANT=usage-is-trusted            a model's reports decide how large its window is
+HOLDFAST_TEST_MUTANT=no-header-limit             a request's head may have any size
+HOLDFAST_TEST_MUTANT=no-stream-limit             one key may have any number of streams
+HOLDFAST_TEST_MUTANT=trailers-are-headers        fields behind a body count like those before it
 """
 
 from __future__ import annotations
@@ -60,6 +63,9 @@ ALL = (
     "own-key-upstream",
     "same-body-is-same-person",
     "usage-is-trusted",
+    "no-header-limit",
+    "no-stream-limit",
+    "trailers-are-headers",
 )
 
 
@@ -106,6 +112,20 @@ def break_on_purpose() -> None:
         Writer.erase = lambda self: None  # type: ignore[method-assign]
     elif mutant() in SAFETY:
         break_safety(mutant(), setattr)
+    elif mutant() == "no-header-limit":
+        from holdfast.surfaces.api import connections as http_connections
+
+        vars(http_connections).update(HEADERS=2**40, HEAD_BYTES=2**40)
+    elif mutant() == "no-stream-limit":
+        from holdfast.surfaces.api.call import Call
+
+        Call.hold_stream = lambda self: None  # type: ignore[method-assign]
+    elif mutant() == "trailers-are-headers":
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+        from holdfast.surfaces.api.connections import HttpConnection
+
+        HttpConnection.on_header = HttpToolsProtocol.on_header  # type: ignore[method-assign]
     elif mutant() == "no-compare-and-swap":
         _swap_whatever_came_between()
     elif mutant() == "same-body-is-same-person":

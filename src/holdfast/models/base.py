@@ -6,7 +6,7 @@ were, with what they add to the reply beside them. Fields nobody here knows surv
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -32,6 +32,9 @@ class ModelRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Any further fields of a chat completion request, passed through as they are."""
     idempotency_key: str | None = None
+    on_accepted: Callable[[], None] | None = field(default=None, compare=False, repr=False)
+    """Called when the model has accepted the request, which may be long before its first word. A model that
+    cannot tell does not call it: its first chunk says the same."""
 
     @property
     def wants_usage(self) -> bool:

@@ -135,33 +135,43 @@ class Connection:
         if self._session is not None:
             await self._session.close()
 
+    def error(self, message: str, status: int | None = None, *, public: str | None = None) -> ModelError:
+        """A ModelError that clients of the server see without this upstream's address."""
+        return ModelError(message, status, public=public or message.replace(f" at {self.where}", ""))
+
     def fail(self, problem: Exception, begun: bool = False) -> NoReturn:
         """Say what this exception means for whoever runs holdfast. `begun`: the answer had begun."""
         if isinstance(problem, aiohttp.ConnectionTimeoutError):
             why = f"no connection within {self._timeout.sock_connect:g} s"
-            raise ModelError(
+            raise self.error(
                 f"cannot connect to the model at {self.where}: {why}; {self._check()}", 504
             ) from None
         if isinstance(problem, TimeoutError):
-            raise ModelError(
+            raise self.error(
                 f"the model at {self.where} sent nothing for {self._timeout_seconds:g} s; "
                 "is it overloaded? [model] timeout_seconds is how long we wait",
                 504,
             ) from None
         if isinstance(problem, ssl.SSLError):
             why = self.shown(str(problem))
-            raise ModelError(f"no trusted TLS connection to the model at {self.where}: {why}") from None
+            raise self.error(
+                f"no trusted TLS connection to the model at {self.where}: {why}",
+                public="no trusted TLS connection to the model; the server's log says why",
+            ) from None
         if begun:
             raise ModelError("the model's stream ended early: its connection broke") from problem
         if isinstance(problem, aiohttp.ServerDisconnectedError | ConnectionResetError):
-            raise ModelError(
+            raise self.error(
                 f"the model at {self.where} closed the connection without an answer; its log may say why"
             ) from None
         if isinstance(problem, OSError):
             number = problem.errno or 0  # asyncio's own words for it hide the plain ones
             why = os.strerror(number) if number > 0 else self.shown(problem.strerror or str(problem))
-            raise ModelError(f"cannot connect to the model at {self.where}: {why}; {self._check()}") from None
-        raise ModelError(
+            raise self.error(
+                f"cannot connect to the model at {self.where}: {why}; {self._check()}",
+                public=f"cannot connect to the model; {self._check()}",
+            ) from None
+        raise self.error(
             f"the model at {self.where} does not speak HTTP as expected ({type(problem).__name__}); "
             "check [model] base_url"
         ) from None
@@ -217,10 +227,14 @@ class Connection:
             there = self.shown(str(target.with_user(None).with_query(None).with_fragment(None)))
         except ValueError:
             there = "an address that is none"
-        raise ModelError(
-            f"the model answered {response.status}, a redirect from {self.where} to {there}; redirects are "
-            "not followed, so that the key goes to no other host: set [model] base_url to the final address",
+        advice = (
+            "redirects are not followed, so that the key goes to no other host: set [model] base_url to the "
+            "final address"
+        )
+        raise self.error(
+            f"the model answered {response.status}, a redirect from {self.where} to {there}; {advice}",
             response.status,
+            public=f"the model answered {response.status}, a redirect; {advice}",
         )
 
     async def _read_refusal(self, response: aiohttp.ClientResponse) -> Refusal:

@@ -71,7 +71,10 @@ class Upstream:
             return []  # Ollama without a model
         if not isinstance(listed, list):
             where = self._connection.where
-            raise ModelError(f"{where}/models is not a list of models; does [model] base_url end in /v1?")
+            raise self._connection.error(
+                f"{where}/models is not a list of models; does [model] base_url end in /v1?",
+                public="the model's server has no list of models; does [model] base_url end in /v1?",
+            )
         return [entry for entry in listed if isinstance(entry, dict) and entry.get("id")]
 
     async def window(self, model: str | None = None) -> int | None:
@@ -104,6 +107,8 @@ class Upstream:
             if refusal.status == 404:
                 self._first = ""  # the server may serve another model by now
             raise
+        if request.on_accepted is not None:
+            request.on_accepted()
         choices = request.options.get("n")
         answer = AnswerReader(max(1, choices) if isinstance(choices, int) else 1, self._connection.shown)
         silence = _Silence(self._connection.timeout_seconds)
@@ -129,7 +134,7 @@ class Upstream:
         if not name:
             models = await self.models()
             if not models:
-                raise ModelError(
+                raise self._connection.error(
                     f"the server at {self._connection.where} offers no model: load one there, "
                     "or name one with [model] name"
                 )

@@ -210,7 +210,8 @@ class AgentLoop:
         checkpoints, folder, plain = self.checkpoints, self._folder, not self._toolbox
         running.doing = "model"
         messages = b"[%b]" % b",".join((*self._instructions, *context.chunks))
-        async for chunk in self._model.stream(ModelRequest(messages, self._order.model, options=options)):
+        request = ModelRequest(messages, self._order.model, options=options, on_accepted=running.accept)
+        async for chunk in self._model.stream(request):
             if checkpoints.behind:
                 await checkpoints.room()
             folder.add(chunk)

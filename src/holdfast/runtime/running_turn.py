@@ -102,6 +102,8 @@ class RunningTurn:
     """As they were told, the first under number `begun.next_event`."""
     preface: int = 0
     """How many of them were told before the model was asked."""
+    accepted: bool = False
+    """Has the model accepted the request? Its first word may be far off."""
     outcome: Outcome | None = None
     answered: Answered | None = None
     """The whole answer, on its way to the disk."""
@@ -169,6 +171,11 @@ class RunningTurn:
             self.events.extend(events)
             _wake(self._listeners)
 
+    def accept(self) -> None:
+        """The model has accepted the request: whoever waits for its status need not wait for its words."""
+        self.accepted = True
+        _wake(self._listeners)
+
     def finish(self, outcome: Outcome, events: Sequence[bytes]) -> None:
         self.events.extend(events)
         self.outcome = outcome
@@ -177,7 +184,8 @@ class RunningTurn:
         _wake(self._awaiting_end)
 
     async def heard(self, count: int, timeout: float | None = None) -> bool:
-        """Wait until there are more than `count` events, or the turn has ended. False: time is up."""
+        """Wait until there are more than `count` events, or the turn has ended. False: time is up, or the
+        model has accepted the request."""
         if len(self.events) <= count and self.outcome is None:
             await _wait(self._listeners, timeout)
         return len(self.events) > count or self.outcome is not None

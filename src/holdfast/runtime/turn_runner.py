@@ -24,7 +24,7 @@ from ..domain.turns import (
     TurnStatus,
     TurnWaits,
 )
-from ..errors import HoldfastError, LeaseLost, NodeReaped, NotFound, TurnStopped
+from ..errors import HoldfastError, LeaseLost, ModelError, NodeReaped, NotFound, TurnStopped
 from ..models.base import Model
 from ..store.base import Store
 from . import periodic
@@ -293,7 +293,7 @@ class TurnRunner:
                     await loop.checkpoints.save()
                     settlement = Settlement(
                         stop.status,
-                        error=str(reason),
+                        error=_told(reason),
                         code=code_of(reason),
                         usage=loop.usage,
                         delivery=Delivery.PART if running.sent else Delivery.NONE,
@@ -346,6 +346,14 @@ class TurnRunner:
 def code_of(error: HoldfastError) -> str:
     """An error in one word, for events."""
     return getattr(error, "code", None) or type(error).__name__
+
+
+def _told(error: HoldfastError) -> str:
+    """An error as the turn keeps it: its owner need not know where the model is; the log does."""
+    if isinstance(error, ModelError) and error.public != str(error):
+        log.warning("a turn failed: %s", error)
+        return error.public
+    return str(error)
 
 
 def _stopped(turn_id: str, stop: Stop) -> TurnStopped:

@@ -28,7 +28,9 @@ from holdfast.models.scripted import ScriptedModel
 from holdfast.settings import load
 from holdfast.store.base import Store
 from holdfast.surfaces.api.call import Services
-from holdfast.surfaces.api.server import application, bound, services_of
+from holdfast.surfaces.api.connections import Connections, http_config
+from holdfast.surfaces.api.limits import connection_limit
+from holdfast.surfaces.api.server import allow_files, application, bound, services_of
 from holdfast.surfaces.dashboard.logins import LinkBook
 
 ADMIN_OWNER = "default"
@@ -44,6 +46,7 @@ class Running:
     services: Services
     model: Any
     """A ScriptedModel, unless the test brought another."""
+    connections: Connections
     _clients: AsyncExitStack
     client: httpx.AsyncClient = field(init=False)
 
@@ -121,17 +124,19 @@ async def running_server(
     await holdfast.start()
     services = services_of(holdfast, answers)
     listening = bound("127.0.0.1", 0)
+    connections = Connections(connection_limit(allow_files(1000), 1000))
     server = _Server(
-        uvicorn.Config(
-            application(services, LinkBook(home)), http="httptools", lifespan="off", log_config=None,
-            access_log=False, timeout_graceful_shutdown=2,
+        http_config(
+            application(services, LinkBook(home)),
+            connections,
+            grace_seconds=2,
         )
-    )  # fmt: skip
+    )
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         async with AsyncExitStack() as clients:
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            running = Running(url, "", services, answers, clients)
+            running = Running(url, "", services, answers, connections, clients)
             running.admin_key = await running.key(ADMIN_OWNER, "admin")
             running.client = await running.with_token(running.admin_key)
             await server.listens.wait()

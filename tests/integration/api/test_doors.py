@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.models.scripted import ScriptedModel
 from holdfast.store.base import SessionFilter
 from holdfast.surfaces.api import call
 from holdfast.surfaces.api.server import allow_files
@@ -46,7 +47,20 @@ async def check_nothing_stored(server: Running) -> None:
 # --- who calls -----------------------------------------------------------------------------------------
 
 
-HOSTILE = ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", "")
+HOSTILE = (
+    "[::1].evil.example",
+    "[::1]evil.example:80",
+    "[::1",
+    "localhost:80:80",
+    "localhost:evil",
+    "127.0.0.1/evil.example",
+    "user@localhost",
+    "evil.example",
+    "evil.example:80",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example",
+    "",
+)
 
 
 async def test_a_request_for_another_host_is_refused(server: Running) -> None:
@@ -255,12 +269,28 @@ async def test_headers_that_make_no_sense_are_refused(server: Running) -> None:
 
 
 async def test_more_requests_than_there_is_room_for_are_turned_away(start_server: StartServer) -> None:
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    async def silent(*_: Any) -> str:
+        asked.set()
+        await never.wait()
+        return "late"
+
+    server = await start_server(ScriptedModel(silent), server={"max_requests": 1})
+    asking = asyncio.create_task(server.client.post(CHAT, json=HELLO))
+    await asked.wait()
+    response = await server.client.get("/api/sessions")
+    check_error(response, 503, "too_many_requests")
+    assert response.headers["x-should-retry"] == "true"
+    assert (await server.client.get("/healthz")).status_code == 200, "who looks after it still gets in"
+    never.set()
+    assert (await asking).status_code == 200
+
+
+async def test_a_stream_that_only_listens_takes_the_room_of_no_request(start_server: StartServer) -> None:
     server = await start_server(server={"max_requests": 1})
-    async with server.client.stream("GET", "/api/events"):
-        response = await server.client.get("/api/sessions")
-        check_error(response, 503, "too_many_requests")
-        assert response.headers["x-should-retry"] == "true"
-        assert (await server.client.get("/healthz")).status_code == 200, "who looks after it still gets in"
+    async with server.client.stream("GET", "/api/events") as stream:
+        assert (stream.status_code, (await server.client.get("/api/sessions")).status_code) == (200, 200)
 
 
 async def test_with_a_list_of_hosts_the_machine_itself_still_gets_in(start_server: StartServer) -> None:
@@ -274,9 +304,9 @@ def test_a_server_is_allowed_as_many_files_as_its_requests_need() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-        allow_files(500)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1200, hard)
-        allow_files(10)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1200, hard)
+        assert allow_files(500) == 1700
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1700, hard)
+        assert allow_files(10) == 1700
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (1700, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -45,6 +46,19 @@ async def test_compacting_leads_to_the_session_that_goes_on(server: Running) -> 
     assert answer.status_code == 303
     opened = (await client.get(answer.headers["location"])).text
     assert "by compaction" in opened and "They spoke of kelp." in opened
+
+
+@pytest.mark.parametrize("key", ["café", "日本", "what? #1 100%"])
+async def test_a_session_can_be_acted_on_by_a_key_of_other_writing(server: Running, key: str) -> None:
+    client = await logged_in(server)
+    assert (await sent(client, "/new", text="hello", key=key)).status_code == 303
+    async with asyncio.timeout(15):
+        while server.services.runner.running:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    answer = await sent(client, f"/sessions/{quote(key, safe='')}/cancel")
+    assert answer.status_code == 303, answer.text
+    assert answer.headers["location"].isascii()
+    assert (await client.get(answer.headers["location"])).status_code == 200
 
 
 async def test_a_form_that_is_sent_twice_speaks_once(server: Running) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from ...domain.messages import instruction
 from ...domain.turns import Delivery, Seen, Turn, TurnOutdated, TurnRepeated
@@ -32,6 +34,14 @@ async def ask(
     prompt = services.settings.agent.system_prompt
     if prompt:
         order = replace(order, instructions=(instruction(prompt), *order.instructions))
+    with counted(call, order.request.turn_id) as count:
+        return count(await _begun(call, order, place, naming))
+
+
+async def _begun(
+    call: Call, order: Order, place: Callable[[], Awaitable[Placed]], naming: Naming
+) -> RunningTurn | TurnRepeated:
+    services = call.services
     loop = asyncio.get_running_loop()
     deadline = loop.time() + services.settings.server.busy_wait_seconds
     for _ in range(MOST_TRIES):
@@ -59,6 +69,31 @@ async def about_to_send(call: Call, order: Order, turn: Turn) -> None:
     key = order.request.request_key
     if key is not None and key.implied and key.opener:
         await call.services.runner.receipts.settle(turn.id, Delivery.PART)
+
+
+Outcome = TypeVar("Outcome", bound=RunningTurn | TurnRepeated | TurnOutdated)
+
+
+@contextmanager
+def counted(call: Call, turn_id: str) -> Iterator[Callable[[Outcome], Outcome]]:
+    """Count a turn among those of the request's key: while it waits to begin, and until the turn that it
+    became has ended. Refused if the key has too many."""
+    turns, key_id = call.services.limits.turns, call.caller.key_id
+    turns.begin(key_id, turn_id)
+
+    def count(outcome: Outcome) -> Outcome:
+        turns.end(key_id, turn_id)
+        if isinstance(outcome, RunningTurn) and outcome.task is not None and outcome.outcome is None:
+            runs = outcome.turn.id  # its own, or one that it joined or took up
+            turns.begin(key_id, runs)
+            outcome.task.add_done_callback(lambda _: turns.end(key_id, runs))
+        return outcome
+
+    try:
+        yield count
+    except BaseException:
+        turns.end(key_id, turn_id)
+        raise
 
 
 async def _asked_before(

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import string
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -22,7 +24,7 @@ from ...app import Holdfast
 from ...domain.ids import new_request_id
 from ...domain.keys import ApiKey, Caller, acting_as, acting_for
 from ...domain.turns import Delivery
-from ...errors import BadInput, BadKey, HoldfastError, KeyRevoked, StoreFailed
+from ...errors import BadInput, BadKey, HoldfastError, KeyRevoked, ModelError, StoreError, StoreFailed
 from ...models.base import Model
 from ...runtime.continuity import Continuity
 from ...runtime.key_keeper import KeyKeeper
@@ -33,14 +35,15 @@ from ..openai.parameters import BadParameter
 from .doors import Doors
 from .failures import Failure, Refusal, failure_of
 from .headers import Headers
+from .limits import BODY_SECONDS, PIECE, KeyLimits
 from .meters import Meters
+from .work import Workers, check_values
 
 log = logging.getLogger(__name__)
 
-PIECE_BYTES = 2**16
-BODY_SECONDS = 60.0
-"""How long a request's body may take to arrive."""
+T = TypeVar("T")
 
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -54,6 +57,8 @@ class Services:
     continuity: Continuity
     keys: KeyKeeper
     doors: Doors
+    limits: KeyLimits
+    workers: Workers
     meters: Meters
     draining: asyncio.Event
     """Set when the server is about to stop: streams without an end of their own end now."""
@@ -83,11 +88,18 @@ class Reply:
 
     async def send(self, call: Call) -> None:
         body = self.value if isinstance(self.value, bytes) else _encode(self.value)
+        last = 0
+        if len(body) > PIECE:
+            call.hold_bytes(len(body))  # until its client has taken it
+            last = (len(body) - 1) // PIECE * PIECE
         await call.start(self.status, {"content-type": self.media_type, **self.headers}, len(body))
-        if self.answers is None:
-            await call.send({"type": "http.response.body", "body": body})
-        elif await call.finish(body):
-            call.services.runner.receipts.note(self.answers, Delivery.WHOLE)
+        if self.answers is not None:
+            if await call.finish(body):
+                call.services.runner.receipts.note(self.answers, Delivery.WHOLE)
+            return
+        for at in range(0, last, PIECE):
+            await call.send({"type": "http.response.body", "body": body[at : at + PIECE], "more_body": True})
+        await call.send({"type": "http.response.body", "body": body[last:] if last else body})
 
 
 class Answer(Protocol):
@@ -111,6 +123,9 @@ class Call:
     started: bool = False
     status: int = 0
     began: float = field(default_factory=time.monotonic)
+    _held: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """What this request holds of its key's limits, and how each is given back."""
+    _bytes: int = 0
 
     @property
     def caller(self) -> Caller:
@@ -164,15 +179,16 @@ class Call:
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
 
-    async def body(self) -> bytes:
-        """The request's body. Refused when it is too large, or takes too long to arrive."""
+    async def body(self, seconds: float | None = None) -> bytes:
+        """The request's body. Refused when it is too large, takes too long to arrive (`seconds`: instead of
+        the usual time), or if this key's requests hold too much together."""
         limit = int(self.services.settings.server.max_body_mb * 2**20)
         declared = self.headers.get("content-length")
         if declared.isdecimal() and int(declared) > limit:
             raise _too_large(limit)
         pieces: list[bytes] = []
         size = 0
-        with Deadline(BODY_SECONDS) as deadline:
+        with Deadline(BODY_SECONDS if seconds is None else seconds) as deadline:
             while True:
                 message = await self.receive()
                 if message["type"] == "http.disconnect":
@@ -181,6 +197,7 @@ class Call:
                 size += len(piece)
                 if size > limit:
                     raise _too_large(limit)
+                self.hold_bytes(len(piece))
                 pieces.append(piece)
                 if not message.get("more_body"):
                     break
@@ -190,7 +207,72 @@ class Call:
 
     async def json(self, *, optional: bool = False) -> dict[str, Any]:
         """The body as a JSON object; with `optional`, no body is an empty one."""
-        return parsed(await self.body(), optional=optional)
+        body = await self.body()
+        return await self.work(len(body), lambda: self.parsed(body, optional=optional))
+
+    def parsed(self, body: bytes, *, optional: bool = False) -> dict[str, Any]:
+        """A body as a JSON object, within the limits of this server."""
+        check_values(body, self.services.settings.limits.messages_per_request)
+        return parsed(body, optional=optional)
+
+    async def work(self, size: int, work: Callable[[], T]) -> T:
+        """What `work` on a body of this many bytes returns; a large one is worked on in a thread."""
+        return await self.services.workers.run(self._caller.key_id if self._caller else "", size, work)
+
+    # --- what it holds of its key's limits ---------------------------------------------------------
+
+    def hold_slot(self) -> None:
+        """One of the requests under way, of all and of this key's; or a refusal."""
+        doors, requests, key_id = self.services.doors, self.services.limits.requests, self.caller.key_id
+        doors.enter()
+        try:
+            requests.take(key_id)
+        except BaseException:
+            doors.leave()
+            raise
+
+        def leave() -> None:
+            doors.leave()
+            requests.give_back(key_id)
+
+        self._held["slot"] = leave
+
+    def leave_slot(self) -> None:
+        """It only listens from now on: it is a stream, and no longer one of the requests under way."""
+        self._give_back("slot")
+
+    def hold_stream(self) -> None:
+        """One of the streams of this key, until the request ends; or a refusal. Once for each request: a
+        handler asks before it begins anything, its stream when it is sent."""
+        if "stream" in self._held or self._caller is None:
+            return
+        streams, key_id = self.services.limits.streams, self._caller.key_id
+        streams.take(key_id)
+        self._held["stream"] = lambda: streams.give_back(key_id)
+
+    def hold_turn(self) -> None:
+        """One of the turns of this key, until the request ends: for answers that are no stored turn."""
+        turns, key_id = self.services.limits.turns, self.caller.key_id
+        turns.begin(key_id, self.id)
+        self._held["turn"] = lambda: turns.end(key_id, self.id)
+
+    def hold_bytes(self, more: int) -> None:
+        """So many bytes more of what the requests of this key hold together; or a refusal."""
+        if self._caller is not None and more:
+            held, key_id = self.services.limits.bytes, self._caller.key_id
+            held.take(key_id, more)
+            self._bytes = size = self._bytes + more
+            self._held["bytes"] = lambda: held.give_back(key_id, size)
+
+    def _give_back(self, name: str) -> None:
+        give_back = self._held.pop(name, None)
+        if give_back is not None:
+            give_back()
+
+    def give_back_all(self) -> None:
+        """The request has ended."""
+        while self._held:
+            self._held.popitem()[1]()
 
     async def disconnected(self) -> None:
         """Returns when the client has gone away."""
@@ -210,8 +292,10 @@ class Call:
 
     async def start(self, status: int, headers: Mapping[str, str], length: int | None = None) -> None:
         self.started, self.status = True, status
-        listed = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        listed = [(name.encode("latin-1"), _header_value(value)) for name, value in headers.items()]
         listed.append((b"x-request-id", self.id.encode()))
+        if "x-content-type-options" not in headers:
+            listed.append(_NO_SNIFFING)
         listed.extend(self.services.doors.headers_for(self.headers))
         if length is not None:
             listed.append((b"content-length", b"%d" % length))
@@ -222,7 +306,7 @@ class Call:
 
     async def finish(self, body: bytes) -> bool:
         """Send the rest of the answer. True: its last byte was handed to an open connection."""
-        pieces = [body[at : at + PIECE_BYTES] for at in range(0, len(body), PIECE_BYTES)] or [b""]
+        pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)] or [b""]
         if len(pieces) > 1:  # sent as fast as the client reads
             for piece in (*pieces[:-1], b""):
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -262,24 +346,23 @@ class Endpoint:
             services.broken.set()
             await fail(call, failure_of(error))
         except (HoldfastError, RecursionError) as error:
+            note_trouble(self._name, call, error)
             await fail(call, failure_of(error))
         except Exception as error:
             log.exception("%s failed by a mistake of our own (request %s)", self._name, call.id)
             await fail(call, failure_of(error))
         finally:
+            call.give_back_all()
             services.meters.end(self._name, call.status, call.began)
 
     async def _answer(self, call: Call) -> None:
         services, headers = self._services, call.headers
         call.key = await services.keys.authenticate(_bearer(headers))
         call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
-        services.doors.enter()
-        try:
-            answer = await self._handler(call)
-            await call.check_key()  # the handler may have waited
-            await answer.send(call)
-        finally:
-            services.doors.leave()
+        call.hold_slot()
+        answer = await self._handler(call)
+        await call.check_key()  # the handler may have waited
+        await answer.send(call)
 
 
 class Deadline:
@@ -310,6 +393,12 @@ class Deadline:
         self._task.cancel()
 
 
+def note_trouble(route: str, call: Call, error: BaseException) -> None:
+    """Log what a client is not told, because it names files and hosts."""
+    if isinstance(error, StoreError) or (isinstance(error, ModelError) and error.public != str(error)):
+        log.warning("%s: %s (request %s)", route, error, call.id)
+
+
 async def fail(call: Call, failure: Failure) -> None:
     """Answer with an error, unless the answer has begun: then the connection says enough by ending."""
     if not call.started:
@@ -326,6 +415,13 @@ def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadInput("the body must be a JSON object")
     return value
+
+
+def _header_value(text: str) -> bytes:
+    """A header's value: ASCII; what is not is percent-encoded, as a URL has it."""
+    if text.isascii() and text.isprintable():
+        return text.encode()
+    return quote(text, safe=string.printable.strip()).encode()
 
 
 def _bearer(headers: Headers) -> str:

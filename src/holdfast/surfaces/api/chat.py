@@ -7,8 +7,10 @@ carries `finish_reason` waits until the answer is on disk and names the conversa
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -25,12 +27,13 @@ from ...runtime.orders import Order
 from ...runtime.running_turn import Answered, Outcome
 from ..openai.parameters import BadParameter
 from .asking import about_to_send, ask
-from .call import Answer, Call, Reply, parsed
+from .call import Answer, Call, Reply
 from .failures import failure_of
 from .naming import about, about_begun, headers_of, naming_of, request_key
 from .pass_through import PassedOn
 from .routes import Route
 from .streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
+from .work import check_counts
 
 ROUTE = "/v1/chat/completions"
 OURS = frozenset({"messages", "model", "stream", "store"})
@@ -79,13 +82,26 @@ def parse(body: dict[str, Any]) -> ChatRequest:
     )
 
 
+def _read(call: Call, body: bytes) -> tuple[ChatRequest, bytes]:
+    """Everything that costs more the larger the body is."""
+    fields = call.parsed(body)
+    check_counts(fields.get("messages"), "messages", call.services.settings.limits.messages_per_request)
+    return parse(fields), sha256(body).digest()
+
+
 async def complete(call: Call) -> Answer:
     body = await call.body()
-    asked = parse(parsed(body))
+    asked, digest = await call.work(len(body), lambda: _read(call, body))
+    if asked.stream:
+        call.hold_stream()
     naming = await naming_of(call)
     if not asked.store and not naming.names_something:
-        request = ModelRequest(_encode(asked.messages), asked.model, options=asked.options)
-        return PassedOn(call.services.model.stream(request), asked.stream, asked.wants_usage)
+        call.hold_turn()
+        accepted = asyncio.Event()
+        request = ModelRequest(
+            _encode(asked.messages), asked.model, options=asked.options, on_accepted=accepted.set
+        )
+        return PassedOn(call.services.model.stream(request), asked.stream, asked.wants_usage, accepted)
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
     telling = ChatTelling(asked.wants_usage, silent=not asked.stream)
@@ -98,7 +114,7 @@ async def complete(call: Call) -> Answer:
             messages=asked.history.messages,
             source=naming.source,
             request_key=request_key(
-                call, ROUTE, body, opener=not naming.names_something and not asked.history.answered
+                call, ROUTE, digest, opener=not naming.names_something and not asked.history.answered
             ),
             model=asked.model,
             streams=asked.stream,

@@ -14,12 +14,13 @@ from typing import Any
 
 from ...domain.conversations import Address, Conversation
 from ...domain.ids import message_id
-from ...domain.messages import new_message
+from ...domain.messages import NewMessage, new_message
 from ...domain.names import check_name
 from ...domain.turns import TurnStatus
 from ...errors import Conflict, ConversationBusy, NotFound
 from .. import objects
 from ..openai.conversation_object import (
+    ConversationRequest,
     conversation_object,
     deleted_conversation,
     parse_conversation,
@@ -34,6 +35,7 @@ from .naming import DEFAULT_SOURCE, SOURCE
 from .owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
 from .routes import Parameter, Route, Schema
 from .stored_items import find_item, place_of_item, resolver
+from .work import check_counts
 
 ROUTE = "/v1/conversations"
 LARGEST_PAGE = 100
@@ -41,9 +43,14 @@ MOST_TRIES = 100
 
 
 async def create(call: Call) -> Reply:
-    body = await call.json(optional=True)
+    size, body = await _read(call, optional=True)
     resolve = await resolver(call.store, call.owner, body.get("items"))
-    asked = parse_conversation(body, resolve=resolve)
+
+    def read() -> tuple[ConversationRequest, list[NewMessage]]:
+        asked = parse_conversation(body, resolve=resolve)
+        return asked, [new_message(message) for message in asked.messages]
+
+    asked, messages = await call.work(size, read)
     source = call.header(SOURCE)
     if source is not None:
         check_name("X-Holdfast-Source", source)
@@ -52,7 +59,7 @@ async def create(call: Call) -> Reply:
         lambda: call.store.create_conversation(
             call.owner,
             holdfast.node_id,
-            messages=[new_message(message) for message in asked.messages],
+            messages=messages,
             metadata=asked.metadata,
             source=source or DEFAULT_SOURCE,
         )
@@ -90,11 +97,15 @@ async def delete(call: Call) -> Reply:
 
 
 async def add_items(call: Call) -> Reply:
-    body = await call.json()
+    size, body = await _read(call)
     found = await _found(call, call.owner)
     resolve = await resolver(call.store, call.owner, body.get("items"))
-    said = parse_items(body, resolve=resolve)
-    messages = [new_message(message) for message in said]
+
+    def read() -> tuple[tuple[dict[str, Any], ...], list[NewMessage]]:
+        said = parse_items(body, resolve=resolve)
+        return said, [new_message(message) for message in said]
+
+    said, messages = await call.work(size, read)
     holdfast = call.services.holdfast
     last_seq = await holdfast.leases.when_free(
         lambda: holdfast.keeper.as_living(
@@ -102,9 +113,20 @@ async def add_items(call: Call) -> Reply:
         ),
         call.services.settings.server.busy_wait_seconds,
     )
-    numbered = enumerate(said, last_seq - len(said) + 1)
-    added = [item for seq, one in numbered for item in items_from(one, message_id(found.id, seq))]
-    return Reply(listed(added), headers=_headers(found))
+
+    def shown() -> dict[str, Any]:
+        numbered = enumerate(said, last_seq - len(said) + 1)
+        return listed([item for seq, one in numbered for item in items_from(one, message_id(found.id, seq))])
+
+    return Reply(await call.work(size, shown), headers=_headers(found))
+
+
+async def _read(call: Call, *, optional: bool = False) -> tuple[int, dict[str, Any]]:
+    """The body's size, and its fields."""
+    body = await call.body()
+    fields = await call.work(len(body), lambda: call.parsed(body, optional=optional))
+    check_counts(fields.get("items"), "items", call.services.settings.limits.messages_per_request)
+    return len(body), fields
 
 
 async def items(call: Call) -> Reply:

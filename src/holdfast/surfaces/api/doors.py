@@ -7,12 +7,19 @@ such a list no answer carries a CORS header.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ...settings import ServerSettings
 from .failures import Refusal
 from .headers import Headers
+from .limits import FORMS
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANY = ("0.0.0.0", "::", "")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/?#@\\]*))(?::[0-9]{0,5})?")
+"""An IPv6 address in brackets, or a name; then perhaps a port."""
 
 
 class Doors:
@@ -25,18 +32,17 @@ class Doors:
         self._origins = frozenset(origin.rstrip("/") for origin in settings.cors_origins)
         self._most = settings.max_requests
         self._inside = 0
+        self._forms = 0
 
     def check(self, headers: Headers) -> None:
         """Refuse a request that was not meant for this server, or comes from a page that may not call it."""
-        host = headers.get("host")
+        host = headers.once("host") or ""
         name = _name_of(host)
-        if not self._any_host and name not in self._hosts:
+        if name is None or (not self._any_host and name not in self._hosts):
             raise Refusal(
-                421,
-                f"this server is not called {name!r}; [server] allowed_hosts names what it is called",
-                "unknown_host",
+                421, f"Host {host!r:.100} is not allowed; add it to [server] allowed_hosts", "unknown_host"
             )
-        origin = headers.get("origin")
+        origin = headers.once("origin")
         if not origin or origin in self._origins:
             return
         if origin.partition("://")[2].lower() == host.lower():
@@ -72,9 +78,24 @@ class Doors:
     def leave(self) -> None:
         self._inside -= 1
 
+    @contextmanager
+    def form(self) -> Iterator[None]:
+        """While a form is read that comes without a key; refused if too many are."""
+        if self._forms >= FORMS:
+            raise Refusal(
+                503,
+                f"{FORMS} forms are arriving, which is the limit; try again in a moment",
+                "too_many_requests",
+                headers={"retry-after": "1", "x-should-retry": "true"},
+            )
+        self._forms += 1
+        try:
+            yield
+        finally:
+            self._forms -= 1
 
-def _name_of(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower() if ":" in host else host.lower()
+
+def _name_of(host: str) -> str | None:
+    """The name in a Host header, without its port; None if it is no host."""
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2] or "").lower() if found else None

@@ -34,6 +34,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def events(call: Call) -> Answer:
+    call.hold_stream()
     return EventStream(owners_of(call), await _cursor(call))
 
 
@@ -62,6 +63,7 @@ class EventStream:
     cursor: int
 
     async def send(self, call: Call) -> None:
+        call.leave_slot()
         async with Listener(call) as listener:
 
             def over() -> bool:

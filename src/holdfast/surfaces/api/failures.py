@@ -24,10 +24,12 @@ from ...errors import (
     NotFound,
     QuotaExceeded,
     RequestMismatch,
+    SearchFailed,
     SearchTimeout,
     StatementFailed,
     StoreError,
     StoreFull,
+    StoreUncertain,
     TooLarge,
     ToolCallClosed,
     TurnStopped,
@@ -74,6 +76,16 @@ class Refusal(HoldfastError):
         )
 
 
+# What a store says of itself names files, hosts and databases: that is for the log.
+_FULL = "the server's disk is full; nothing was written; try again when there is space"
+_UNCERTAIN = (
+    "the connection to the server's database was lost in a commit: this was done as a whole or not at all; "
+    "look before doing it again, or retry with an Idempotency-Key"
+)
+_NO_SEARCH = "the search index cannot be used now; the server's log says why; everything else goes on"
+_STATEMENT = "the server's database refused one statement; its log says why; only this request failed"
+_UNAVAILABLE = "the server's store cannot be used now; its log says why; try again later"
+
 RETRY = {"x-should-retry": "true"}
 NO_RETRY = {"x-should-retry": "false"}
 
@@ -119,11 +131,15 @@ def failure_of(error: BaseException) -> Failure:
         case ModelError():
             return _of_model(error)
         case StoreFull():
-            return Failure(507, said, SERVER, "insufficient_storage", headers=RETRY)
+            return Failure(507, _FULL, SERVER, "insufficient_storage", headers=RETRY)
         case StatementFailed():
-            return Failure(500, said, SERVER, "internal_error")
+            return Failure(500, _STATEMENT, SERVER, "internal_error")
+        case StoreUncertain():
+            return Failure(503, _UNCERTAIN, SERVER, "store_unavailable", headers=RETRY)
+        case SearchFailed():
+            return Failure(503, _NO_SEARCH, SERVER, "store_unavailable", headers=RETRY)
         case StoreError():
-            return Failure(503, said, SERVER, "store_unavailable", headers=RETRY)
+            return Failure(503, _UNAVAILABLE, SERVER, "store_unavailable", headers=RETRY)
         case RecursionError():
             return Failure(400, "the request is nested too deeply", INVALID, "invalid_value")
         case HoldfastError():
@@ -137,12 +153,12 @@ def _of_model(error: ModelError) -> Failure:
     headers = {} if error.retry_after is None else {"retry-after": f"{error.retry_after:g}"}
     if status in PASSED_ON:
         type_, code = error.type or INVALID, error.code or _CODES.get(status, "invalid_value")
-        return Failure(status, error.said or str(error), type_, code, error.param, headers)
+        return Failure(status, error.said or error.public, type_, code, error.param, headers)
     if status in (401, 403):
-        return Failure(502, str(error), UPSTREAM, "upstream_auth", headers=NO_RETRY)
+        return Failure(502, error.public, UPSTREAM, "upstream_auth", headers=NO_RETRY)
     if status == 504:
-        return Failure(504, str(error), UPSTREAM, "upstream_timeout", headers=headers)
-    return Failure(502, str(error), UPSTREAM, "upstream_error", headers=headers)
+        return Failure(504, error.public, UPSTREAM, "upstream_timeout", headers=headers)
+    return Failure(502, error.public, UPSTREAM, "upstream_error", headers=headers)
 
 
 _CODES = {404: "model_not_found", 413: "request_too_large", 429: "rate_limit_exceeded"}

@@ -79,12 +79,11 @@ async def naming_of(call: Call) -> Naming:
     )
 
 
-def request_key(call: Call, route: str, body: bytes, *, opener: bool) -> RequestKey:
+def request_key(call: Call, route: str, digest: bytes, *, opener: bool) -> RequestKey:
     """What makes this request the same when it comes again: its Idempotency-Key, else its body together with
     how it names its conversation. An `opener` names none and has no answer in its history; then the client's
     address and program are part of it too, so that few others can be taken for its client."""
     named = "\0".join(call.header(*names) or "" for names in (SESSION_ID, SESSION_KEY))
-    digest = sha256(body).digest()
     key = call.header(IDEMPOTENCY_KEY)
     if key is not None:
         names = sha256(named.encode()).digest()[:16] if named.strip("\0") else b""

@@ -29,9 +29,11 @@ class PassedOn:
     """The model's answer as it comes: an asynchronous generator of chunks."""
     stream: bool
     wants_usage: bool
+    accepted: asyncio.Event
+    """Set when the model has accepted the request."""
 
     async def send(self, call: Call) -> None:
-        async with aclosing(self.chunks), Listener(call) as listener:
+        async with aclosing(self.chunks), Listener(call, is_stream=self.stream) as listener:
             work = self._tell(call, listener) if self.stream else self._answer(call)
             telling = asyncio.ensure_future(work)
             try:
@@ -57,7 +59,12 @@ class PassedOn:
             while True:
                 coming = coming or asyncio.ensure_future(anext(self.chunks, None))
                 left = streams.LOOK_SECONDS if call.started else headers_at - loop.time()
-                await asyncio.wait({coming}, timeout=max(0.0, min(left, streams.LOOK_SECONDS)))
+                timeout = max(0.0, min(left, streams.LOOK_SECONDS))
+                if call.started or self.accepted.is_set():
+                    await asyncio.wait({coming}, timeout=timeout)
+                elif await streams.either(coming, self.accepted, timeout):
+                    headers_at = min(headers_at, loop.time() + streams.STATUS_SECONDS)
+                    continue
                 if coming.done():
                     chunk, coming = coming.result(), None
                     await self._start(call)

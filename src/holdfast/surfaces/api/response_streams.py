@@ -37,6 +37,7 @@ class StoredStream:
 
     async def send(self, call: Call) -> None:
         await record_of(call, self.response_id, self.owner)
+        call.leave_slot()
         async with Listener(call) as listener:
             await call.start(200, {**HEADERS, **self.headers})
             try:

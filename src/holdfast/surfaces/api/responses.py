@@ -9,6 +9,7 @@ drafts. A stream that nobody runs any more ends as truthfully as it can: with wh
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -19,7 +20,14 @@ from ...domain.conversations import Address
 from ...domain.histories import INSTRUCTING, History, history_of
 from ...domain.ids import message_id, new_id
 from ...domain.messages import instruction, new_message
-from ...domain.turns import NewResponse, Response, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
+from ...domain.turns import (
+    NewResponse,
+    Response,
+    TurnBegun,
+    TurnRepeated,
+    TurnRequest,
+    TurnStatus,
+)
 from ...errors import BadInput, BadMessage, NotFound
 from ...models.base import Chunk, ModelRequest
 from ...runtime.continuity import Placed
@@ -37,7 +45,7 @@ from ..openai.response_object import (
 )
 from ..openai.responses_request import ResponsesRequest, parse
 from .asking import about_to_send, ask
-from .call import Answer, Call, Reply, parsed
+from .call import Answer, Call, Reply
 from .failures import failure_of
 from .naming import Naming, about_begun, headers_begun, headers_of, naming_of, request_key
 from .owners import OWNER, note_reading, owner_of
@@ -47,6 +55,7 @@ from .routes import Parameter, Route
 from .stored_items import resolver
 from .streams import TurnStream, WholeAnswer
 from .unkept_responses import UnkeptResponse
+from .work import check_counts
 
 ROUTE = "/v1/responses"
 NOWHERE = Address(id=f"resp_{'0' * 32}", create=False)
@@ -55,13 +64,23 @@ NOWHERE = Address(id=f"resp_{'0' * 32}", create=False)
 _encode = msgspec.json.Encoder().encode
 
 
+def _read_body(call: Call, body: bytes) -> tuple[dict[str, Any], bytes]:
+    fields = call.parsed(body)
+    check_counts(fields.get("input"), "input", call.services.settings.limits.messages_per_request)
+    return fields, sha256(body).digest()
+
+
 async def create(call: Call) -> Answer:
     body = await call.body()
-    fields = parsed(body)
-    asked = parse(fields, resolve=await resolver(call.store, call.owner, fields.get("input"), "input"))
+    fields, digest = await call.work(len(body), lambda: _read_body(call, body))
+    resolve = await resolver(call.store, call.owner, fields.get("input"), "input")
+    asked = await call.work(len(body), lambda: parse(fields, resolve=resolve))
+    if asked.stream:
+        call.hold_stream()
     naming = _named(await naming_of(call), asked)
-    history = _history(asked)
+    history = await call.work(len(body), lambda: _history(asked))
     if not asked.store and not naming.names_something:
+        call.hold_turn()
         return _unkept(call, asked, history)
     previous = await _previous(call, asked.previous_response_id)
 
@@ -85,7 +104,7 @@ async def create(call: Call) -> Answer:
             messages=history.messages,
             source=naming.source,
             request_key=request_key(
-                call, ROUTE, body, opener=not naming.names_something and not history.answered
+                call, ROUTE, digest, opener=not naming.names_something and not history.answered
             ),
             model=asked.model,
             streams=asked.stream,
@@ -282,11 +301,12 @@ async def retrieve(call: Call) -> Answer:
     after = _starting_after(call)
     if not _wants_stream(call):
         return Reply(await record.object(call), answers=_answered_turn(call, record))
+    call.hold_stream()
     running = call.services.runner.running.get(record.turn.id)
     if running is not None:
         first = max(0, after + 1 - running.begun.next_event)
         if first <= len(running.events):
-            return TurnStream(running, first, waits=False)
+            return TurnStream(running, first, waits=False, listens=True)
     return StoredStream(record.id, record.turn.owner, after)
 
 
@@ -364,13 +384,15 @@ def _unkept(call: Call, asked: ResponsesRequest, history: History) -> Answer:
     prompt = call.services.settings.agent.system_prompt
     first = (instruction(prompt),) if prompt else ()
     bodies = (*first, *_instructions(asked, history), *(message.body for message in history.messages))
-    request = ModelRequest(b"[%b]" % b",".join(bodies), asked.model, options=asked.options)
+    accepted = asyncio.Event()
+    messages = b"[%b]" % b",".join(bodies)
+    request = ModelRequest(messages, asked.model, options=asked.options, on_accepted=accepted.set)
     # Nobody will ever look these ids up: they only tie the events of one answer together.
     events = ResponseEvents(
         _head(asked, new_id("resp"), None), new_id("conv"), 1, custom_tools=asked.custom_tools
     )
     chunks = cast("AsyncGenerator[Chunk, None]", call.services.model.stream(request))
-    return UnkeptResponse(chunks, events, asked.stream)
+    return UnkeptResponse(chunks, events, asked.stream, accepted)
 
 
 _ORDER = Parameter("order", "asc or desc (the default)", {"type": "string", "enum": ["asc", "desc"]})

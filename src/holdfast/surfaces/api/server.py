@@ -53,9 +53,12 @@ from . import (
     upstream_models,
 )
 from .call import Endpoint, Services
+from .connections import Connections, http_config
 from .doors import Doors
+from .limits import KeyLimits, connection_limit, files_wanted
 from .meters import Meters
 from .routes import Route, mounted, unknown
+from .work import Workers
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +81,6 @@ ROUTES: tuple[Route, ...] = (
     *openapi.routes_of(lambda: ROUTES),
 )
 
-KEEP_ALIVE_SECONDS = 75
-SPARE_FILES = 200
-"""For the store, logs and background processes, beside the sockets."""
 GRACE_SECONDS = 5
 """How much longer than `drain_seconds` a connection may take to send what is left."""
 
@@ -145,24 +145,18 @@ async def serve(
     services = services_of(holdfast, model)
     port = listening.getsockname()[1]
     where = Listening(settings.server.host, port, holdfast.store.location, holdfast.backlog)
+    most_requests = settings.server.max_requests
     server = _Server(
-        uvicorn.Config(
+        http_config(
             application(services),
-            http="httptools",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=int(settings.server.drain_seconds) + GRACE_SECONDS,
+            Connections(connection_limit(allow_files(most_requests), most_requests)),
+            int(settings.server.drain_seconds) + GRACE_SECONDS,
         ),
         lambda: announce(where),
     )
     leaving = _Leaving(services, server)
     leaving.on_signals()
     _spare_the_collector()
-    allow_files(settings.server.max_requests)
     try:
         await server.serve(sockets=[listening])
         await leaving.done()
@@ -180,19 +174,21 @@ def _spare_the_collector() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def allow_files(requests: int) -> None:
-    """A request has a socket to its client and often one to the model: be allowed that many files. Where the
-    machine allows fewer, requests past them wait to be accepted."""
+def allow_files(requests: int) -> int:
+    """Raise the limit on open files as far as this many requests need and the machine allows. Returns how
+    many may be open now; `connection_limit` stays below it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * requests + SPARE_FILES
+    wanted = files_wanted(requests)
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
+        return max(soft, wanted)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
         log.warning("only %d files may be open at once: %s", soft, error)
+        return soft
+    return wanted
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -236,6 +232,10 @@ def services_of(holdfast: Holdfast, model: Model) -> Services:
         continuity=Continuity(store),
         keys=KeyKeeper(store, os.environ.get("HOLDFAST_API_KEY"), settings.agent.tools),
         doors=Doors(settings.server),
+        limits=KeyLimits(
+            settings.limits, settings.server.max_requests, int(settings.server.max_body_mb * 2**20)
+        ),
+        workers=Workers(),
         meters=meters,
         draining=asyncio.Event(),
         broken=asyncio.Event(),

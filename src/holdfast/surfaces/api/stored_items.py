@@ -47,13 +47,17 @@ async def resolver(store: Store, owner: str, items: object, param: str = "items"
     names: Sequence[str] = list(dict.fromkeys(referenced_ids(items)))
     if len(names) > MOST_REFERENCES:
         raise BadParameter(param, f"may refer to {MOST_REFERENCES} items at most; it refers to {len(names)}")
-    for item_id in names:
-        name = parse_item_id(item_id)
-        place = parse_message_id(name.message_id) if name else None
-        if place is None:
-            continue
+    places = {
+        place
+        for name in map(parse_item_id, names)
+        if name is not None and (place := parse_message_id(name.message_id)) is not None
+    }
+    wanted = frozenset(names)
+    for conversation_id, seq in places:  # each message once, however many of its items are referred to
         try:
-            known[item_id], _ = await find_item(store, owner, place[0], item_id)
+            page = await store.messages(owner, conversation_id, first=seq, last=seq, excluded=False)
         except NotFound:
             continue  # the parser names it, with its place in the request
+        for message in page.items:
+            known.update((item["id"], item) for item in items_of(message) if item["id"] in wanted)
     return known.get

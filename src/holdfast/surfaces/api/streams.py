@@ -1,7 +1,7 @@
 """A running turn over HTTP: what it says, as it says it or in one piece, to whoever listens.
 
-The status line waits for a compaction and for the model's first word or its refusal, at most HEADERS_SECONDS,
-so that its headers name the session that answers; after that errors come inside the stream. While nothing is
+The status line waits for a compaction and for the model's status, at most HEADERS_SECONDS, so that its
+headers name the session that answers; after that errors come inside the stream. While nothing is
 said, comments keep the connection alive. The turn does not depend on its listeners: one that leaves is only
 missed if it asked for that.
 """
@@ -25,6 +25,8 @@ from .naming import about_begun, headers_begun
 
 HEADERS_SECONDS = 9.5
 """So that they have reached the client after 10."""
+STATUS_SECONDS = 0.1
+"""How much longer the status line waits once the model has accepted: some refuse with their first event."""
 KEEPALIVE_SECONDS = 5.0
 UNSENT_SECONDS = 0.25
 """How long a model is silent before the store is told that nothing was sent of an opener's answer."""
@@ -54,10 +56,14 @@ class TurnStream:
     """Is the turn cut short when this listener leaves?"""
     waits: bool = True
     """Does the status line wait for the model?"""
+    listens: bool = False
+    """Did another request begin the turn, so that this one only listens?"""
 
     async def send(self, call: Call) -> None:
         running, receipts = self.running, call.services.runner.receipts
         running.attend(call)
+        if self.listens:
+            call.leave_slot()
         interrupts = running if self.interrupts else None
         async with Listener(call, interrupts, lambda: self._note_unsent(receipts)) as listener:
             refusal = await self._first_word(listener, receipts) if self.waits else None
@@ -99,12 +105,15 @@ class TurnStream:
             receipts.note(running.turn.id, Delivery.NONE)
 
     async def _first_word(self, listener: Listener, receipts: Receipts) -> HoldfastError | None:
-        """Wait for the model's status. A refusal before the first word is an error of the request."""
+        """Wait for the model's status. A refusal before that is known is an error of the request."""
         running = self.running
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + HEADERS_SECONDS
+        deadline, accepted = loop.time() + HEADERS_SECONDS, False
         noted = running.turn.delivery is not Delivery.PART
         while len(running.events) <= running.preface and running.outcome is None and not listener.gone:
+            if running.accepted and not accepted:
+                accepted = True
+                deadline = min(deadline, loop.time() + STATUS_SECONDS)
             left = deadline - loop.time()
             if left <= 0:
                 return None
@@ -131,7 +140,7 @@ class WholeAnswer:
     async def send(self, call: Call) -> None:
         running = self.running
         if self.interrupts:
-            async with Listener(call, running):
+            async with Listener(call, running, is_stream=False):
                 outcome = await running.ended()
         else:
             outcome = await running.ended()
@@ -164,6 +173,17 @@ async def refuse(call: Call, running: RunningTurn, error: HoldfastError) -> None
     await Reply(body, failure.status, {**failure.headers, **headers_begun(running.begun)}).send(call)
 
 
+async def either(coming: asyncio.Future[Any], event: asyncio.Event, seconds: float) -> bool:
+    """Wait for one of them. True: only the event has come."""
+    happened = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({coming, happened}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return event.is_set() and not coming.done()
+    finally:
+        happened.cancel()
+        await asyncio.gather(happened, return_exceptions=True)
+
+
 class Listener:
     """One client of a stream: keeps it alive, notices that it left or may no longer listen."""
 
@@ -172,9 +192,12 @@ class Listener:
         call: Call,
         interrupts: RunningTurn | None = None,
         on_gone: Callable[[], None] = lambda: None,
+        *,
+        is_stream: bool = True,
     ) -> None:
         self._call = call
         self._on_gone = on_gone
+        self._is_stream = is_stream
         self._interrupts = interrupts
         self._loop = asyncio.get_running_loop()
         self._said_at = self._looked_at = self._loop.time()
@@ -182,6 +205,8 @@ class Listener:
         self.gone = False
 
     async def __aenter__(self) -> Listener:
+        if self._is_stream:
+            self._call.hold_stream()
         self._watch = asyncio.create_task(self._until_gone())
         return self
 

@@ -19,6 +19,7 @@ from ...runtime.orders import Order
 from ...runtime.running_turn import RunningTurn
 from .. import objects
 from ..openai.responses_request import parse
+from .asking import counted
 from .call import Call, Reply
 from .chat import ChatTelling
 from .owners import OWNER, owner_of
@@ -52,7 +53,9 @@ async def take_up(call: Call) -> RunningTurn | TurnRepeated | TurnOutdated:
             "taken up again"
         )
     wait_seconds = call.services.settings.server.busy_wait_seconds
-    return await call.services.runner.begin(await _order(call, known), wait_seconds)
+    order = await _order(call, known)
+    with counted(call, order.request.turn_id) as count:
+        return count(await call.services.runner.begin(order, wait_seconds))
 
 
 async def _order(call: Call, known: Turn) -> Order:

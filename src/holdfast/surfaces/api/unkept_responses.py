@@ -21,7 +21,7 @@ from ..openai.response_events import ResponseEvents, encoded, frame
 from ..openai.response_object import response_error, state_of
 from .call import Call, Reply
 from .failures import failure_of
-from .streams import HEADERS, HEADERS_SECONDS, LOOK_SECONDS, Listener
+from .streams import HEADERS, HEADERS_SECONDS, LOOK_SECONDS, STATUS_SECONDS, Listener, either
 
 
 @dataclass(slots=True)
@@ -29,11 +29,16 @@ class UnkeptResponse:
     chunks: AsyncGenerator[Chunk, None]
     events: ResponseEvents
     stream: bool
+    accepted: asyncio.Event
+    """Set when the model has accepted the request."""
     _left: bool = False
     """Has the client gone, or lost its right to listen?"""
 
     async def send(self, call: Call) -> None:
-        async with Listener(call) as listener, aclosing(self._heard(listener)) as heard:
+        async with (
+            Listener(call, is_stream=self.stream) as listener,
+            aclosing(self._heard(listener)) as heard,
+        ):
             if self.stream:
                 await self._tell(call, listener, heard)
             else:
@@ -72,6 +77,12 @@ class UnkeptResponse:
             coming = _next(self.chunks)
             patience = HEADERS_SECONDS
             try:
+                if self.stream:
+                    accepted = asyncio.ensure_future(self._until_accepted(coming))
+                    await listener.waits_for(accepted, patience)
+                    accepted.cancel()
+                    await asyncio.gather(accepted, return_exceptions=True)
+                    patience = 0.0 if not coming.done() else LOOK_SECONDS
                 while True:
                     await listener.waits_for(coming, patience)
                     if listener.gone:
@@ -92,6 +103,11 @@ class UnkeptResponse:
             finally:
                 coming.cancel()
                 await asyncio.gather(coming, return_exceptions=True)
+
+    async def _until_accepted(self, coming: asyncio.Future[Chunk | None]) -> None:
+        """Until the model's status is known. Some refuse with their first event, right after a good one."""
+        if await either(coming, self.accepted, HEADERS_SECONDS):
+            await asyncio.wait({coming}, timeout=STATUS_SECONDS)
 
 
 def _next(chunks: AsyncGenerator[Chunk, None]) -> asyncio.Future[Chunk | None]:

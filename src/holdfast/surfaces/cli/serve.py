@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from ...store.base import Store
     from ..api.server import Listening
 
+log = logging.getLogger(__name__)
+
+SHORTEST_KEY = 20
+"""Characters of $HOLDFAST_API_KEY that cannot be guessed over a network."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -92,11 +97,19 @@ async def keys_are_ready(store: Store, settings: Settings) -> None:
     from ...runtime.local_key import ensure_local_key
     from ...settings import home
 
+    given = os.environ.get("HOLDFAST_API_KEY", "").strip()
+    is_short = 0 < len(given) < SHORTEST_KEY
+    advice = f"use at least {SHORTEST_KEY}, such as those that `openssl rand -hex 32` prints"
     if settings.server.host in LOOPBACK:
+        if is_short:
+            log.warning("HOLDFAST_API_KEY has only %d characters and can be guessed; %s", len(given), advice)
         await ensure_local_key(store, home())
-    elif not os.environ.get("HOLDFAST_API_KEY") and not any(
-        key.revoked_at is None for key in await store.keys(None)
-    ):
+    elif is_short:
+        raise BadSetting(
+            f"{settings.server.host} can be reached from other machines, and HOLDFAST_API_KEY, an admin key, "
+            f"has only {len(given)} characters; {advice}, or unset it and use `holdfast keys create`"
+        )
+    elif not given and not any(key.revoked_at is None for key in await store.keys(None)):
         raise BadSetting(
             f"{settings.server.host} can be reached from other machines, and there is no API key yet; make "
             "one with `holdfast keys create`, or set HOLDFAST_API_KEY"

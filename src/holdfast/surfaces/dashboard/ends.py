@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from ...domain.ids import new_request_id
 from ...domain.keys import acting_as
 from ...errors import BadKey, HoldfastError, StoreFailed
-from ..api.call import Answer, Call
+from ..api.call import Answer, Call, note_trouble
 from ..api.failures import Refusal, failure_of
 from ..api.headers import Headers
 from .pages import go, html
@@ -66,11 +66,13 @@ class _End:
             services.broken.set()
             await self._fail(visit, error)
         except (HoldfastError, RecursionError) as error:
+            note_trouble(name, call, error)
             await self._fail(visit, error)
         except Exception as error:
             log.exception("%s failed by a mistake of our own (request %s)", name, call.id)
             await self._fail(visit, error)
         finally:
+            call.give_back_all()
             services.meters.end(name, call.status, call.began)
 
     async def _answer(self, visit: Visit) -> Answer:
@@ -96,12 +98,10 @@ class _End:
                 visit.check_form()
         if not page.limited:
             return await page.handler(visit)
-        doors.enter()
-        try:
+        if call.key is not None:
+            call.hold_slot()
             visit.cursor = (await visit.store.event_bounds())[1]
-            return await page.handler(visit)
-        finally:
-            doors.leave()
+        return await page.handler(visit)
 
     async def _recognise(self, visit: Visit) -> None:
         """By the key that a program sends, else by the browser's cookie. BadKey: nobody we know."""

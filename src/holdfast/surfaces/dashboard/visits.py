@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 from starlette.requests import Request, cookie_parser
@@ -25,6 +25,7 @@ from ...store.base import Store
 from ..api.call import Answer, Call, Handler, Reply, Services
 from ..api.failures import Refusal
 from ..api.headers import Headers
+from ..api.limits import FORM_SECONDS
 from .logins import LinkBook, Login, Logins
 
 LONGEST_FORM = 2**20
@@ -95,6 +96,7 @@ class Visit:
         """A path of ours that keeps looking at the same owner's data. What is None or empty is left out."""
         given = {"owner": self.owner_named, **query}
         kept = {name: value for name, value in given.items() if value not in (None, "")}
+        path = quote(path)
         return f"{path}?{urlencode(kept)}" if kept else path
 
     # --- the API -----------------------------------------------------------------------------------
@@ -163,7 +165,11 @@ class Visit:
         length = headers.get("content-length", "0")
         if headers.get("transfer-encoding") or not length.isdecimal() or int(length) > LONGEST_FORM:
             raise Refusal(413, "this form is too long, or does not say how long it is", "request_too_large")
-        body = await self.call.body()
+        if self.call.key is None:
+            with self.services.doors.form():
+                body = await self.call.body(FORM_SECONDS)
+        else:
+            body = await self.call.body()
         if not body:
             return {}
         kind = headers.get("content-type").partition(";")[0].strip().lower()

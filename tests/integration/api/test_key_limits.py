@@ -1,0 +1,336 @@
+"""What one API key may hold at once: streams, turns, requests, bytes; and how much one request may bring."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from holdfast.models.base import Purpose
+from holdfast.models.scripted import ScriptedModel
+from holdfast.surfaces.api import limits, work
+from holdfast.surfaces.api.work import check_values
+from tests.integration.api.chatting import until, user
+from tests.integration.api.conftest import Running, StartServer
+from tests.integration.api.test_doors import check_error
+
+CHAT = "/v1/chat/completions"
+HELLO = {"messages": [user("hello")]}
+
+
+class Slow:
+    """A model that answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def __call__(self, messages: Any, purpose: Purpose) -> str:
+        await self.go.wait()
+        return "done"
+
+
+# --- streams -------------------------------------------------------------------------------------------
+
+
+async def test_one_key_may_have_so_many_streams_and_others_are_not_concerned(
+    start_server: StartServer,
+) -> None:
+    slow = Slow()
+    server = await start_server(ScriptedModel(slow), limits={"streams_per_key": 4})
+    ada, bob = await server.client_of("ada"), await server.client_of("bob")
+    async with AsyncExitStack() as streams:
+        for _ in range(2):
+            await streams.enter_async_context(ada.stream("GET", "/api/events"))
+        begun = await ada.post("/v1/responses", json={"input": "hi", "background": True})
+        response = f"/v1/responses/{begun.json()['id']}"
+        await streams.enter_async_context(ada.stream("GET", f"{response}?stream=true"))
+        await streams.enter_async_context(ada.stream("GET", "/live", headers={"accept": "text/event-stream"}))
+        turn = begun.headers["x-holdfast-turn-id"]
+        for method, path, body in (
+            ("GET", "/api/events", None),
+            ("GET", f"{response}?stream=true", None),
+            ("POST", CHAT, {**HELLO, "stream": True}),
+            ("POST", CHAT, {**HELLO, "stream": True, "store": False}),
+            ("POST", "/v1/responses", {"input": "x", "stream": True}),
+            ("POST", "/v1/responses", {"input": "x", "stream": True, "store": False}),
+        ):
+            refused = await ada.request(method, path, json=body)
+            error = check_error(refused, 429, "too_many_streams")
+            assert "streams_per_key" in error["message"]
+            assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("5", "true")
+        for path in ("/live", f"/turns/{turn}/reply"):
+            assert (await ada.get(path)).status_code == 429
+        assert server.model.calls == 1, "what is refused begins nothing"
+        assert (await ada.get("/api/sessions")).status_code == 200, "what is no stream is not refused"
+        async with bob.stream("GET", "/api/events") as other:
+            assert other.status_code == 200
+    slow.go.set()
+    await until(lambda: not server.services.limits.streams.held(_key_id(ada)), "streams are given back")
+    async with ada.stream("GET", "/api/events") as again:
+        assert again.status_code == 200
+
+
+async def test_a_stream_is_given_back_when_its_client_goes(start_server: StartServer) -> None:
+    server = await start_server(limits={"streams_per_key": 1})
+    for _ in range(3):
+        async with server.client.stream("POST", CHAT, json={**HELLO, "stream": True}) as response:
+            assert response.status_code == 200
+            await anext(response.aiter_raw())
+        await until(
+            lambda: not server.services.limits.streams.held(_key_id(server.client)), "it is given back"
+        )
+
+
+async def test_no_limit_is_a_limit_of_0(start_server: StartServer) -> None:
+    server = await start_server(limits={"streams_per_key": 0, "turns_per_key": 0, "messages_per_request": 0})
+    async with AsyncExitStack() as streams:
+        for _ in range(5):
+            await streams.enter_async_context(server.client.stream("GET", "/api/events"))
+        assert (await server.client.post(CHAT, json={"messages": [user("x")] * 20})).status_code == 200
+
+
+# --- turns ---------------------------------------------------------------------------------------------
+
+
+async def test_one_key_may_have_so_many_turns_running(start_server: StartServer) -> None:
+    slow = Slow()
+    server = await start_server(ScriptedModel(slow), limits={"turns_per_key": 2})
+    ada, bob = await server.client_of("ada"), await server.client_of("bob")
+    for _ in range(2):  # in the background: no request of them is under way any more
+        assert (await ada.post("/v1/responses", json={"input": "hi", "background": True})).status_code == 200
+    for path, body in (
+        (CHAT, HELLO),
+        (CHAT, {**HELLO, "store": False}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/responses", {"input": "x", "store": False}),
+        ("/v1/responses", {"input": "x", "background": True}),
+    ):
+        refused = await ada.post(path, json=body)
+        error = check_error(refused, 429, "too_many_turns")
+        assert "turns_per_key" in error["message"]
+        assert refused.headers["retry-after"] == "5"
+    asking = asyncio.create_task(bob.post(CHAT, json=HELLO))
+    await until(lambda: server.model.calls == 3, "another key's turn begins")
+    slow.go.set()
+    assert (await asking).status_code == 200
+    await until(lambda: not server.services.runner.running, "they end")
+    assert (await ada.post(CHAT, json=HELLO)).status_code == 200
+    assert server.services.limits.turns.running(_key_id(ada)) == 0
+
+
+async def test_requests_that_wait_for_a_conversation_count_as_turns(start_server: StartServer) -> None:
+    slow = Slow()
+    server = await start_server(ScriptedModel(slow), limits={"turns_per_key": 3})
+    ada = await server.client_of("ada")
+    ada.headers["x-holdfast-session-key"] = "one"
+    waiting = [asyncio.create_task(ada.post(CHAT, json=HELLO)) for _ in range(3)]
+    await until(lambda: server.services.limits.turns.running(_key_id(ada)) == 3, "one runs, two wait")
+    check_error(await ada.post(CHAT, json=HELLO), 429, "too_many_turns")
+    slow.go.set()
+    assert {response.status_code for response in await asyncio.gather(*waiting)} == {200}
+    assert server.services.limits.turns.running(_key_id(ada)) == 0
+
+
+async def test_a_request_that_joins_its_turn_is_not_counted_twice(start_server: StartServer) -> None:
+    slow = Slow()
+    server = await start_server(ScriptedModel(slow), limits={"turns_per_key": 2})
+    ada = await server.client_of("ada")
+    same = {"idempotency-key": "m1"}
+    asking = [asyncio.create_task(ada.post(CHAT, json=HELLO, headers=same))]
+    await until(lambda: server.model.calls == 1, "it runs")
+    asking.append(asyncio.create_task(ada.post(CHAT, json=HELLO, headers=same)))
+    await until(lambda: server.services.limits.requests.held(_key_id(ada)) == 2, "its retry has come")
+    await until(lambda: server.services.limits.turns.running(_key_id(ada)) == 1, "and joined it")
+    slow.go.set()
+    answers = await asyncio.gather(*asking)
+    assert len({answer.json()["holdfast"]["turn_id"] for answer in answers}) == 1
+    assert server.services.limits.turns.running(_key_id(ada)) == 0
+
+
+# --- requests and bytes --------------------------------------------------------------------------------
+
+
+async def test_one_key_leaves_room_for_others(start_server: StartServer) -> None:
+    slow = Slow()
+    server = await start_server(ScriptedModel(slow), server={"max_requests": 20})
+    ada, bob = await server.client_of("ada"), await server.client_of("bob")
+    asking = [asyncio.create_task(ada.post(CHAT, json=HELLO)) for _ in range(18)]
+    await until(lambda: server.services.limits.requests.held(_key_id(ada)) == 18, "they are under way")
+    check_error(await ada.get("/api/sessions"), 429, "too_many_requests")
+    assert (await bob.get("/api/sessions")).status_code == 200
+    slow.go.set()
+    assert {response.status_code for response in await asyncio.gather(*asking)} == {200}
+    assert (await ada.get("/api/sessions")).status_code == 200
+
+
+async def test_the_bodies_of_one_key_are_bounded_together(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BODIES_PER_KEY", 2)
+    slow = Slow()
+    server = await start_server(ScriptedModel(slow), server={"max_body_mb": 0.01})
+    ada, bob = await server.client_of("ada"), await server.client_of("bob")
+    large = {"messages": [user("x" * 9_000)]}
+    asking = [asyncio.create_task(ada.post(CHAT, json=large)) for _ in range(2)]
+    await until(lambda: server.model.calls == 2, "they are asked")
+    check_error(await ada.post(CHAT, json=large), 429, "too_many_bytes")
+    asking.append(asyncio.create_task(bob.post(CHAT, json=large)))
+    await until(lambda: server.model.calls == 3, "another's is taken")
+    slow.go.set()
+    assert {response.status_code for response in await asyncio.gather(*asking)} == {200}
+    assert server.services.limits.bytes.held(_key_id(ada)) == 0
+
+
+async def test_forms_without_a_key_are_few_and_short(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.surfaces.api.doors.FORMS", 2)
+    monkeypatch.setattr("holdfast.surfaces.dashboard.visits.FORM_SECONDS", 0.5)
+    stranger = await server.with_token(None)
+    form = {"content-type": "application/x-www-form-urlencoded", "content-length": "100"}
+    gate = asyncio.Event()
+
+    async def never() -> Any:
+        yield b"key="
+        await gate.wait()
+        yield b"x" * 96
+
+    slow = [asyncio.create_task(stranger.post("/login", content=never(), headers=form)) for _ in range(2)]
+    await until(lambda: server.services.doors._forms == 2, "they are being read")
+    assert (await stranger.post("/login", data={"key": "x"})).status_code == 503
+    ada = await server.client_of("ada")
+    assert (await ada.get("/api/sessions")).status_code == 200
+    await until(lambda: server.services.doors._forms == 0, "they were given up")
+    assert (await stranger.post("/login", data={"key": "x"})).status_code == 403
+    gate.set()
+    await asyncio.gather(*slow, return_exceptions=True)
+
+
+# --- one request ---------------------------------------------------------------------------------------
+
+
+async def test_a_request_of_too_many_messages_is_refused(start_server: StartServer) -> None:
+    server = await start_server(limits={"messages_per_request": 10})
+    said = await server.client.post("/v1/conversations", json={})
+    items = f"/v1/conversations/{said.json()['id']}/items"
+    for path, param in (
+        (CHAT, "messages"),
+        ("/v1/responses", "input"),
+        ("/v1/conversations", "items"),
+        (items, "items"),
+    ):
+        assert (await server.client.post(path, json={param: [user("x")] * 10})).status_code == 200
+        error = check_error(await server.client.post(path, json={param: [user("x")] * 11}), 400)
+        assert error["param"] == param
+        assert "messages_per_request" in error["message"]
+        parts = [{"type": "text" if path == CHAT else "input_text", "text": "x"}]
+        many = {param: [{"role": "user", "content": parts * 101}]}
+        error = check_error(await server.client.post(path, json=many), 400)
+        assert "parts" in error["message"]
+
+
+def test_json_values_are_counted_before_they_are_made() -> None:
+    few = json.dumps({"text": '[{,"\\' * 1000}).encode()
+    assert len(few) > 500
+    check_values(few, 10)  # what stands in texts does not count
+    for many in (b"[" + b"[]," * 600 + b"0]", b'{"a":' * 600, b'"x",' * 600):
+        with pytest.raises(Exception, match="more than 500 JSON values"):
+            check_values(many, 10)
+        check_values(many, 0)
+
+
+def test_counting_hostile_json_takes_no_longer_than_reading_it() -> None:
+    """Strings that never end, made of what begins others: a search that begins anew at each would not end."""
+    for hostile in (b'"' + b'\\"' * 1_000_000, b'"\\' * 1_000_000, b"," * 600_000 + b'"' * 1_000_001):
+        try:
+            check_values(hostile, 10_000)
+        except Exception as error:
+            assert "JSON values" in str(error)
+
+
+async def test_others_are_answered_while_a_large_body_is_worked_on(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work happens in a thread: it waits there until another request has been answered."""
+    import threading
+
+    answered = threading.Event()
+    checked = work.check_values
+
+    def waits(body: bytes, most: int) -> None:
+        if len(body) > limits.LARGE_BODY:
+            assert answered.wait(30), "the event loop was not free"
+        checked(body, most)
+
+    monkeypatch.setattr("holdfast.surfaces.api.call.check_values", waits)
+    large = asyncio.create_task(
+        server.client.post(CHAT, json={"messages": [user("x" * 2 * limits.LARGE_BODY)]})
+    )
+    while not large.done() and not answered.is_set():
+        assert (await server.client.get("/healthz")).status_code == 200
+        if server.services.limits.bytes.held(_key_id(server.client)) > limits.LARGE_BODY:
+            assert (await server.client.get("/healthz")).status_code == 200
+            answered.set()
+    assert (await large).status_code == 200
+
+
+# --- names ---------------------------------------------------------------------------------------------
+
+NAMING = ("x-holdfast-session-id", "x-hermes-session-key", "x-holdfast-source", "idempotency-key")
+MISTAKABLE = {
+    "Latin-1": "é".encode("latin-1"),
+    "not NFC": b"e\xcc\x81",
+    "half a character": b"\xc3",
+    "a zero-width space": "a\u200bb".encode(),
+    "a right-to-left mark": "a\u200fb".encode(),
+    "a soft hyphen": "a\u00adb".encode(),
+    "a no-break space": "a\u00a0b".encode(),
+    "a tab": b"a\tb",
+    "a line separator": "a\u2028b".encode(),
+    "a Hangul filler": "\u3164".encode(),
+    "a variation selector": "a\ufe0f".encode(),
+    "a byte order mark": "\ufeffa".encode(),
+    "a private character": "\ue000".encode(),
+    "a C1 control": "a\u0085b".encode(),
+}
+
+
+@pytest.mark.parametrize("what", MISTAKABLE)
+async def test_names_that_look_like_others_are_refused(server: Running, what: str) -> None:
+    bridge = await server.client_of("team", "bridge")
+    for name in (*NAMING, "x-holdfast-owner"):
+        response = await _raw_post(bridge, name, MISTAKABLE[what])
+        error = check_error(response, 400)
+        assert name in error["message"]
+    assert (await server.store.figures()).messages == 0
+
+
+async def test_owners_of_other_writing_are_told_apart(server: Running) -> None:
+    bridge = await server.client_of("team", "bridge")
+    for owner in ("é", "Ã©", "日本", "Ørsted", "a b"):
+        assert (await _raw_post(bridge, "x-holdfast-owner", owner.encode())).status_code == 200
+    seen = {
+        owner: len((await _raw_get(bridge, owner)).json()["data"]) for owner in ("é", "Ã©", "日本", "Ørsted")
+    }
+    assert set(seen.values()) == {1}
+
+
+async def _raw_post(client: httpx.AsyncClient, name: str, value: bytes) -> httpx.Response:
+    return await client.post(CHAT, json=HELLO, headers=[(name.encode(), value)])
+
+
+async def _raw_get(client: httpx.AsyncClient, owner: str) -> httpx.Response:
+    return await client.get("/api/sessions", headers=[(b"x-holdfast-owner", owner.encode())])
+
+
+def _key_id(client: httpx.AsyncClient) -> str:
+    """The id inside a client's token."""
+    from holdfast.domain.keys import parse_token
+
+    claimed = parse_token(client.headers["authorization"].removeprefix("Bearer "))
+    assert claimed is not None
+    return claimed.key_id
