@@ -2,13 +2,24 @@
 
 import asyncio
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests import postgres_server
-from tests.postgres_server import TEMPLATE, PostgresServer
+from tests.postgres_server import TEMPLATE, PostgresServer, ReusedDatabase
+
+# Tests start hundreds of interpreters, and each worker rewrites every test module. Without bytecode on disk,
+# each of them compiles all of holdfast again: a third of what a command takes to start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# Whoever starts the tests in the background may have them ignore Ctrl-C. Their children would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DatabaseMaker = Callable[..., str]
 
@@ -49,6 +60,13 @@ def new_database(postgres: PostgresServer, used_databases: list[str]) -> Iterato
 
     yield make
     used_databases += made
+
+
+@pytest.fixture(scope="session")
+def reused_database(postgres: PostgresServer) -> ReusedDatabase:
+    """This worker's own, for tests that use nothing but an empty store."""
+    postgres.make_template(_make_store)
+    return ReusedDatabase(postgres)
 
 
 def _make_store(url: str) -> None:
