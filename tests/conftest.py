@@ -6,7 +6,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
+import httpx
 import pytest
 
 from tests import postgres_server
@@ -29,6 +31,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "postgres" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.postgres)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_ssl_context() -> Iterator[None]:
+    """Every client of httpx reads all certificates of the world, also one that never uses TLS: 30 ms each. Here
+    all clients share what the first has read."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
+        yield
 
 
 @pytest.fixture(scope="session")
