@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -122,4 +121,3 @@ async def say_hello(listening: Listening, settings: Settings, model: Model, toke
     else:
         write("  key    `holdfast env` prints it\n")
         write(f"  page   {listening.url}/  (log in with the key)\n")
-    sys.stdout.flush()  # a pipe would keep it back until the server ends
