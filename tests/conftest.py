@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_ssl_context() -> Iterator[None]:
-    """Every client of httpx reads all certificates of the world, also one that never uses TLS: 30 ms each. Here
+    """Every client of httpx reads all certificates of the world, also if it never uses TLS: 30 ms each. Here
     all clients share what the first has read."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))

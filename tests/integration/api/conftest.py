@@ -87,8 +87,8 @@ StartServer = Callable[..., Awaitable[Running]]
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signals, which says when it listens, and stops at once when nobody is connected. uvicorn
-    itself takes 0.2 s to stop: it looks ten times a second whether it should, and then waits."""
+    """uvicorn without signals, which says when it listens, and stops at once when nobody is connected: by
+    itself it takes 0.2 s, looking ten times a second whether it should stop, and then waiting."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
