@@ -17,6 +17,7 @@ import apsw
 
 from . import warm
 
+CAN_FORK = sys.platform == "linux"
 PATIENCE = 90.0
 """How long to wait for what a busy machine may take long for."""
 
@@ -122,7 +123,7 @@ class Running:
     def end(self) -> tuple[int, str, str]:
         """Its exit code, all it printed, and what it said on stderr."""
         out, err = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, (self.printed + out).decode(), err.decode()
+        return self.process.wait(PATIENCE), (self.printed + out).decode(), err.decode()
 
 
 def until(condition: Any, what: str) -> None:

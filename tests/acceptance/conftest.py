@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .command import Home
+from .command import CAN_FORK, Home
 from .talker import Talker
 
 FORKED = {
@@ -21,7 +20,7 @@ What these start in a terminal, in a shell or with Popen is the installed comman
 
 @pytest.fixture
 def forked(request: pytest.FixtureRequest) -> bool:
-    return sys.platform == "linux" and request.path.stem in FORKED
+    return CAN_FORK and request.path.stem in FORKED
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 PRELOADED = (
     "holdfast.surfaces.cli.commands",
     "holdfast.surfaces.api.server",
+    "holdfast.store.postgres.engine",
     "holdfast.store.sqlite.engine",
     "holdfast.models.upstream",
     "holdfast.models.scripted",
@@ -204,7 +205,7 @@ def _opened(standard: int, encoding: str, errors: str) -> io.TextIOWrapper:
         return open(standard, encoding=encoding, errors=errors, closefd=False)
     if os.environ.get("PYTHONUNBUFFERED"):
         raw = io.FileIO(standard, "w", closefd=False)
-        return io.TextIOWrapper(raw, encoding, errors, write_through=True)  # type: ignore[arg-type]
+        return io.TextIOWrapper(raw, encoding, errors, write_through=True)
     by_line = standard == 2 or os.isatty(standard)
     return open(standard, "w", 1 if by_line else -1, encoding, errors, closefd=False)
 
