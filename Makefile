@@ -8,6 +8,9 @@ DEV := .venv/dev.stamp
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
+# Tests start hundreds of interpreters: they shall find their modules compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 QUICK_TESTS = $(wildcard tests/unit tests/contract tests/integration)
 
 run: $(RUN) ## serve the OpenAI API with a small local model: no key of any provider needed
@@ -16,7 +19,7 @@ run: $(RUN) ## serve the OpenAI API with a small local model: no key of any prov
 test: $(DEV) ## every test but the soak versions
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi # the Nth-fault suite, Linux only
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool chromium chromium chromium-browser google-chrome; fi # the pages
-	$(PYTEST) -q -n 2 -m "not soak"
+	$(PYTEST) -q -n 2 --dist worksteal --durations 10 -m "not soak"
 
 quick: $(DEV) ## the tests that need no browser and no PostgreSQL, in under a minute
 	$(PYTEST) -q -n auto -m "not postgres and not browser and not soak and not slow" $(QUICK_TESTS)

@@ -15,7 +15,11 @@ from typing import Any
 
 import apsw
 
-PATIENCE = 30.0
+from . import warm
+
+CAN_FORK = sys.platform == "linux"
+PATIENCE = 90.0
+"""How long to wait for what a busy machine may take long for."""
 
 
 def installed() -> list[str]:
@@ -25,10 +29,11 @@ def installed() -> list[str]:
 
 
 class Home:
-    """A HOLDFAST_HOME, and the command in it."""
+    """A HOLDFAST_HOME, and the command in it; `forked` from a warm process (`warm.py`), or started anew."""
 
-    def __init__(self, path: Path, environment: Mapping[str, str] = {}) -> None:
+    def __init__(self, path: Path, environment: Mapping[str, str] = {}, *, forked: bool = False) -> None:
         self.path = path
+        self._forked = forked
         self.store = path / "holdfast.db"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         self.environment = {
@@ -44,6 +49,14 @@ class Home:
     ) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
         text = said.encode() if isinstance(said, str) else said
+        if self._forked:
+            running = warm.start(arguments, {**self.environment, **env}, self.path.parent, text)
+            try:
+                out, err = running.communicate(timeout=PATIENCE)
+            finally:
+                running.kill()
+            code = running.wait()
+            return subprocess.CompletedProcess(running.args, code, out.decode(), err.decode())
         done = subprocess.run(
             [*installed(), *arguments],
             input=text,
@@ -73,6 +86,8 @@ class Home:
 
     def start(self, *arguments: str, env: Mapping[str, str] = {}) -> Running:
         """Run it beside us."""
+        if self._forked:
+            return Running(warm.start(arguments, {**self.environment, **env}, self.path.parent))
         return Running(
             subprocess.Popen(
                 [*installed(), *arguments],
@@ -88,7 +103,7 @@ class Home:
 class Running:
     """A command under way."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | warm.Forked) -> None:
         self.process = process
         self.printed = b""
 
@@ -108,7 +123,7 @@ class Running:
     def end(self) -> tuple[int, str, str]:
         """Its exit code, all it printed, and what it said on stderr."""
         out, err = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, (self.printed + out).decode(), err.decode()
+        return self.process.wait(PATIENCE), (self.printed + out).decode(), err.decode()
 
 
 def until(condition: Any, what: str) -> None:

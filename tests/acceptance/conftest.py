@@ -7,14 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from .command import Home
+from .command import CAN_FORK, Home
 from .talker import Talker
+
+FORKED = {
+    *("test_bridge", "test_chat", "test_export", "test_hermes", "test_keys", "test_liveness"),
+    *("test_restore", "test_run"),
+}
+"""Whose commands are forked from a warm process, because they start many: `Home.run` and `Home.start` only.
+What these start in a terminal, in a shell or with Popen is the installed command, as it is in other files."""
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def forked(request: pytest.FixtureRequest) -> bool:
+    return CAN_FORK and request.path.stem in FORKED
+
+
+@pytest.fixture
+def home(tmp_path: Path, forked: bool) -> Home:
     """A home where the model repeats what was said."""
-    return Home(tmp_path / "home")
+    return Home(tmp_path / "home", forked=forked)
 
 
 @pytest.fixture
@@ -24,6 +36,7 @@ def talker() -> Iterator[Talker]:
 
 
 @pytest.fixture
-def talking(tmp_path: Path, talker: Talker) -> Home:
+def talking(tmp_path: Path, talker: Talker, forked: bool) -> Home:
     """A home where the talker answers."""
-    return Home(tmp_path / "home", {"HOLDFAST_MODEL__KIND": "openai", "HOLDFAST_MODEL__BASE_URL": talker.url})
+    environment = {"HOLDFAST_MODEL__KIND": "openai", "HOLDFAST_MODEL__BASE_URL": talker.url}
+    return Home(tmp_path / "home", environment, forked=forked)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
 
 CTRL_C, CTRL_D, CTRL_Z, TAB, UP = "\x03", "\x04", "\x1a", "\t", "\x1b[A"

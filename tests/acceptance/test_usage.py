@@ -66,6 +66,15 @@ def test_ctrl_c_ends_any_command_at_once_and_quietly(home: Home) -> None:
     assert home.json("sessions", "show", "k")["state"] == "idle"
 
 
+def test_a_server_says_where_it_answers_also_into_a_pipe(home: Home) -> None:
+    running = home.start("serve", "--port", "0", env={"PYTHONUNBUFFERED": ""})
+    try:
+        running.wait_for("holdfast answers at")
+    finally:
+        running.send(signal.SIGKILL)
+        running.end()
+
+
 def test_python_dash_m_is_the_same_command(home: Home) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", "--help"],

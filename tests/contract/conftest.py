@@ -48,7 +48,7 @@ async def open_another(request: pytest.FixtureRequest, home: Path, clock: Clock)
     """Opens the test's database once more, as another process would."""
     opened: list[Store] = []
     if request.param == "postgres":
-        url = request.getfixturevalue("new_database")()
+        url = request.getfixturevalue("reused_database").url()
 
     async def open_it() -> Store:
         if request.param == "postgres":

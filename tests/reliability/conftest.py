@@ -4,8 +4,9 @@ Each suite ends with one line of figures. They travel with the test's report and
 test, also under `-q`; with pytest-xdist the workers print them, because the process that writes the summary
 does not load this file.
 
-    HOLDFAST_TEST_SOAK=1      run the full versions (`make soak`)
-    HOLDFAST_TEST_SEED=n      replay a failure: its seed is in the failed test's output
+    HOLDFAST_TEST_SOAK=1        run the full versions (`make soak`)
+    HOLDFAST_TEST_FAULT_TIME=1  the short versions go on for four times as long as they do in `make test`
+    HOLDFAST_TEST_SEED=n        replay a failure: its seed is in the failed test's output
 """
 
 from __future__ import annotations

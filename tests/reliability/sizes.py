@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
+
+FACTOR = float(os.environ.get("HOLDFAST_TEST_FAULT_TIME") or 0.25)
+"""How much of its `seconds` a short version goes on for. Its `least` rounds are always done."""
 
 
 @dataclass(frozen=True)
@@ -29,4 +33,5 @@ class Size:
 
 def short_and_soak(short: Size, soak: Size) -> pytest.MarkDecorator:
     """Run the test with each of these as its `size`; the second only in a soak."""
+    short = replace(short, seconds=short.seconds * FACTOR)
     return pytest.mark.parametrize("size", [short, pytest.param(soak, marks=pytest.mark.soak)], ids=str)

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.domain.turns import TurnStatus
 from holdfast.store.sqlite.engine import open_store
-from tests.acceptance.command import Home, Running
+from tests.acceptance.command import CAN_FORK, Home, Running
 from tests.integration.api.chatting import PATIENCE, by_key, conversation_of, once, user
 from tests.unit.models.mock_upstream import MockUpstream, Reaction, delta, event, hangs, running, says
 
@@ -106,6 +106,7 @@ def serving(tmp_path: Path, upstream: MockUpstream) -> Iterator[Serving]:
             "HOLDFAST_SERVER__CHECKPOINT_SECONDS": str(CHECKPOINT),
             "HOLDFAST_SERVER__DRAIN_SECONDS": "1",
         },
+        forked=CAN_FORK,
     )
     serving = Serving(home)
     yield serving
@@ -249,6 +250,7 @@ async def test_sigterm_interrupts_what_takes_too_long_keeps_it_and_is_ready_agai
 ) -> None:
     upstream.answers = [hangs(HALF), says()]
     await serving.start()
+    first = serving.took
     stream = await ask(serving.client(), "hi", once("m1", **by_key("k")), stream=True)
     conversation = stream.response.headers["x-holdfast-conversation-id"]
     await listen_until(stream, "an answer")
@@ -260,15 +262,16 @@ async def test_sigterm_interrupts_what_takes_too_long_keeps_it_and_is_ready_agai
     code, _, errors = await serving.end()
     took = time.monotonic() - started
     assert code == 0, errors
-    assert 0.9 < took < 5, "drain_seconds, and no longer"
+    assert 0.9 < took < max(5, 5 * first), "drain_seconds, and no longer"
     assert await serving.said(conversation) == ["user: hi", "assistant: Half an answer…"]
     assert await serving.turns(conversation) == [TurnStatus.INTERRUPTED]
     await serving.start()
-    for _ in range(2):  # on a machine that has other things to do, the best of three counts
+    limit = max(3, 3 * first)  # a machine that has other things to do took long for an empty store too
+    for _ in range(2):
         print(f"ready again after {serving.took:.2f} s")
-        if serving.took >= 3:
+        if serving.took >= limit:
             await serving.again()
-    assert serving.took < 3
+    assert serving.took < limit
     answer = await ask(serving.client(), "hi", once("m1", **by_key("k")), stream=True)
     [chunk async for chunk in answer]
     assert await serving.turns(conversation) == [TurnStatus.COMPLETED]
@@ -295,6 +298,7 @@ async def test_who_waits_for_a_busy_conversation_at_sigterm_does_not_hold_it_up(
 ) -> None:
     upstream.answers = [hangs(HALF), hangs(), says()]
     await serving.start()
+    first = serving.took  # short, unless the machine has other things to do
     stream = await ask(serving.client(), "first", by_key("k"), stream=True)
     await listen_until(stream, "an answer")
     waiting = asyncio.create_task(ask(serving.client(max_retries=8), "second", once("m2", **by_key("k"))))
@@ -304,7 +308,7 @@ async def test_who_waits_for_a_busy_conversation_at_sigterm_does_not_hold_it_up(
     code, _, errors = await serving.end()
     took = time.monotonic() - started
     assert code == 0, errors
-    assert took < 4, "drain_seconds is 1"
+    assert took < max(4, 5 * first), "drain_seconds is 1"
     del upstream.answers[:-1]
     await serving.start()
     answer = await waiting

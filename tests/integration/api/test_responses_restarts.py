@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.command import Home
+from tests.acceptance.command import CAN_FORK, Home
 from tests.acceptance.talker import Talker
 from tests.integration.api.responding import (
     PATH,
@@ -51,6 +51,7 @@ def home(request: pytest.FixtureRequest, server_home: Path, talker: Talker) -> H
             "HOLDFAST_SERVER__CHECKPOINT_SECONDS": str(CHECKPOINT_SECONDS),
             **shared,
         },
+        forked=CAN_FORK,
     )
 
 

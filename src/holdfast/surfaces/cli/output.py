@@ -247,9 +247,10 @@ def _plain(cell: Cell) -> str:
 
 
 def write(text: str) -> None:
-    """On stdout; what its encoding does not have is escaped."""
+    """On stdout, at once also if that is a pipe; what its encoding does not have is escaped."""
     try:
         sys.stdout.write(text)
     except UnicodeEncodeError:
         encoding = sys.stdout.encoding
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()

@@ -294,7 +294,6 @@ class Voice:
             return
         try:
             write(text)
-            sys.stdout.flush()
             self._last = text
         except OSError:  # the pipe's reader has left, or the terminal was closed
             self._muted = True
