@@ -3,7 +3,7 @@
 from holdfast.domain.events import EVENT_MEANINGS, EventType
 
 NOUNS = {
-    *("conversation", "message", "messages", "session", "turn", "node", "process", "key"),
+    *("conversation", "message", "messages", "session", "turn", "window", "node", "process", "key"),
     *("compaction", "flush", "memory"),
 }
 
