@@ -829,7 +829,7 @@ async def test_a_statement_of_a_search_ends_at_its_deadline(
     endless = Statement(
         "endless", "SELECT pg_sleep(60) WHERE concat(:query, :scope, :owner, :below, :limit) <> ''"
     )
-    real = transaction.named
+    real = transaction.named  # type: ignore[attr-defined]
     monkeypatch.setattr(
         transaction, "named", lambda name: endless if name == "indexed_messages" else real(name)
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, cast
 
 import msgspec
