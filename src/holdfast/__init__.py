@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .errors import BadMessage as BadMessage
     from .errors import BadSetting as BadSetting
     from .errors import Conflict as Conflict
+    from .errors import ContextTooLarge as ContextTooLarge
     from .errors import ConversationBusy as ConversationBusy
     from .errors import HoldfastError as HoldfastError
     from .errors import IllegalTransition as IllegalTransition
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .errors import RequestMismatch as RequestMismatch
     from .errors import SearchFailed as SearchFailed
     from .errors import SearchTimeout as SearchTimeout
+    from .errors import StatementFailed as StatementFailed
     from .errors import StoreBusy as StoreBusy
     from .errors import StoreClosed as StoreClosed
     from .errors import StoreError as StoreError
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from .errors import StoreUnreachable as StoreUnreachable
     from .errors import StoreUnusable as StoreUnusable
     from .errors import StoreUpgraded as StoreUpgraded
+    from .errors import TooLarge as TooLarge
     from .errors import TurnSuperseded as TurnSuperseded
     from .handles import LiveSession as LiveSession
     from .handles import LiveTurn as LiveTurn

@@ -62,8 +62,8 @@ class _Loop:
             started.append(task)
             task.add_done_callback(lambda ended: _copy(ended, done))
 
-        self._loop.call_soon_threadsafe(start)
         try:
+            self._loop.call_soon_threadsafe(start)
             return done.result()
         except BaseException:
             if not done.done():  # Ctrl-C while we waited: the work must not go on without its caller

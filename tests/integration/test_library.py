@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast import blocking
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Liveness
 from holdfast.domain.turns import TurnStatus
@@ -433,8 +434,21 @@ def test_ctrl_c_while_a_turn_waits_leaves_the_conversation_free(url: str) -> Non
         assert statuses(mine, ours.conversation_id) == ["completed", "completed"]
 
 
+def release_when_interrupted(monkeypatch: pytest.MonkeyPatch, held: threading.Event) -> None:
+    """Let the held work go on once Ctrl-C has been raised in the thread that waits for it."""
+    wait = blocking.wait
+
+    def waits(futures: Any) -> Any:
+        held.set()
+        return wait(futures)
+
+    monkeypatch.setattr(blocking, "wait", waits)
+
+
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
-def test_ctrl_c_while_a_turn_begins_releases_its_lease(url: str, when: str) -> None:
+def test_ctrl_c_while_a_turn_begins_releases_its_lease(
+    url: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with holdfast.open_sync(url) as hf:
         session = hf.session("chat", attached=False)
         entered, interrupted = threading.Event(), threading.Event()
@@ -448,7 +462,7 @@ def test_ctrl_c_while_a_turn_begins_releases_its_lease(url: str, when: str) -> N
 
         hf._inner.store.begin_turn = slowly  # type: ignore[method-assign]
         interrupting = interrupt_when(entered.is_set)
-        threading.Timer(0.2, interrupted.set).start()
+        release_when_interrupted(monkeypatch, interrupted)
         with pytest.raises(KeyboardInterrupt), session.turn("hello?"):
             raise AssertionError("the block is not entered")
         interrupting.join()
@@ -458,7 +472,7 @@ def test_ctrl_c_while_a_turn_begins_releases_its_lease(url: str, when: str) -> N
             turn.append("hi")
 
 
-def test_ctrl_c_while_a_turn_ends_loses_nothing(url: str) -> None:
+def test_ctrl_c_while_a_turn_ends_loses_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open_sync(url) as hf:
         session = hf.session("chat", attached=False)
         entered, interrupted = threading.Event(), threading.Event()
@@ -471,7 +485,7 @@ def test_ctrl_c_while_a_turn_ends_loses_nothing(url: str) -> None:
 
         hf._inner.store.commit_reply = slowly  # type: ignore[method-assign]
         interrupting = interrupt_when(entered.is_set)
-        threading.Timer(0.2, interrupted.set).start()
+        release_when_interrupted(monkeypatch, interrupted)
         with pytest.raises(KeyboardInterrupt), session.turn("hello?") as turn:
             turn.append("hi")
         interrupting.join()

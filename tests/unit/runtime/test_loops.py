@@ -311,9 +311,11 @@ ELSEWHERE = {
     "runtime/turn_runner.py": 1,  # one turn each
     "runtime/flusher.py": 1,  # one flush each
     "runtime/checkpoints.py": 1,  # one checkpoint each
+    "runtime/receipts.py": 1,  # one batch of receipts each
     "blocking.py": 2,  # the event loop of a program, and one call each
     "surfaces/api/streams.py": 1,  # ends with its connection
     "surfaces/api/server.py": 4,  # end with the server
+    "store/search_threads.py": 1,  # tests/unit/store/test_search_threads.py
     "store/postgres/deadlines.py": 1,  # tests/contract/test_postgres_engine.py
     "store/postgres/line.py": 1,  # tests/contract/test_postgres_line.py
     "store/postgres/search.py": 1,  # below
