@@ -414,21 +414,31 @@ def statuses(hf: Any, conversation_id: str) -> list[str]:
 def test_ctrl_c_while_a_turn_waits_leaves_the_conversation_free(url: str) -> None:
     with holdfast.open_sync(url) as other, holdfast.open_sync(url) as mine:
         theirs, ours = other.session("chat", attached=False), mine.session("chat", attached=False)
-        with theirs.turn("a long one") as busy:
-            asked = threading.Event()
-            begin = mine._inner.store.begin_turn
+        begun, released, asked = threading.Event(), threading.Event(), threading.Event()
 
-            async def begins(request: Any) -> Any:
-                outcome = await begin(request)
-                asked.set()
-                return outcome
+        def hold() -> None:  # another thread: a task that waits for its own turn is refused
+            with theirs.turn("a long one") as busy:
+                begun.set()
+                released.wait(60)
+                busy.append("done")
 
-            mine._inner.store.begin_turn = begins  # type: ignore[method-assign]
-            interrupting = interrupt_when(asked.is_set)
-            with pytest.raises(KeyboardInterrupt), ours.turn("hello?") as turn:
-                turn.append("never")
-            interrupting.join()
-            busy.append("done")
+        holding = threading.Thread(target=hold)
+        holding.start()
+        assert begun.wait(60)
+        begin = mine._inner.store.begin_turn
+
+        async def begins(request: Any) -> Any:
+            outcome = await begin(request)
+            asked.set()
+            return outcome
+
+        mine._inner.store.begin_turn = begins  # type: ignore[method-assign]
+        interrupting = interrupt_when(asked.is_set)
+        with pytest.raises(KeyboardInterrupt), ours.turn("hello?", wait_seconds=60) as turn:
+            turn.append("never")
+        interrupting.join()
+        released.set()
+        holding.join()
         with ours.turn("again", wait_seconds=30) as turn:
             turn.append("hi")
         assert statuses(mine, ours.conversation_id) == ["completed", "completed"]
