@@ -446,7 +446,7 @@ def test_ctrl_c_while_a_turn_waits_leaves_the_conversation_free(url: str) -> Non
 
 def release_when_interrupted(monkeypatch: pytest.MonkeyPatch, held: threading.Event) -> None:
     """Let the held work go on once Ctrl-C has been raised in the thread that waits for it."""
-    wait = blocking.wait
+    wait = blocking.wait  # type: ignore[attr-defined]
 
     def waits(futures: Any) -> Any:
         held.set()

@@ -34,7 +34,7 @@ async def config(invocation: Invocation, as_json: AsJson = False) -> None:
 
     \b
     Examples:
-      holdfast config
+      holdfast config show
       HOLDFAST_LEASE__STALE_SECONDS=60 holdfast config --json
     """
     from .. import objects
