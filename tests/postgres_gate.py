@@ -18,7 +18,7 @@ import psycopg
 from holdfast.store.postgres import writer
 from holdfast.store.postgres.connections import ANSWER_SECONDS, connect
 from holdfast.store.postgres.engine import PostgresStore
-from holdfast.store.postgres.wire import Answer, Asked, Connection, Wire
+from holdfast.store.postgres.pipeline import Asked, Connection, Pipeline, StatementResult
 
 T = TypeVar("T")
 
@@ -83,13 +83,13 @@ class Gate:
                 raise AssertionError(f"nobody has opened the gate before {name}")
 
 
-class GatedWire(Wire):
+class GatedWire(Pipeline):
     def __init__(self, connection: Connection, gate: Gate) -> None:
         super().__init__(connection, ANSWER_SECONDS)
         self._gate = gate
 
-    def exchange(self, asked: Sequence[Asked]) -> list[Answer]:
-        answers: list[Answer] = []
+    def exchange(self, asked: Sequence[Asked]) -> list[StatementResult]:
+        answers: list[StatementResult] = []
         for each in asked:
             self._gate.passing(each[0].name.decode(), self.backend)
             answers += super().exchange([each])
@@ -101,7 +101,7 @@ def gated(store: PostgresStore, *, deadlock_ms: int = 50) -> Gate:
     found soon."""
     gate = Gate()
 
-    def dial() -> Wire:
+    def dial() -> Pipeline:
         connection = connect(store._address)
         connection.execute(f"SET deadlock_timeout = '{deadlock_ms}ms'")
         return GatedWire(connection, gate)

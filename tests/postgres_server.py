@@ -31,7 +31,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from holdfast.platforms import start_of
+from holdfast.os_support import start_of
 
 USER = "holdfast"
 NOBODY = 65534

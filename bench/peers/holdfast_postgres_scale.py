@@ -19,12 +19,12 @@ from measure import Job, answer
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node, NodeKind
-from holdfast.platforms import identity
-from holdfast.runtime.reaper import Reaper
-from holdfast.runtime.resetter import Dating, Resetter
-from holdfast.runtime.sweeper import Sweeper
+from holdfast.os_support import identity
+from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.agents.resetter import RescheduleMode, Resetter
+from holdfast.runtime.agents.sweeper import Sweeper
 from holdfast.store.base import SessionFilter, Store
-from holdfast.store.postgres.connections import Address as Where
+from holdfast.store.postgres.connections import DatabaseAddress as Where
 from holdfast.store.postgres.connections import connect
 
 FILL = """
@@ -60,7 +60,9 @@ async def scale(job: Job) -> dict[str, Any]:
             await store.join(node)
             made = [store.open_session(OWNER, Address(key=new_id("due")), node.id) for _ in range(DUE)]
             opened = {session.id for session in await asyncio.gather(*made)}
-            sweeper = Sweeper(Reaper(store, lambda own=node.id: own), 1, None, Resetter(store, Dating.ALWAYS))
+            sweeper = Sweeper(
+                Reaper(store, lambda own=node.id: own), 1, None, Resetter(store, RescheduleMode.ALWAYS)
+            )
             await sweeper.sweep_once()
             seconds, nothing = await timed(sweeper.sweep_once())
             assert not nothing.anything

@@ -19,8 +19,8 @@ from measure import Job, answer, conversation_bodies
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.messages import new_message
-from holdfast.runtime.reaper import Reaper
-from holdfast.runtime.sweeper import Sweeper
+from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.agents.sweeper import Sweeper
 from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite.engine import open_store
 

@@ -22,13 +22,12 @@ from measure import Job, answer, message_bodies, percentile, write_by_tasks
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
-from holdfast.domain.leases import Lease
 from holdfast.domain.messages import NewMessage, new_message
 from holdfast.domain.nodes import Node, NodeKind
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnRequest
-from holdfast.platforms import identity
+from holdfast.domain.turns import Lease, RequestKey, TurnBegun, TurnRequest
+from holdfast.os_support import identity
 from holdfast.store.base import Store
-from holdfast.store.postgres.connections import Address as Where
+from holdfast.store.postgres.connections import DatabaseAddress as Where
 from holdfast.store.postgres.connections import connect as connect_to
 from holdfast.store.postgres.engine import open_store as open_postgres
 from holdfast.store.sqlite.connections import connect

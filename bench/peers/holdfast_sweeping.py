@@ -21,10 +21,10 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
-from holdfast.platforms import identity
-from holdfast.runtime.reaper import Reaper
-from holdfast.runtime.resetter import Dating, Resetter
-from holdfast.runtime.sweeper import Sweeper
+from holdfast.os_support import identity
+from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.agents.resetter import RescheduleMode, Resetter
+from holdfast.runtime.agents.sweeper import Sweeper
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 
 DUE = 100
@@ -57,7 +57,9 @@ async def sweep(job: Job) -> dict[str, Any]:
             await store.join(node)
             made = [store.open_session(OWNER, Address(key=new_id("due")), node.id) for _ in range(DUE)]
             opened = {session.id for session in await asyncio.gather(*made)}
-            sweeper = Sweeper(Reaper(store, lambda own=node.id: own), 1, None, Resetter(store, Dating.ALWAYS))
+            sweeper = Sweeper(
+                Reaper(store, lambda own=node.id: own), 1, None, Resetter(store, RescheduleMode.ALWAYS)
+            )
             await sweeper.sweep_once()
             took, nothing = await timed(sweeper.sweep_once())
             assert not nothing.anything

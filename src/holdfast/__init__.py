@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .app import Holdfast as Holdfast
     from .app import open as open
-    from .blocking import BlockingHoldfast as BlockingHoldfast
-    from .blocking import open_sync as open_sync
     from .errors import BadInput as BadInput
     from .errors import BadKey as BadKey
     from .errors import BadMessage as BadMessage
@@ -52,18 +50,20 @@ if TYPE_CHECKING:
     from .errors import StoreUpgraded as StoreUpgraded
     from .errors import TooLarge as TooLarge
     from .errors import TurnSuperseded as TurnSuperseded
-    from .handles import LiveSession as LiveSession
-    from .handles import LiveTurn as LiveTurn
+    from .session import LiveSession as LiveSession
+    from .session import LiveTurn as LiveTurn
+    from .sync import BlockingHoldfast as BlockingHoldfast
+    from .sync import open_sync as open_sync
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Holdfast": "app",
     "open": "app",
-    "BlockingHoldfast": "blocking",
-    "open_sync": "blocking",
-    "LiveSession": "handles",
-    "LiveTurn": "handles",
+    "BlockingHoldfast": "sync",
+    "open_sync": "sync",
+    "LiveSession": "session",
+    "LiveTurn": "session",
 }
 
 

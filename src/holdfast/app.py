@@ -22,17 +22,30 @@ from typing import Any, TypeAlias
 
 from .domain.conversations import Address
 from .domain.events import Event
-from .domain.names import DEFAULT_OWNER, check_name
+from .domain.ids import DEFAULT_OWNER, check_name
 from .domain.nodes import BeatWatch, NodeKind
 from .domain.sessions import EndReason
 from .errors import BadInput, StoreError, StoreUnusable
-from .handles import LiveSession, Workshop
 from .models.base import Model
-from .models.callable import Answers, CallableModel
-from .rules import (
+from .models.scripted import Answers, CallableModel
+from .runtime.agents.compactor import Compactor
+from .runtime.agents.flusher import Flusher
+from .runtime.agents.heartbeat import Heartbeat
+from .runtime.agents.notifier import Notifier
+from .runtime.agents.reaper import Reaper
+from .runtime.agents.resetter import Resetter
+from .runtime.agents.sweeper import Pruner, Sweeper
+from .runtime.processes.supervisor import Supervisor
+from .runtime.shutdown import ExitSignals
+from .runtime.tools.choose import toolbox_of
+from .runtime.turns.gate import TurnGate
+from .runtime.turns.preamble import TurnPreamble
+from .session import LiveSession, NodeServices
+from .settings import Settings, database_path, is_postgres, load
+from .store.base import Store
+from .wiring import (
     command_environment,
     compaction_rules_of,
-    dating_of,
     flush_rules_of,
     flush_target_of,
     pace_of,
@@ -41,24 +54,10 @@ from .rules import (
     processes_directory,
     quotas_of,
     recall_of,
+    reschedule_mode_of,
     retention_of,
     store_policy_of,
 )
-from .runtime.compactor import Compactor
-from .runtime.flusher import Flusher
-from .runtime.lease_keeper import LeaseKeeper
-from .runtime.news import News
-from .runtime.node_keeper import NodeKeeper
-from .runtime.notifier import Notifier
-from .runtime.pruner import Pruner
-from .runtime.reaper import Reaper
-from .runtime.resetter import Resetter
-from .runtime.signals import ExitSignals
-from .runtime.supervisor import Supervisor
-from .runtime.sweeper import Sweeper
-from .runtime.tools.choose import toolbox_of
-from .settings import Settings, database_path, is_postgres, load
-from .store.base import Store
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +124,7 @@ class Holdfast:
         """Open the store, join as a node, start every agent."""
         lease = self.settings.lease
         self._store = store = await open_store(self.settings, self._kind, self._model)
-        self.keeper = NodeKeeper(store, self._kind, lease.heartbeat_seconds, lease.stale_seconds)
+        self.keeper = Heartbeat(store, self._kind, lease.heartbeat_seconds, lease.stale_seconds)
         sweep_seconds = SERVER_SWEEP_SECONDS if self._kind is NodeKind.SERVER else lease.sweep_seconds
         self.reaper = Reaper(
             store,
@@ -133,7 +132,7 @@ class Holdfast:
             watch=BeatWatch(lease.stale_seconds, longest_gap=2 * sweep_seconds) if self._sweep else None,
             beating=lambda: self.keeper.beating,
         )
-        self.resetter = Resetter(store, dating_of(self.settings, self._kind))
+        self.resetter = Resetter(store, reschedule_mode_of(self.settings, self._kind))
         self.sweeper = Sweeper(
             self.reaper, sweep_seconds, Pruner(store, retention_of(self.settings)), self.resetter
         )
@@ -145,7 +144,7 @@ class Holdfast:
         if self._sweep and target is not None:
             pace = pace_of(self.settings)
             self.flusher = Flusher(store, lambda: self.keeper.node_id, target, pace, sweep_seconds)
-        self.leases = LeaseKeeper(store, self.keeper, self.reaper)
+        self.leases = TurnGate(store, self.keeper, self.reaper)
         environment = command_environment(self.settings, self._kind)
         self.supervisor = Supervisor(
             store,
@@ -162,9 +161,9 @@ class Holdfast:
             environment,
             recalls_all=self.settings.memory.recall == "owner",
         )
-        self.news = News(store, self.supervisor, recall_of(self.settings))
+        self.news = TurnPreamble(store, self.supervisor, recall_of(self.settings))
         self.compactor = compactor_of(self, self._model) if self._model is not None else None
-        self._workshop = Workshop(
+        self._workshop = NodeServices(
             store,
             self.keeper,
             self.leases,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import unquote
 
-from .domain.keys import TOOLS, holds_token
+from .domain.api_keys import TOOLS, holds_token
 from .errors import BadSetting
 from .trust import check_private, is_trusted, trust
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.names import DEFAULT_OWNER
+from holdfast.domain.ids import DEFAULT_OWNER
 from holdfast.domain.sessions import Session
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store

@@ -94,12 +94,12 @@ def test_without_a_terminal_a_signal_ends_it_and_everything_it_made(home: Home) 
 
 def test_a_step_that_goes_wrong_says_so_and_exits_1(home: Home, tmp_path: Path) -> None:
     program = (
-        "from holdfast.surfaces.cli.touring import storyteller\n"
+        "from holdfast.demo import storyteller\n"
         "async def nothing(self, purpose, messages):\n"
         "    yield ''\n"
         "storyteller.Storyteller._words = nothing\n"
         "import sys; sys.argv = ['holdfast', 'demo']\n"
-        "from holdfast.surfaces.cli.main import main; main()\n"
+        "from holdfast.cli.main import main; main()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

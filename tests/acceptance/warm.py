@@ -30,8 +30,8 @@ from typing import IO
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = (
-    "holdfast.surfaces.cli.commands",
-    "holdfast.surfaces.api.server",
+    "holdfast.cli.commands",
+    "holdfast.server.server",
     "holdfast.store.postgres.engine",
     "holdfast.store.sqlite.engine",
     "holdfast.models.upstream",
@@ -221,6 +221,6 @@ if __name__ == "__main__":
     assert threading.active_count() == 1, "a thread would not be there in the children"
     gc.freeze()
     if serve(socket.socket(fileno=int(sys.argv[1]))):
-        from holdfast.surfaces.cli.main import main
+        from holdfast.cli.main import main
 
         main()

@@ -9,7 +9,6 @@ import pytest
 
 from holdfast.domain.contexts import Context
 from holdfast.domain.conversations import Address
-from holdfast.domain.drafts import Draft
 from holdfast.domain.events import Event
 from holdfast.domain.flushes import FlushRules
 from holdfast.domain.ids import new_id
@@ -18,8 +17,8 @@ from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.quotas import Quotas
 from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnRequest
-from holdfast.platforms import identity
+from holdfast.domain.turns import Draft, RequestKey, TurnBegun, TurnRequest
+from holdfast.os_support import identity
 from holdfast.store.base import SessionFilter, Store
 
 POLICIES = ResetPolicies(

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.claims import Claim, Facts
-from holdfast.domain.compaction import Failure, Trigger
+from holdfast.domain.api_keys import ApiKey, Scope, new_key
+from holdfast.domain.compaction import Claim, CompactionFailure, CompactionStats, Trigger
 from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import Flush, FlushState
 from holdfast.domain.ids import new_id
-from holdfast.domain.keys import ApiKey, Scope, new_key
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.records import Part
-from holdfast.domain.turns import Settlement, TurnBegun, TurnStatus
+from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus
 from holdfast.domain.views import View
 from holdfast.errors import BadInput, HoldfastError, StoreClosed
-from holdfast.platforms import identity
+from holdfast.os_support import identity
 from holdfast.store.base import Retention, SessionFilter, Store
 from tests.contract.conftest import CopyOpener
 from tests.contract.steps import (
@@ -150,7 +149,7 @@ async def test_a_clock_that_jumps_breaks_no_invariant(store: Store, node: Node, 
     await store.end_session(OWNER, begun.session.id, "closed")
     again = await begin(store, node, id=begun.session.id)
     clock.move(hours=-24)
-    await store.settle_turn(again.lease, Settlement(TurnStatus.FAILED))
+    await store.settle_turn(again.lease, TurnFailure(TurnStatus.FAILED))
     assert await store.check() == []
 
 
@@ -265,7 +264,7 @@ VERBS: dict[str, Verb] = {
     "append": lambda s, b, _: s.append(b.lease, [to_message("late", "assistant")]),
     "append_draft": lambda s, b, _: s.append_draft(b.lease, draft(0, "late")),
     "commit_reply": lambda s, b, _: s.commit_reply(b.lease),
-    "settle_turn": lambda s, b, _: s.settle_turn(b.lease, Settlement(TurnStatus.FAILED)),
+    "settle_turn": lambda s, b, _: s.settle_turn(b.lease, TurnFailure(TurnStatus.FAILED)),
     "cancel_turn": lambda s, b, _: s.cancel_turn(OWNER, b.turn.id, TurnStatus.CANCELLED, "stop"),
     "join": lambda s, b, _: s.join(Node(new_id("node"), NodeKind.CLI, identity())),
     "beat": lambda s, b, _: s.beat(b.lease.node_id),
@@ -327,9 +326,11 @@ VERBS: dict[str, Verb] = {
         b.session.id, b.lease.node_id, timedelta(1), why=Trigger.BY_HAND, tokens=1, window=1
     ),
     "compact": lambda s, b, _: s.compact(
-        a_claim(b), View.fresh(0), 0, Facts(Trigger.BY_HAND, 2, 1, 1), lease=b.lease
+        a_claim(b), View.fresh(0), 0, CompactionStats(Trigger.BY_HAND, 2, 1, 1), lease=b.lease
     ),
-    "give_up_compaction": lambda s, b, _: s.give_up_compaction(a_claim(b), Failure.BUSY, Trigger.BY_HAND),
+    "give_up_compaction": lambda s, b, _: s.give_up_compaction(
+        a_claim(b), CompactionFailure.BUSY, Trigger.BY_HAND
+    ),
     "unknown_processes": lambda s, b, _: s.unknown_processes(["proc_1"]),
     "prune_processes": lambda s, b, _: s.prune_processes(s.now()),
     "conversation_ids": lambda s, b, _: s.conversation_ids(None),

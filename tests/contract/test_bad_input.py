@@ -11,11 +11,10 @@ import msgspec
 import pytest
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.ids import new_id
+from holdfast.domain.ids import MAX_NAME, MAX_NAME_BYTES, new_id
 from holdfast.domain.messages import MAX_BODY_BYTES
-from holdfast.domain.names import MAX_NAME, MAX_NAME_BYTES
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import RequestKey, Settlement, TurnBegun, TurnStatus
+from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput, BadMessage, HoldfastError, NotFound
 from holdfast.store.base import SessionFilter, Store
 from tests.contract.steps import (
@@ -156,7 +155,7 @@ TELLINGS: dict[str, Telling] = {
     "a conversation to delete": lambda h, text: h.store.delete_conversation(OWNER, text),
     "a cursor": lambda h, text: h.store.sessions(SessionFilter(OWNER), after=text),
     "a turn that failed": lambda h, text: h.store.settle_turn(
-        h.running.lease, Settlement(TurnStatus.FAILED, error=text)
+        h.running.lease, TurnFailure(TurnStatus.FAILED, error=text)
     ),
     "a turn that was cancelled": lambda h, text: h.store.cancel_turn(
         OWNER, h.running.turn.id, TurnStatus.CANCELLED, text

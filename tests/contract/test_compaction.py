@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.claims import (
+from holdfast.domain.compaction import (
     Claim,
+    ClaimRefused,
     Compacted,
+    CompactionFailure,
     CompactionOutdated,
+    CompactionStats,
     CompactionWaits,
-    Facts,
-    Outline,
-    Unclaimed,
+    ContextOutline,
+    Trigger,
 )
-from holdfast.domain.compaction import Failure, Trigger
 from holdfast.domain.conversations import Address
-from holdfast.domain.leases import Lease
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Edge, Session
-from holdfast.domain.turns import Settlement, TurnStatus
+from holdfast.domain.turns import Lease, TurnFailure, TurnStatus
 from holdfast.domain.views import Range, Summary, View
 from holdfast.errors import LeaseLost
-from holdfast.platforms import identity
+from holdfast.os_support import identity
 from holdfast.store.base import Store
 from tests.contract.steps import (
     OTHER,
@@ -46,7 +46,7 @@ from tests.contract.steps import (
 from tests.contract.test_processes import add as add_process
 
 SPAN = timedelta(minutes=5)
-FACTS = Facts(Trigger.THRESHOLD, 1000, 200, 4)
+FACTS = CompactionStats(Trigger.THRESHOLD, 1000, 200, 4)
 GIST = "[Summary of the earlier part of this conversation]\n"
 
 
@@ -254,7 +254,7 @@ async def test_a_turn_that_has_lost_its_lease_compacts_nothing(store: Store, nod
     begun = await begin(store, node, "11", id=parent.id)
     claim = await claimed(store, node, begun.session, why=Trigger.NO_FIT, lease=begun.lease)
     seen = await revision(store, parent)
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.CANCELLED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.CANCELLED))
     async with unchanged(store):
         with pytest.raises(LeaseLost):
             await store.compact(claim, view_of(parent), seen, FACTS, lease=begun.lease)
@@ -292,7 +292,7 @@ async def test_of_two_that_want_to_compact_one_may(
         refused = await second_store.claim_compaction(
             parent.id, second_node.id, SPAN, why=Trigger.THRESHOLD, tokens=1, window=1
         )
-    assert isinstance(refused, Unclaimed)
+    assert isinstance(refused, ClaimRefused)
     assert "already" in refused.reason
 
 
@@ -304,7 +304,7 @@ async def test_many_at_once_make_one_child(
 
     async def race(by: Store, who: Node) -> bool:
         found = await by.claim_compaction(parent.id, who.id, SPAN, why=Trigger.THRESHOLD, tokens=1, window=1)
-        if isinstance(found, Unclaimed):
+        if isinstance(found, ClaimRefused):
             return False
         return isinstance(await by.compact(found, view_of(parent), seen, FACTS), Compacted)
 
@@ -326,7 +326,9 @@ async def test_the_claim_of_a_node_that_is_gone_is_free(
     async with unchanged(store):
         outcome = await second_store.compact(late, view_of(parent, "late"), seen, FACTS)
         assert isinstance(outcome, CompactionOutdated)
-        assert not await second_store.give_up_compaction(late, Failure.SUMMARY_FAILED, Trigger.THRESHOLD)
+        assert not await second_store.give_up_compaction(
+            late, CompactionFailure.SUMMARY_FAILED, Trigger.THRESHOLD
+        )
     assert isinstance(await store.compact(claim, view_of(parent), seen, FACTS), Compacted)
 
 
@@ -361,7 +363,7 @@ async def _compacts(store: Store, node: Node, session: Session) -> None:
     begun = await begin(store, node, "11", id=session.id)
     claim = await claimed(store, node, begun.session, why=Trigger.NO_FIT, lease=begun.lease)
     await store.compact(claim, view_of(session), await revision(store, session), FACTS, lease=begun.lease)
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.CANCELLED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.CANCELLED))
 
 
 async def _resumes(store: Store, node: Node, session: Session) -> None:
@@ -401,7 +403,7 @@ async def test_only_the_open_tip_is_compacted(store: Store, node: Node) -> None:
         refused = await store.claim_compaction(
             session.id, node.id, SPAN, why=Trigger.BY_HAND, tokens=1, window=1
         )
-        assert isinstance(refused, Unclaimed)
+        assert isinstance(refused, ClaimRefused)
 
 
 async def test_an_attached_session_whose_program_is_gone_is_left_to_the_reaper(
@@ -426,11 +428,11 @@ async def test_a_failure_keeps_everything_and_the_next_try_waits_longer_each_tim
     parent = await talked(store, node)
     for pause in (60, 120, 240):
         claim = await claimed(store, node, parent)
-        assert await store.give_up_compaction(claim, Failure.SUMMARY_TIMED_OUT, Trigger.THRESHOLD)
+        assert await store.give_up_compaction(claim, CompactionFailure.SUMMARY_TIMED_OUT, Trigger.THRESHOLD)
         refused = await store.claim_compaction(
             parent.id, node.id, SPAN, why=Trigger.THRESHOLD, tokens=1, window=1
         )
-        assert isinstance(refused, Unclaimed)
+        assert isinstance(refused, ClaimRefused)
         assert refused.until == clock.now + timedelta(seconds=pause)
         clock.move(seconds=pause)
     failed = [event for event in await all_events(store) if event.type == "compaction.failed"]
@@ -447,20 +449,20 @@ async def test_by_hand_earlier_failures_do_not_count_and_are_not_forgotten(
 ) -> None:
     parent = await talked(store, node)
     claim = await claimed(store, node, parent)
-    await store.give_up_compaction(claim, Failure.SUMMARY_FAILED, Trigger.THRESHOLD)
+    await store.give_up_compaction(claim, CompactionFailure.SUMMARY_FAILED, Trigger.THRESHOLD)
     by_hand = await claimed(store, node, parent, why=Trigger.BY_HAND)
     assert by_hand.cooling
-    await store.give_up_compaction(by_hand, Failure.SUMMARY_FAILED, Trigger.BY_HAND)
+    await store.give_up_compaction(by_hand, CompactionFailure.SUMMARY_FAILED, Trigger.BY_HAND)
     refused = await store.claim_compaction(
         parent.id, node.id, SPAN, why=Trigger.THRESHOLD, tokens=1, window=1
     )
-    assert isinstance(refused, Unclaimed)
+    assert isinstance(refused, ClaimRefused)
     assert refused.until == clock.now + timedelta(seconds=60)
 
 
 async def test_what_only_came_between_is_put_off_and_no_failure(store: Store, node: Node) -> None:
     parent = await talked(store, node)
-    for failure in (Failure.BUSY, Failure.OUTDATED):
+    for failure in (CompactionFailure.BUSY, CompactionFailure.OUTDATED):
         claim = await claimed(store, node, parent)
         assert await store.give_up_compaction(claim, failure, Trigger.THRESHOLD)
     assert (await claimed(store, node, parent)).failures == 0
@@ -474,7 +476,7 @@ async def test_messages_that_were_only_left_out_count_as_a_failure_that_helped(
     parent = await talked(store, node)
     begun = await begin(store, node, "11", id=parent.id)
     claim = await claimed(store, node, begun.session, why=Trigger.NO_FIT, lease=begun.lease)
-    facts = replace(FACTS, why=Trigger.NO_FIT, failure=Failure.SUMMARY_EMPTY)
+    facts = replace(FACTS, why=Trigger.NO_FIT, failure=CompactionFailure.SUMMARY_EMPTY)
     outcome = await store.compact(
         claim, view_of(parent), await revision(store, parent), facts, lease=begun.lease
     )
@@ -495,7 +497,7 @@ async def test_messages_that_were_only_left_out_count_as_a_failure_that_helped(
 # --- reading ---------------------------------------------------------------------------------------
 
 
-def told(outline: Outline) -> Sequence[tuple[int, int, str, bool, bool]]:
+def told(outline: ContextOutline) -> Sequence[tuple[int, int, str, bool, bool]]:
     return [
         (each.first, each.last, each.summary or each.role, each.calls, each.answers)
         for each in outline.entries

@@ -6,7 +6,7 @@ import pytest
 from holdfast.domain.contexts import INTERRUPTED, NO_RESULT, OUTCOME_UNKNOWN
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import RequestKey, Settlement, TurnBegun, TurnStatus
+from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import NotFound
 from holdfast.store.base import Store
 from tests.contract.conftest import Opener
@@ -92,7 +92,7 @@ async def test_an_interrupted_reply_says_so_in_the_context_but_not_in_the_list(
 ) -> None:
     begun = await begin(store, node)
     await store.append_draft(begun.lease, draft(0, "I was"))
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED))
     assert await context_of(store, begun.session.id) == ["hello", f"I was\n\n{INTERRUPTED}"]
     assert (await messages(store, begun.session.conversation_id))[1].content()["content"] == "I was"
 
@@ -199,7 +199,7 @@ async def test_results_may_come_in_a_session_resumed_past_others(store: Store, n
 async def test_an_outcome_unknown_is_told_to_the_model(store: Store, node: Node) -> None:
     begun = await begin(store, node)
     await store.append(begun.lease, [to_message(calling("a"))])
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED))
     assert await context_of(store, begun.session.id) == ["hello", None, OUTCOME_UNKNOWN]
 
 
@@ -234,7 +234,7 @@ async def test_a_context_is_right_after_everything_that_may_change_it_here_or_el
     await second_store.append(begun.lease, [to_message(calling("x", "y"))])
     await same_everywhere(session.id, store, second_store)
     await second_store.append_draft(begun.lease, draft(0, "I was"))
-    await second_store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    await second_store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED))
     before = await same_everywhere(session.id, store, second_store, await open_another())
     await store.end_session(OWNER, session.id, "new")
     resumed = await second_store.resume_session(OWNER, session.id, second_node.id)
@@ -263,7 +263,7 @@ async def test_the_contexts_of_a_retried_turn_are_right_in_every_store(
     key = RequestKey("/r", "k", b"h")
     begun = await begin(store, node, key="cli:ada", request_key=key)
     await store.append_draft(begun.lease, draft(0, "I was"))
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.FAILED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.FAILED))
     assert len(await same_everywhere(begun.session.id, store, second_store)) == 2
     again = await begin(second_store, second_node, key="cli:ada", request_key=key)
     assert len(await same_everywhere(begun.session.id, store, second_store)) == 1

@@ -6,7 +6,7 @@ import pytest
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import message_id, new_id
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import RequestKey, Settlement, TurnBegun, TurnStatus
+from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import LeaseLost, NotFound
 from holdfast.store.base import SessionFilter, Store
 from tests.contract.steps import (
@@ -145,7 +145,7 @@ async def test_a_running_turn_of_a_deleted_conversation_has_lost_its_lease(
             elif writing == "commit_reply":
                 await store.commit_reply(begun.lease, [to_message("late", "assistant")])
             else:
-                await store.settle_turn(begun.lease, Settlement(TurnStatus.FAILED))
+                await store.settle_turn(begun.lease, TurnFailure(TurnStatus.FAILED))
     assert (await store.beat(node.id)).leases == {}
 
 

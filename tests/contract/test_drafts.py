@@ -4,11 +4,10 @@ import contextlib
 
 import pytest
 
-from holdfast.domain.drafts import Draft
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import MessageStatus
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import Settlement, TurnBegun, TurnStatus
+from holdfast.domain.turns import Draft, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput
 from holdfast.store.base import Store
 from tests.contract.steps import (
@@ -101,7 +100,7 @@ async def test_a_settled_turn_that_brings_its_own_words_does_not_repeat_its_draf
     begun = await begin(store, node)
     await store.append_draft(begun.lease, draft(0, "The tide"))
     await store.settle_turn(
-        begun.lease, Settlement(TurnStatus.CANCELLED, (to_message("The tide comes", "assistant"),))
+        begun.lease, TurnFailure(TurnStatus.CANCELLED, (to_message("The tide comes", "assistant"),))
     )
     assert await contents(store, begun.session.conversation_id) == ["hello", "The tide comes"]
 
@@ -165,7 +164,7 @@ async def test_a_model_that_says_what_cannot_be_stored_does_not_block_its_conver
     begun = await begin(store, node)
     with contextlib.suppress(BadInput):  # refused when it came: then nothing of it is there to be kept
         await store.append_draft(begun.lease, draft(0, text))
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED))
     assert isinstance(await store.begin_turn(request(node, id=begun.session.id)), TurnBegun)
 
 

@@ -7,17 +7,15 @@ from datetime import timedelta
 import msgspec
 from msgspec import Raw
 
-from holdfast.domain.claims import Claim, Facts
-from holdfast.domain.compaction import Failure, Trigger
+from holdfast.domain.api_keys import Scope, new_key
+from holdfast.domain.compaction import Claim, CompactionFailure, CompactionStats, Trigger
 from holdfast.domain.conversations import Address
-from holdfast.domain.drafts import Draft
 from holdfast.domain.events import EVENT_MEANINGS, Event
-from holdfast.domain.keys import Scope, new_key
 from holdfast.domain.nodes import Node
 from holdfast.domain.processes import ProcessState
-from holdfast.domain.turns import RequestKey, Settlement, TurnStatus
+from holdfast.domain.turns import Draft, RequestKey, TurnFailure, TurnStatus
 from holdfast.domain.views import Range, Summary, View
-from holdfast.platforms import identity
+from holdfast.os_support import identity
 from holdfast.store.base import Store
 from tests.contract.steps import (
     OTHER,
@@ -165,7 +163,7 @@ async def test_no_event_holds_what_was_said(
     await store.append(begun.lease, [to_message(calling("a", content=CANARY))])
     await store.append(begun.lease, [to_message(result("a", CANARY))])
     await store.append_draft(begun.lease, Draft(0, 1, CANARY.encode(), {"content": CANARY}))
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED, error="it stopped"))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED, error="it stopped"))
     again = await begin(second_store, second_node, CANARY, key="cli:ada", request_key=key)
     await second_store.commit_reply(again.lease, [to_message(CANARY, "assistant")])
     conversation = again.session.conversation_id
@@ -195,7 +193,7 @@ async def test_no_event_holds_what_was_said(
     await store.note_reading(OWNER, api_key.id, again.session)
     long = await begin(store, node, CANARY, key="long")
     await store.commit_reply(long.lease, [to_message(CANARY, "assistant")])
-    for failure in (Failure.BUSY, Failure.SUMMARY_FAILED, None):
+    for failure in (CompactionFailure.BUSY, CompactionFailure.SUMMARY_FAILED, None):
         claim = await store.claim_compaction(
             long.session.id, node.id, timedelta(1), why=Trigger.BY_HAND, tokens=9, window=9
         )
@@ -203,7 +201,7 @@ async def test_no_event_holds_what_was_said(
         if failure is not None:
             assert await store.give_up_compaction(claim, failure, Trigger.BY_HAND)
         else:
-            view, facts = View((Summary(CANARY, 1, 2), Range(3))), Facts(Trigger.BY_HAND, 9, 1, 2)
+            view, facts = View((Summary(CANARY, 1, 2), Range(3))), CompactionStats(Trigger.BY_HAND, 9, 1, 2)
             await store.compact(claim, view, (await store.outline(None, long.session.id)).revision, facts)
     idle = await begin(store, node, CANARY, key="idle:1")
     await store.commit_reply(idle.lease, [to_message(calling("a", content=CANARY))])

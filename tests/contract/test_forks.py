@@ -7,7 +7,7 @@ from holdfast.domain.ids import message_id, new_id
 from holdfast.domain.messages import MessageStatus
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Edge
-from holdfast.domain.turns import Settlement, TurnStatus
+from holdfast.domain.turns import TurnFailure, TurnStatus
 from holdfast.errors import BadInput, Conflict, NotFound
 from holdfast.store.base import Store
 from tests.contract.steps import (
@@ -175,7 +175,7 @@ async def test_interrupted_replies_and_open_calls_are_copied_as_what_they_are(
 ) -> None:
     begun = await begin(store, node, key="cli:ada")
     await store.append_draft(begun.lease, draft(0, "I was"))
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED))
     await say(store, node, "look", calling("a"), key="cli:ada")
     fork = await store.fork(OWNER, begun.session.id, node.id)
     assert (await messages(store, fork.conversation_id))[1].status is MessageStatus.INTERRUPTED

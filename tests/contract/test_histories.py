@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from holdfast.domain.conversations import Address, Conversation
-from holdfast.domain.histories import EMPTY, extended, print_of_body
+from holdfast.domain.history import EMPTY, extended, fingerprint_of_body
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Edge
 from holdfast.domain.turns import (
-    Branch,
+    ConversationVersion,
+    ForkPoint,
     NewResponse,
     RequestKey,
-    Seen,
-    Settlement,
     TurnBegun,
+    TurnFailure,
     TurnOutdated,
     TurnRepeated,
     TurnStatus,
@@ -50,9 +50,9 @@ async def conversation_of(store: Store, id: str) -> Conversation:
     return (await store.resolve(None, Address(id=id))).conversation
 
 
-async def seen(store: Store, id: str) -> Seen:
+async def seen(store: Store, id: str) -> ConversationVersion:
     conversation = await conversation_of(store, id)
-    return Seen(conversation.id, conversation.last_seq, conversation.revision)
+    return ConversationVersion(conversation.id, conversation.last_seq, conversation.revision)
 
 
 async def shown(store: Store, conversation_id: str, **more: Any) -> list[Any]:
@@ -89,7 +89,7 @@ async def delete(store: Store, node: Node, session_id: str) -> None:
 
 async def fail(store: Store, node: Node, session_id: str) -> None:
     begun = await begin(store, node, id=session_id)
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.FAILED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.FAILED))
 
 
 async def answer_again(store: Store, node: Node, session_id: str) -> None:
@@ -114,7 +114,7 @@ async def test_a_conversation_that_has_changed_since_it_was_seen_begins_nothing(
     await change(store, node, session.id)
     kinds: dict[str, dict[str, Any]] = {
         "plain": {},
-        "branch": {"branch": Branch(session.id, 1)},
+        "branch": {"branch": ForkPoint(session.id, 1)},
         "replaces": {"replaces": (2,), "again": True},
     }
     async with unchanged(second_store):
@@ -134,9 +134,11 @@ async def test_a_session_that_was_ended_meanwhile_is_still_what_was_seen(store: 
 async def test_a_conversation_that_appeared_since_begins_nothing(store: Store, node: Node) -> None:
     await say(store, node, key="k")
     async with unchanged(store):
-        outcome = await store.begin_turn(request(node, key="k", seen=Seen("", 0, 0)))
+        outcome = await store.begin_turn(request(node, key="k", seen=ConversationVersion("", 0, 0)))
         assert isinstance(outcome, TurnOutdated)
-    assert isinstance(await store.begin_turn(request(node, key="new", seen=Seen("", 0, 0))), TurnBegun)
+    assert isinstance(
+        await store.begin_turn(request(node, key="new", seen=ConversationVersion("", 0, 0))), TurnBegun
+    )
 
 
 async def test_a_conversation_that_vanished_since_begins_nothing(store: Store, node: Node) -> None:
@@ -160,7 +162,7 @@ async def test_a_request_that_came_before_is_that_turn_whatever_was_seen(store: 
     key = RequestKey("r", "k1", b"hash")
     begun = await begin(store, node, key="k", request_key=key)
     await store.commit_reply(begun.lease)
-    never = Seen("conv_never", -1, -1)
+    never = ConversationVersion("conv_never", -1, -1)
     outcome = await store.begin_turn(request(node, key="k", request_key=key, seen=never))
     assert isinstance(outcome, TurnRepeated) and outcome.turn.id == begun.turn.id
     other = request(node, key="k", request_key=replace(key, key="k2"), seen=never)
@@ -193,7 +195,7 @@ async def test_a_branch_forks_and_begins_in_one_step(store: Store, node: Node, s
     source = await conversation_of(store, session.id)
     said = await messages(store, source.id)
     begun = await begin(
-        store, node, "c", key="k", seen=await seen(store, session.id), branch=Branch(session.id, 2)
+        store, node, "c", key="k", seen=await seen(store, session.id), branch=ForkPoint(session.id, 2)
     )
     assert begun.session.conversation_id != source.id
     assert (begun.session.edge, begun.session.parent_id) == (Edge.FORK, session.id)
@@ -211,7 +213,7 @@ async def test_a_branch_forks_and_begins_in_one_step(store: Store, node: Node, s
 async def test_a_branch_may_answer_the_message_it_forks_behind(store: Store, node: Node) -> None:
     session = (await say(store, node, "a", "A", key="k")).session
     await say(store, node, "b", "B", key="k")
-    begun = await begin(store, node, key="k", branch=Branch(session.id, 3), again=True)
+    begun = await begin(store, node, key="k", branch=ForkPoint(session.id, 3), again=True)
     assert await context_of(store, begun.session.id) == ["a", "A", "b"]
     await store.commit_reply(begun.lease, [to_message("other", "assistant")])
     assert await contents(store, begun.session.conversation_id) == ["a", "A", "b", "other"]
@@ -223,11 +225,11 @@ async def test_a_branch_that_fails_leaves_nothing(store: Store, node: Node, seco
     theirs = (await say(store, node, owner=OTHER)).session
     taken = (await say(store, node)).turn.id
     for branch, turn_id, error in (
-        (Branch(theirs.id, 1), None, NotFound),
-        (Branch(new_id("sess"), 1), None, NotFound),
-        (Branch(mine.id, 3), None, BadInput),
-        (Branch(mine.id, -1), None, BadInput),
-        (Branch(mine.id, 1), taken, Conflict),
+        (ForkPoint(theirs.id, 1), None, NotFound),
+        (ForkPoint(new_id("sess"), 1), None, NotFound),
+        (ForkPoint(mine.id, 3), None, BadInput),
+        (ForkPoint(mine.id, -1), None, BadInput),
+        (ForkPoint(mine.id, 1), taken, Conflict),
     ):
         async with unchanged(second_store):
             with pytest.raises(error):
@@ -239,7 +241,7 @@ async def test_a_node_that_was_reaped_branches_nothing(store: Store, node: Node,
     await reap(second_store, node)
     async with unchanged(second_store):
         with pytest.raises(NodeReaped):
-            await store.begin_turn(request(node, "c", key="k", branch=Branch(session.id, 1)))
+            await store.begin_turn(request(node, "c", key="k", branch=ForkPoint(session.id, 1)))
         with pytest.raises(NodeReaped):
             await store.begin_turn(request(node, key="k", again=True, replaces=(2,)))
 
@@ -277,7 +279,7 @@ async def test_a_message_nobody_has_answered_is_answered_without_being_said_agai
     store: Store, node: Node
 ) -> None:
     begun = await begin(store, node, "a", key="k")
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.FAILED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.FAILED))
     again = await begin(store, node, key="k", again=True)
     assert (again.turn.first_seq, again.session.last_seq) == (2, 1)
     assert await context_of(store, again.session.id) == ["a"]
@@ -443,11 +445,11 @@ async def test_a_turn_taken_up_or_answering_again_or_branching_does_not_know_wha
     again = await begin(store, node, key="k", again=True, replaces=(2,))
     assert again.history is None
     await store.commit_reply(again.lease, history=CHAIN)
-    branch = await begin(store, node, key="k", branch=Branch(session.id, 1))
+    branch = await begin(store, node, key="k", branch=ForkPoint(session.id, 1))
     assert branch.history is None
     key = RequestKey("r", "k1", b"hash")
     failed = await begin(store, node, key="k", request_key=key)
-    await store.settle_turn(failed.lease, Settlement(TurnStatus.FAILED))
+    await store.settle_turn(failed.lease, TurnFailure(TurnStatus.FAILED))
     taken_up = await begin(store, node, key="k", request_key=key)
     assert taken_up.taken_up and taken_up.history is None
 
@@ -474,7 +476,7 @@ async def test_a_conversation_that_is_held_is_not_found_by_its_history(store: St
 
 async def test_a_fork_is_found_by_its_whole_history_behind_its_source_only(store: Store, node: Node) -> None:
     source = (await chained(store, node, key="k")).session
-    branch = await begin(store, node, key="k", branch=Branch(source.id, 1))
+    branch = await begin(store, node, key="k", branch=ForkPoint(source.id, 1))
     here = source.conversation_id
     assert await store.conversations_with_history(OWNER, CHAIN, forked_from=here) == []
     await store.commit_reply(branch.lease, history=CHAIN)
@@ -493,6 +495,6 @@ async def test_of_many_with_the_same_history_two_are_told(store: Store, node: No
 
 async def test_the_chain_of_what_is_shown_is_what_a_client_would_count(store: Store, node: Node) -> None:
     session = (await say(store, node, "a", "A")).session
-    prints = [print_of_body(m.body) for m in await store.visible(OWNER, session.conversation_id)]
+    prints = [fingerprint_of_body(m.body) for m in await store.visible(OWNER, session.conversation_id)]
     assert len(set(prints)) == 2
     assert extended(EMPTY, prints) == extended(extended(EMPTY, prints[:1]), prints[1:])

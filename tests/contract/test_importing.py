@@ -18,7 +18,7 @@ from holdfast.domain.records import (
     ConversationRecord,
     ExclusionRecord,
     Hanging,
-    Mark,
+    ImportMark,
     MemoryRecord,
     MessageRecord,
     Part,
@@ -73,7 +73,9 @@ def said(number: int, session_id: str, **fields: Any) -> MessageRecord:
     )
 
 
-def part(*records: Hanging, behind: Stand | None = None, marks: Sequence[Mark] = (), **fields: Any) -> Part:
+def part(
+    *records: Hanging, behind: Stand | None = None, marks: Sequence[ImportMark] = (), **fields: Any
+) -> Part:
     return Part("hermes", conversation(**fields), records, tuple(marks), behind)
 
 
@@ -143,7 +145,7 @@ async def test_parts_go_behind_each_other_and_leave_no_gap(store: Store) -> None
     known = conversation(last_seq=5)
 
     async def take(*records: Hanging, behind: Stand | None, row: int, whole: bool = True) -> None:
-        mark = Mark("there", first.id, row, whole)
+        mark = ImportMark("there", first.id, row, whole)
         await store.import_part(Part("hermes", known, records, (mark,), behind))
 
     await take(first, said(1, first.id), said(2, first.id), behind=None, row=20, whole=False)
@@ -166,7 +168,7 @@ async def test_parts_go_behind_each_other_and_leave_no_gap(store: Store) -> None
 
 async def test_nothing_is_added_to_what_has_gone_on_here(store: Store, node: Node) -> None:
     first = session()
-    given = part(first, said(1, first.id), said(2, first.id), marks=[Mark("there", first.id, 2)])
+    given = part(first, said(1, first.id), said(2, first.id), marks=[ImportMark("there", first.id, 2)])
     await store.import_part(given)
     begun = await begin(store, node, "wait", id=first.id)
     late = Part("hermes", given.conversation, (said(3, first.id),), (), Stand(2, first.id))

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from holdfast.domain.keys import ApiKey, Scope, Token, new_key
+from holdfast.domain.api_keys import ApiKey, Scope, Token, new_key
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.base import Store
 from tests.contract.steps import OTHER, OWNER, Clock, all_events, unchanged

@@ -6,8 +6,8 @@ from holdfast.domain.contexts import Context
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.errors import ContextTooLarge, NotFound
+from holdfast.store import context
 from holdfast.store.base import Store
-from holdfast.store.transactions import contexts
 from tests.contract.conftest import Opener
 from tests.contract.steps import OWNER, begin, calling, context_of, messages, result, say, to_message
 
@@ -28,7 +28,7 @@ async def test_a_context_read_in_spans_is_the_same_byte_for_byte(
     await store.exclude(OWNER, begun.session.conversation_id, [3], "in the way")
     await store.delete_message(OWNER, begun.session.conversation_id, 9)
     whole = (await (await open_another()).context(OWNER, begun.session.id)).json()
-    monkeypatch.setattr(contexts, "SPAN_BYTES", span)
+    monkeypatch.setattr(context, "SPAN_BYTES", span)
     assert (await (await open_another()).context(OWNER, begun.session.id)).json() == whole
 
 
@@ -39,8 +39,8 @@ async def test_a_context_beyond_the_limit_is_refused_with_its_size_and_all_else_
     session = (await say(store, node, *(words(size) for size in SIZES), key="large")).session
     small = (await say(store, node, key="small")).session
     size = sum(len(message.body) for message in await messages(store, session.conversation_id))
-    monkeypatch.setattr(contexts, "SPAN_BYTES", span)
-    monkeypatch.setattr(contexts, "CONTEXT_BYTES", 2_000)
+    monkeypatch.setattr(context, "SPAN_BYTES", span)
+    monkeypatch.setattr(context, "CONTEXT_BYTES", 2_000)
     other = await open_another()
     with pytest.raises(ContextTooLarge) as refused:
         await other.context(OWNER, session.id)
@@ -66,7 +66,7 @@ async def test_what_is_added_to_a_cached_context_counts_with_it(
 ) -> None:
     session = (await say(store, node, words(600), words(600), key="k")).session
     await store.context(OWNER, session.id)
-    monkeypatch.setattr(contexts, "CONTEXT_BYTES", 2_000)
+    monkeypatch.setattr(context, "CONTEXT_BYTES", 2_000)
     assert await context_of(store, session.id) == [words(600)] * 2
     await say(store, node, to_message(calling("a")), to_message(result("a", words(900))), key="k")
     with pytest.raises(ContextTooLarge) as refused:
@@ -78,7 +78,7 @@ async def test_what_is_added_to_a_cached_context_counts_with_it(
 
 
 async def test_a_large_context_does_not_evict_those_of_others(store: Store, node: Node) -> None:
-    cache = contexts.ContextCache(limit=1_000)
+    cache = context.ContextCache(limit=1_000)
     cache.put("small", 1, Context((b"x" * 500,), 1))
     cache.put("large", 1, Context((b"x" * 5_000,), 1))
     assert cache.get("small", 1) is not None and cache.get("large", 1) is None

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.leases import Lease
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import Settlement, TurnBegun, TurnStatus
+from holdfast.domain.turns import Lease, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import LeaseLost
 from holdfast.store.base import Store
 from tests.contract.steps import (
@@ -34,7 +33,7 @@ WRITINGS: dict[str, Writing] = {
     "append_draft": lambda store, lease: store.append_draft(lease, draft(7, "late")),
     "commit_reply": lambda store, lease: store.commit_reply(lease, [to_message("late", "assistant")]),
     "settle_turn": lambda store, lease: store.settle_turn(
-        lease, Settlement(TurnStatus.FAILED, (to_message("late", "assistant"),))
+        lease, TurnFailure(TurnStatus.FAILED, (to_message("late", "assistant"),))
     ),
 }
 
@@ -106,7 +105,7 @@ async def test_tokens_rise_and_are_never_handed_out_twice(
         if number % 3 == 0:
             await by.commit_reply(begun.lease)
         elif number % 3 == 1:
-            await by.settle_turn(begun.lease, Settlement(TurnStatus.FAILED))
+            await by.settle_turn(begun.lease, TurnFailure(TurnStatus.FAILED))
         else:
             await store.cancel_turn(OWNER, begun.turn.id, TurnStatus.CANCELLED, "stop")
     await begin(second_store, second_node, key="cli:ada")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from holdfast.domain.keys import Scope, new_key
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.store.base import Store
 from tests.contract.steps import Clock
 

@@ -9,8 +9,8 @@ from holdfast.domain.flushes import LONGEST_MEMORY
 from holdfast.domain.memories import Memory, MemoryOrigin
 from holdfast.domain.nodes import Node
 from holdfast.errors import BadInput, NotFound
+from holdfast.store import memories
 from holdfast.store.base import Store
-from holdfast.store.transactions import memory_writes
 from tests.contract.steps import OTHER, OWNER, Clock, only_sqlite, say, unchanged
 
 
@@ -50,7 +50,7 @@ async def test_memories_are_found_by_all_their_words_in_any_case(
 ) -> None:
     for text in ("Likes Kelp and tides", "likes neither", "ÄRGER mit Ebbe"):
         await remember(store, node, text)
-    monkeypatch.setattr(memory_writes, "LOOKED_AT_ONCE", 2)
+    monkeypatch.setattr(memories, "LOOKED_AT_ONCE", 2)
 
     async def found(words: str) -> list[str]:
         return [memory.text for memory in (await store.memories(OWNER, words=words)).items]

@@ -4,28 +4,27 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.leases import Lease
 from holdfast.domain.nodes import Node
+from holdfast.domain.turns import Lease
 from holdfast.errors import QuotaExceeded
-from holdfast.store import search_terms
+from holdfast.store import search_terms, turns
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
-from holdfast.store.transactions import turn_writes
-from holdfast.store.transactions.transaction import Q, Transaction
+from holdfast.store.transaction import Q, Transaction
 from tests.contract import test_quotas, test_sqlite_search
 from tests.contract.steps import only_sqlite
 
 
 def quota_blocks_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quota is asked by everything that writes under a lease, replies too."""
-    careful = turn_writes._write_under
+    careful = turns._write_under
 
     def careless(tx: Transaction, lease: Lease, *given: object, **more: object) -> tuple[int, str]:
         (held,) = tx.one(Q.conversation_bytes, id=lease.conversation_id) or (0,)
         tx.quotas.check_conversation(lease.conversation_id, held, 0)
         return careful(tx, lease, *given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(turn_writes, "_write_under", careless)
+    monkeypatch.setattr(turns, "_write_under", careless)
 
 
 def search_over_all_owners(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from holdfast.domain.nodes import Liveness, Node, NodeKind
 from holdfast.domain.sessions import Edge
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import BadInput, HoldfastError, NodeReaped
-from holdfast.platforms import identity
+from holdfast.os_support import identity
 from holdfast.store.base import Store
-from holdfast.store.transactions.transaction import Q, Transaction
+from holdfast.store.transaction import Q, Transaction
 from tests.contract.steps import (
     OWNER,
     Clock,

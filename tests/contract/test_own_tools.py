@@ -10,8 +10,8 @@ from holdfast.domain.contexts import NO_RESULT, OUTCOME_UNKNOWN
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import NewMessage, tool_result
 from holdfast.domain.processes import Process, ProcessState
-from holdfast.domain.turns import Settlement, TurnBegun, TurnStatus
-from holdfast.platforms import identity
+from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus
+from holdfast.os_support import identity
 from holdfast.store.base import Store
 from tests.contract.steps import (
     OWNER,
@@ -135,7 +135,7 @@ async def test_a_fork_copies_what_belongs_to_its_last_message(store: Store) -> N
 async def test_a_stopped_turn_closes_its_calls_for_no_client_to_see(store: Store) -> None:
     begun = await begin(store, await new_node(store), key="a")
     await store.append(begun.lease, [step("a")])
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.CANCELLED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.CANCELLED))
     assert [one["content"] for one in await shown(store, begun.session.conversation_id)] == ["hello"]
 
 
@@ -189,7 +189,7 @@ async def test_a_retry_is_told_what_its_turn_was(store: Store) -> None:
     process = await running(store, begun.session.id)
     await store.end_process(process.id, ProcessState.EXITED, exit_code=0)
     failed = await begin(store, node, key="a")
-    await store.settle_turn(failed.lease, Settlement(TurnStatus.FAILED))
+    await store.settle_turn(failed.lease, TurnFailure(TurnStatus.FAILED))
     taken_up = await store.begin_turn(request(node, again=True, retries=failed.turn.id))
     assert isinstance(taken_up, TurnBegun)
     assert [notice.process_id for notice in taken_up.notices] == [process.id]

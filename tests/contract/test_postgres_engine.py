@@ -35,12 +35,12 @@ from holdfast.errors import (
 )
 from holdfast.store import search_terms
 from holdfast.store.postgres import connections, migrations, search, transaction, writer
+from holdfast.store.postgres.db_errors import cannot_open, translate
 from holdfast.store.postgres.engine import PostgresStore, open_store
-from holdfast.store.postgres.faults import cannot_open, translate
+from holdfast.store.postgres.pipeline import Asked, ConnectionLost, Pipeline, StatementResult
 from holdfast.store.postgres.statements import COMMIT, Statement, statement
-from holdfast.store.postgres.wire import Answer, Asked, Lost, Wire
 from holdfast.store.postgres.writer import GROUP_LOCK_SECONDS
-from holdfast.store.transactions.queries import load
+from holdfast.store.queries import load
 from tests.contract.steps import (
     OWNER,
     all_events,
@@ -86,7 +86,7 @@ def by_hand(url: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def writing(store: PostgresStore) -> Wire:
+def writing(store: PostgresStore) -> Pipeline:
     wire = store._writer._wire
     assert wire is not None
     return wire
@@ -102,9 +102,9 @@ def lost_in_the_commit(
     """The connection breaks when a COMMIT is sent: before the server has it, or `after` it was carried
     out."""
     broken: list[int] = []
-    real = Wire.exchange
+    real = Pipeline.exchange
 
-    def exchange(self: Wire, asked: list[Asked]) -> list[Answer]:
+    def exchange(self: Pipeline, asked: list[Asked]) -> list[StatementResult]:
         commits = len(asked) > 1 and asked[-1][0] is COMMIT
         if not commits or len(broken) >= times:
             return real(self, asked)
@@ -112,10 +112,10 @@ def lost_in_the_commit(
         if after:
             real(self, asked)
         self.close()
-        raise Lost("the test has cut it")
+        raise ConnectionLost("the test has cut it")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Wire, "exchange", exchange)
+        patched.setattr(Pipeline, "exchange", exchange)
         yield broken
 
 
@@ -158,7 +158,7 @@ async def test_an_outcome_that_cannot_be_found_out_is_neither_acknowledged_nor_t
     begun = await begin(store, node, "kelp")
     with lost_in_the_commit(monkeypatch, after=True), monkeypatch.context() as unreachable:
 
-        def refuse() -> Wire:
+        def refuse() -> Pipeline:
             raise psycopg.OperationalError("connection refused")
 
         unreachable.setattr(store._writer, "_connect", refuse)
@@ -322,7 +322,7 @@ async def test_an_unreachable_server_is_waited_for_then_named_and_comes_back(
     node = await new_node(store)
     session = (await say(store, node)).session
 
-    def refuse() -> Wire:
+    def refuse() -> Pipeline:
         raise psycopg.OperationalError("connection refused")
 
     with monkeypatch.context() as away:
@@ -557,9 +557,9 @@ async def test_a_pooler_that_works_by_session_is_as_good_as_none(
     ],
 )
 def test_a_location_never_shows_a_password(url: str, location: str) -> None:
-    address = connections.Address.parse(url)
+    address = connections.DatabaseAddress.parse(url)
     assert address.location == location
-    assert connections.Address.parse(location).location == location
+    assert connections.DatabaseAddress.parse(location).location == location
 
 
 @pytest.mark.parametrize(
@@ -567,7 +567,7 @@ def test_a_location_never_shows_a_password(url: str, location: str) -> None:
 )
 def test_a_url_that_cannot_be_understood_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(BadSetting) as refused:
-        connections.Address.parse(url)
+        connections.DatabaseAddress.parse(url)
     assert "s3cret" not in str(refused.value)
 
 
@@ -584,7 +584,7 @@ def test_a_url_that_cannot_be_understood_is_refused_without_its_password(url: st
         (psycopg.errors.TooManyConnections("full"), "StoreUnreachable"),
         (psycopg.errors.InsufficientPrivilege("denied"), "StoreFailed"),
         (psycopg.errors.UndefinedTable("gone"), "StoreFailed"),
-        (Lost("cut"), "StoreUnreachable"),
+        (ConnectionLost("cut"), "StoreUnreachable"),
     ],
 )
 def test_every_trouble_has_its_error(error: psycopg.Error, kind: str) -> None:
@@ -829,7 +829,7 @@ async def test_a_statement_of_a_search_ends_at_its_deadline(
     endless = Statement(
         "endless", "SELECT pg_sleep(60) WHERE concat(:query, :scope, :owner, :below, :limit) <> ''"
     )
-    real = transaction.named  # type: ignore[attr-defined]
+    real = transaction.statement  # type: ignore[attr-defined]
     monkeypatch.setattr(
         transaction, "named", lambda name: endless if name == "indexed_messages" else real(name)
     )

@@ -13,11 +13,11 @@ import pytest
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Identity, Liveness, Node, NodeKind
 from holdfast.errors import Conflict, StoreBusy
-from holdfast.platforms import identity
+from holdfast.os_support import identity
 from holdfast.store.postgres.deadlines import LOOK_SECONDS, answering_within
-from holdfast.store.postgres.line import Line
-from holdfast.store.postgres.locks import NodeLocks, key_of
-from holdfast.store.postgres.watch import ChangeWatch
+from holdfast.store.postgres.listen_connection import ListenConnection
+from holdfast.store.postgres.locks import AdvisoryNodeLocks, key_of
+from holdfast.store.postgres.watch import NotifyChangeWatch
 from tests import postgres_server
 from tests.conftest import DatabaseMaker
 from tests.postgres_server import PostgresServer
@@ -33,9 +33,9 @@ class Party:
     """One node's line with what rides on it."""
 
     def __init__(self, url: str) -> None:
-        self.line = Line(lambda: psycopg.connect(url, autocommit=True, connect_timeout=2), url)
-        self.locks = NodeLocks(self.line)
-        self.watch = ChangeWatch(self.line)
+        self.line = ListenConnection(lambda: psycopg.connect(url, autocommit=True, connect_timeout=2), url)
+        self.locks = AdvisoryNodeLocks(self.line)
+        self.watch = NotifyChangeWatch(self.line)
 
     async def says(self, node: Node) -> Liveness:
         return (await self.locks.probe([node]))[node.id][0]

@@ -15,7 +15,7 @@ from holdfast.domain.nodes import Identity, Liveness, Node, NodeKind
 from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.turns import TurnBegun, TurnStatus, TurnWaits
 from holdfast.errors import NotFound
-from holdfast.platforms import identity
+from holdfast.os_support import identity
 from holdfast.store.postgres.engine import PostgresStore, open_store
 from tests.contract.steps import OWNER, begin, contents, context_of, new_node, request, say, to_message
 from tests.postgres_gate import Gate, Interleaving, after, before, gated, patient_locks

@@ -10,7 +10,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.messages import NewMessage, new_message, size_of
 from holdfast.domain.nodes import Node
 from holdfast.domain.quotas import Quotas
-from holdfast.domain.turns import RequestKey, Settlement, TurnStatus
+from holdfast.domain.turns import RequestKey, TurnFailure, TurnStatus
 from holdfast.errors import QuotaExceeded
 from holdfast.store.base import Store
 from tests.contract.steps import (
@@ -59,7 +59,7 @@ async def test_a_conversation_knows_its_bytes_whatever_is_done_to_it(store: Stor
     await is_true()
     await store.append(begun.lease, [to_message("flow", "assistant"), to_message("and", "assistant")])
     await store.append_draft(begun.lease, draft(0, "half a repl"))
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED))
     await is_true()
     await say(store, node, "again", "and again", key="k")
     conversation = begun.session.conversation_id
@@ -125,7 +125,7 @@ async def test_a_turn_that_was_cut_short_is_kept_and_taken_up_whatever_its_size(
     begun = await begin(store, node, "hello", key="k", request_key=key)
     limit(store, Quotas(conversation_bytes=10, owner_bytes=10))
     await store.append_draft(begun.lease, draft(0, LARGE))
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED))
     assert (await contents(store, begun.session.conversation_id))[-1] == LARGE
     again = await begin(store, node, "hello", key="k", request_key=key)
     assert again.taken_up

@@ -10,17 +10,14 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.turns import (
     Delivery,
     RequestKey,
-    Settlement,
     TurnBegun,
+    TurnFailure,
     TurnRepeated,
     TurnRequest,
     TurnStatus,
     TurnWaits,
 )
-from holdfast.errors import (
-    RequestMismatch,
-    TurnSuperseded,
-)
+from holdfast.errors import RequestMismatch, TurnSuperseded
 from holdfast.store.base import Store
 from tests.contract.steps import (
     OTHER,
@@ -71,7 +68,7 @@ async def test_a_request_repeated_after_its_end_is_that_turn_and_nothing_new(
     if how == "completed":
         await store.commit_reply(begun.lease, [to_message("hi", "assistant")])
     else:
-        await store.settle_turn(begun.lease, Settlement(TurnStatus.CANCELLED))
+        await store.settle_turn(begun.lease, TurnFailure(TurnStatus.CANCELLED))
     async with unchanged(store):
         again = await second_store.begin_turn(keyed(second_node))
     assert isinstance(again, TurnRepeated)
@@ -105,7 +102,7 @@ async def test_an_unfinished_request_is_taken_up_again_without_its_partial_reply
     await store.append(begun.lease, [to_message(calling("a"))])
     await store.append(begun.lease, [to_message(result("a"))])
     await store.append_draft(begun.lease, draft(0, "I was"))
-    await store.settle_turn(begun.lease, Settlement(status, error="the model is out"))
+    await store.settle_turn(begun.lease, TurnFailure(status, error="the model is out"))
     clock.move(seconds=5)
     again = await second_store.begin_turn(keyed(second_node))
     assert isinstance(again, TurnBegun)
@@ -129,7 +126,7 @@ async def test_a_request_may_be_taken_up_as_often_as_it_fails(store: Store, node
     for attempt in range(2, 5):
         checkpoint = draft(begun.next_event, f"try {attempt - 1}")
         await store.append_draft(begun.lease, checkpoint)
-        await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+        await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED))
         assert len(await context_of(store, begun.session.id)) == 2
         again = await store.begin_turn(keyed(node))
         assert isinstance(again, TurnBegun)
@@ -146,7 +143,7 @@ async def test_an_interrupted_reply_that_is_not_retried_stays_in_the_context(
 ) -> None:
     begun = await begin(store, node)
     await store.append_draft(begun.lease, draft(0, "I was"))
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED))
     later = await begin(store, node, "go on", id=begun.session.id)
     first, partial, last = seen(await store.context(OWNER, later.session.id))
     assert (first, last) == ("hello", "go on")
@@ -158,7 +155,7 @@ async def test_an_unfinished_request_that_later_turns_followed_is_superseded(
     store: Store, node: Node, status: TurnStatus
 ) -> None:
     begun = await begin(store, node, key="cli:ada", request_key=KEY)
-    await store.settle_turn(begun.lease, Settlement(status))
+    await store.settle_turn(begun.lease, TurnFailure(status))
     await say(store, node, key="cli:ada")
     async with unchanged(store):
         with pytest.raises(TurnSuperseded) as refusal:
@@ -174,7 +171,7 @@ async def test_the_same_key_with_another_body_is_refused_whatever_became_of_the_
     if end == "completed":
         await store.commit_reply(begun.lease)
     elif end is not None:
-        await store.settle_turn(begun.lease, Settlement(TurnStatus(end)))
+        await store.settle_turn(begun.lease, TurnFailure(TurnStatus(end)))
     other = replace(KEY, body_hash=b"hash of another body")
     async with unchanged(store):
         with pytest.raises(RequestMismatch) as refusal:
@@ -258,7 +255,7 @@ async def test_a_request_taken_up_after_its_session_ended_still_shows_its_messag
     store: Store, node: Node, reason: str
 ) -> None:
     begun = await begin(store, node, "what of the tide?", key="cli:ada", request_key=KEY)
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED))
     await store.end_session(OWNER, begun.session.id, reason)
     again = await store.begin_turn(keyed(node))
     assert isinstance(again, TurnBegun)
@@ -286,7 +283,7 @@ async def is_repeated(store: Store, node: Node, body: RequestKey, turn: TurnBegu
     assert isinstance(outcome, TurnBegun)
     if outcome.turn.id == turn.turn.id:
         return True
-    await store.settle_turn(outcome.lease, Settlement(TurnStatus.CANCELLED))
+    await store.settle_turn(outcome.lease, TurnFailure(TurnStatus.CANCELLED))
     return False
 
 
@@ -323,7 +320,7 @@ async def test_a_body_takes_up_what_was_interrupted_and_what_failed_only_by_a_co
     store: Store, node: Node, status: TurnStatus, retries: int, repeated: bool
 ) -> None:
     begun = await begin(store, node, request_key=BODY, key="cli:ada")
-    await store.settle_turn(begun.lease, Settlement(status))
+    await store.settle_turn(begun.lease, TurnFailure(status))
     again = replace(BODY, retries=retries)
     assert await is_repeated(store, node, again, begun, key="cli:ada") is repeated
 
@@ -341,7 +338,7 @@ async def test_an_opener_is_repeated_only_by_a_later_try_and_if_nothing_was_rece
 
 async def test_an_opener_is_repeated_for_an_hour(store: Store, node: Node, clock: Clock) -> None:
     begun = await begin(store, node, request_key=OPENER)
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED, delivery=Delivery.NONE))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED, delivery=Delivery.NONE))
     clock.move(seconds=3660)
     assert not await is_repeated(store, node, replace(OPENER, retries=1), begun)
 
@@ -367,10 +364,10 @@ async def test_of_an_opener_whose_node_died_nothing_was_received_if_it_says_so(
 
 async def test_a_try_that_took_a_turn_up_counts_for_the_next(store: Store, node: Node) -> None:
     begun = await begin(store, node, request_key=OPENER)
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED, delivery=Delivery.NONE))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED, delivery=Delivery.NONE))
     again = await store.begin_turn(request(node, request_key=replace(OPENER, retries=1)))
     assert isinstance(again, TurnBegun) and again.taken_up
-    await store.settle_turn(again.lease, Settlement(TurnStatus.INTERRUPTED, delivery=Delivery.NONE))
+    await store.settle_turn(again.lease, TurnFailure(TurnStatus.INTERRUPTED, delivery=Delivery.NONE))
     assert not await is_repeated(store, node, replace(OPENER, retries=1), begun)
 
 

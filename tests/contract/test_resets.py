@@ -11,14 +11,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.resets import NEVER, Decision, ResetPolicies
 from holdfast.domain.sessions import Edge
-from holdfast.domain.turns import (
-    RequestKey,
-    Settlement,
-    TurnBegun,
-    TurnRepeated,
-    TurnStatus,
-    reset_before,
-)
+from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnRepeated, TurnStatus, reset_before
 from holdfast.errors import ToolCallClosed
 from holdfast.store.base import Store
 from tests.contract.conftest import Opener
@@ -261,7 +254,7 @@ async def test_the_reset_is_told_by_the_first_turn_however_often_that_is_tried(
     clock.move(hours=2)
     key = RequestKey("/r", "k", b"h")
     first = await begin(store, node, "new", key=IDLE, request_key=key)
-    await store.settle_turn(first.lease, Settlement(TurnStatus.FAILED, error="no answer"))
+    await store.settle_turn(first.lease, TurnFailure(TurnStatus.FAILED, error="no answer"))
     again = await begin(store, node, "new", key=IDLE, request_key=key)
     assert again.taken_up
     assert [(each.reset, len(each.notices)) for each in (first, again)] == [("idle", 1)] * 2

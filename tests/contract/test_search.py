@@ -12,7 +12,7 @@ import pytest
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import ROLES, MessageStatus
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import Settlement, TurnStatus
+from holdfast.domain.turns import TurnFailure, TurnStatus
 from holdfast.errors import BadInput, NotFound, SearchTimeout
 from holdfast.store import search_terms
 from holdfast.store.base import Store
@@ -302,7 +302,7 @@ async def test_at_most_as_many_hits_as_asked_for(store: Store, node: Node) -> No
 async def test_what_left_the_context_is_still_found(store: Store, node: Node) -> None:
     begun = await begin(store, node, "kelp")
     await store.append_draft(begun.lease, draft(0, "kelp is"))
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.INTERRUPTED))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.INTERRUPTED))
     await store.exclude(OWNER, begun.session.conversation_id, [1], "wrong")
     await store.end_session(OWNER, begun.session.id, "new")
     hits = await store.search(OWNER, "kelp")

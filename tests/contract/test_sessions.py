@@ -9,8 +9,8 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Edge, EndReason, Session
 from holdfast.errors import BadInput, ConversationBusy, NodeReaped, NotFound
+from holdfast.store import reads
 from holdfast.store.base import Page, SessionFilter, Store
-from holdfast.store.transactions import reads
 from tests.contract.steps import (
     OTHER,
     OWNER,

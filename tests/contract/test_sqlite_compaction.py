@@ -8,8 +8,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.domain.claims import Claim, Compacted, Facts
-from holdfast.domain.compaction import Keeping, Plan, Trigger, plan
+from holdfast.domain.compaction import Claim, Compacted, CompactionStats, KeepPolicy, Plan, Trigger, plan
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Edge, Session
@@ -46,7 +45,7 @@ async def compacted(store: SQLiteStore, node: Node, session_id: str, number: int
     outline = await store.outline(None, session_id)
     found = plan(
         outline.entries,
-        Keeping(2, 2),
+        KeepPolicy(2, 2),
         lambda weight: weight.bytes,
         40,
         last_seq=outline.session.last_seq,
@@ -54,7 +53,7 @@ async def compacted(store: SQLiteStore, node: Node, session_id: str, number: int
     )
     assert isinstance(found, Plan)
     view = found.view([f"gist {number}"])
-    outcome = await store.compact(claim, view, outline.revision, Facts(Trigger.THRESHOLD, 2, 1, 1))
+    outcome = await store.compact(claim, view, outline.revision, CompactionStats(Trigger.THRESHOLD, 2, 1, 1))
     assert isinstance(outcome, Compacted), outcome
     return outcome.session
 

@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from holdfast.domain import ids
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import Flush
-from holdfast.domain.keys import Scope, new_key
-from holdfast.domain.leases import Lease
-from holdfast.domain.turns import RequestKey, Settlement, TurnBegun, TurnStatus
+from holdfast.domain.turns import Lease, RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import HoldfastError
 from holdfast.store.base import Page, SessionFilter, Store
 from holdfast.store.postgres.engine import open_store as open_postgres
@@ -236,7 +235,9 @@ class TwoEngines(RuleBasedStateMachine):
             messages = [to_message(text, "assistant")]
             self.same(lambda store: store.commit_reply(lease, messages, usage=usage, answer=b'{"id":"x"}'))
         elif how in (TurnStatus.INTERRUPTED, TurnStatus.FAILED, TurnStatus.CANCELLED):
-            self.same(lambda store: store.settle_turn(lease, Settlement(TurnStatus(how), error="it stopped")))
+            self.same(
+                lambda store: store.settle_turn(lease, TurnFailure(TurnStatus(how), error="it stopped"))
+            )
         else:
             turn = self.pick(self.turns, at)
             self.same(lambda store: store.cancel_turn(None, turn, TurnStatus.INTERRUPTED, "enough"))

@@ -11,7 +11,7 @@ from holdfast.domain.flushes import FlushPolicy
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
-from holdfast.platforms import identity
+from holdfast.os_support import identity
 from holdfast.store.base import Retention, Store, StorePolicy
 from tests.contract.steps import OWNER, Clock, follow, request, say
 from tests.contract.test_flushes import finished

@@ -10,20 +10,8 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import MessageStatus
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import (
-    Settlement,
-    TurnBegun,
-    TurnStatus,
-    TurnWaits,
-)
-from holdfast.errors import (
-    BadInput,
-    HoldfastError,
-    IllegalTransition,
-    LeaseLost,
-    NodeReaped,
-    NotFound,
-)
+from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus, TurnWaits
+from holdfast.errors import BadInput, HoldfastError, IllegalTransition, LeaseLost, NodeReaped, NotFound
 from holdfast.store.base import Store
 from tests.contract.steps import (
     OTHER,
@@ -151,7 +139,7 @@ async def test_a_turn_that_has_ended_writes_no_more(store: Store, node: Node, en
     if end == "commit":
         await store.commit_reply(begun.lease)
     else:
-        await store.settle_turn(begun.lease, Settlement(TurnStatus(end)))
+        await store.settle_turn(begun.lease, TurnFailure(TurnStatus(end)))
     async with unchanged(store):
         with pytest.raises(LeaseLost):
             await store.append(begun.lease, [to_message("late", "assistant")])
@@ -160,7 +148,7 @@ async def test_a_turn_that_has_ended_writes_no_more(store: Store, node: Node, en
         with pytest.raises(LeaseLost):
             await store.commit_reply(begun.lease, [to_message("late", "assistant")])
         with pytest.raises(LeaseLost):
-            await store.settle_turn(begun.lease, Settlement(TurnStatus.FAILED, (to_message("late"),)))
+            await store.settle_turn(begun.lease, TurnFailure(TurnStatus.FAILED, (to_message("late"),)))
         assert not await store.cancel_turn(OWNER, begun.turn.id, TurnStatus.CANCELLED, "too late")
 
 
@@ -171,7 +159,7 @@ async def test_a_settled_turn_says_how_it_ended_and_keeps_the_users_message(
     begun = await begin(store, node)
     at = clock.move(seconds=3)
     await store.settle_turn(
-        begun.lease, Settlement(status, error="the model is out", usage={"input_tokens": 3})
+        begun.lease, TurnFailure(status, error="the model is out", usage={"input_tokens": 3})
     )
     turn = await store.turn(OWNER, begun.turn.id)
     assert (turn.status, turn.ended_at, turn.usage) == (status, at, {"input_tokens": 3})
@@ -187,7 +175,7 @@ async def test_a_settled_turn_says_how_it_ended_and_keeps_the_users_message(
 async def test_a_settled_turn_may_still_have_something_to_say(store: Store, node: Node) -> None:
     begun = await begin(store, node)
     words = replace(to_message("I was", "assistant"), status=MessageStatus.INTERRUPTED)
-    await store.settle_turn(begun.lease, Settlement(TurnStatus.CANCELLED, (words,)))
+    await store.settle_turn(begun.lease, TurnFailure(TurnStatus.CANCELLED, (words,)))
     stored = await messages(store, begun.turn.conversation_id)
     assert [(m.seq, m.status) for m in stored] == [
         (1, MessageStatus.COMPLETED),
@@ -200,7 +188,7 @@ async def test_settling_is_for_turns_without_an_answer(store: Store, node: Node,
     begun = await begin(store, node)
     async with unchanged(store):
         with pytest.raises(HoldfastError) as settling:
-            await store.settle_turn(begun.lease, Settlement(status, (to_message("x", "assistant"),)))
+            await store.settle_turn(begun.lease, TurnFailure(status, (to_message("x", "assistant"),)))
         with pytest.raises(HoldfastError) as cancelling:
             await store.cancel_turn(OWNER, begun.turn.id, status, "no")
     assert isinstance(settling.value, BadInput | IllegalTransition)
@@ -244,7 +232,7 @@ async def test_open_tool_calls_are_closed_as_outcome_unknown(
 ) -> None:
     begun = await begin(store, node)
     await store.append(begun.lease, [to_message(calling("a", "b", "c")), to_message(result("b"))])
-    await store.settle_turn(begun.lease, Settlement(status))
+    await store.settle_turn(begun.lease, TurnFailure(status))
     stored = [message.content() for message in await messages(store, begun.turn.conversation_id)]
     assert [(m["tool_call_id"], m["content"]) for m in stored if m["role"] == "tool"] == [
         ("b", "42"),
@@ -259,7 +247,7 @@ async def test_open_tool_calls_are_closed_as_outcome_unknown(
 async def test_calls_of_an_earlier_turn_are_not_closed_by_a_later_ones_end(store: Store, node: Node) -> None:
     first = await say(store, node, "look", calling("a"))
     second = await begin(store, node, "never mind", id=first.session.id)
-    await store.settle_turn(second.lease, Settlement(TurnStatus.FAILED))
+    await store.settle_turn(second.lease, TurnFailure(TurnStatus.FAILED))
     assert await contents(store, first.session.conversation_id) == ["look", None, "never mind"]
 
 

@@ -17,13 +17,13 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from holdfast.domain.sessions import Session
 from holdfast.errors import BadInput
-from holdfast.hermes.doctor import Examination, examine
-from holdfast.hermes.importer import Importer, Taken
-from holdfast.hermes.visiting import visit
-from holdfast.runtime.carrying import all_conversations, exported
+from holdfast.importers.hermes.doctor import Examination, examine
+from holdfast.importers.hermes.importer import Importer, Taken
+from holdfast.importers.hermes.snapshot import visit
+from holdfast.server import objects
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
-from holdfast.surfaces import objects
+from holdfast.transfer.files import all_conversations, exported
 from tests.contract.steps import new_node, say
 from tests.hermes.homes import KEY, VERSIONS, in_memory, print_of, start, write
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import blocking
+from holdfast import sync
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Liveness
 from holdfast.domain.turns import TurnStatus
@@ -446,13 +446,13 @@ def test_ctrl_c_while_a_turn_waits_leaves_the_conversation_free(url: str) -> Non
 
 def release_when_interrupted(monkeypatch: pytest.MonkeyPatch, held: threading.Event) -> None:
     """Let the held work go on once Ctrl-C has been raised in the thread that waits for it."""
-    wait = blocking.wait  # type: ignore[attr-defined]
+    wait = sync.wait  # type: ignore[attr-defined]
 
     def waits(futures: Any) -> Any:
         held.set()
         return wait(futures)
 
-    monkeypatch.setattr(blocking, "wait", waits)
+    monkeypatch.setattr(sync, "wait", waits)
 
 
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])

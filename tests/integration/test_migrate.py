@@ -16,18 +16,18 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast.domain.keys import Scope, new_key
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.turns import RequestKey
 from holdfast.errors import BadInput, StoreBusy, StoreError, StoreUnusable
-from holdfast.runtime.mover import STAYED, Mover
-from holdfast.runtime.reaper import Reaper
+from holdfast.runtime.agents.reaper import Reaper
 from holdfast.store.base import Store
 from holdfast.store.postgres import moving
-from holdfast.store.postgres.connections import Address, open_connection
+from holdfast.store.postgres.connections import DatabaseAddress, open_connection
 from holdfast.store.postgres.engine import open_store as open_postgres
-from holdfast.store.postgres.moving import Move, Step
+from holdfast.store.postgres.moving import Move, MoveStep
 from holdfast.store.sqlite.engine import open_store as open_sqlite
 from holdfast.store.sqlite.snapshots import OWN, snapshot
+from holdfast.transfer.migrate import STAYED, Mover
 from tests.conftest import DatabaseMaker
 from tests.contract.steps import (
     OWNER,
@@ -129,7 +129,7 @@ async def shown(store: Store) -> dict[str, Any]:
 
 async def test_everything_is_there_and_reads_the_same(database: Path, new_database: DatabaseMaker) -> None:
     before, url = content(database), new_database(empty=True)
-    steps: list[Step] = []
+    steps: list[MoveStep] = []
     arrived = await Mover(database, url, steps.append).move_once()
     assert content(database) == before
     assert {path.name for path in database.parent.iterdir()} <= {
@@ -173,7 +173,7 @@ async def test_every_table_and_column_has_a_place(tmp_path: Path, new_database: 
     async with opened(database):
         pass
     await Mover(database, url).move_once()
-    connection = open_connection(Address.parse(url))
+    connection = open_connection(DatabaseAddress.parse(url))
     here = {
         row[0]
         for row in connection.execute(
@@ -226,7 +226,7 @@ async def test_a_finished_move_is_not_repeated_over_what_was_said_since(
 async def test_two_at_once_do_not_undo_each_others_work(database: Path, new_database: DatabaseMaker) -> None:
     url = new_database(empty=True)
     async with opened(url):
-        first = Move(Address.parse(url), lambda _step: None)
+        first = Move(DatabaseAddress.parse(url), lambda _step: None)
         try:
             with snapshot(database, 0) as source:
                 first.copy(source, 0)
@@ -251,12 +251,12 @@ async def test_what_is_no_store_is_not_moved(tmp_path: Path, new_database: Datab
 async def test_a_copy_that_is_not_the_same_is_noticed(
     database: Path, new_database: DatabaseMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = moving._Place.replace
+    whole = moving._TargetTable.replace
 
     def lossy(self: Any, behind: Any, upto: Any, piece: Any) -> None:
         whole(self, behind, upto, piece[:-1] if self.name == "messages" else piece)
 
-    monkeypatch.setattr(moving._Place, "replace", lossy)
+    monkeypatch.setattr(moving._TargetTable, "replace", lossy)
     with pytest.raises(StoreError, match=r"table messages .* is not what it was copied from"):
         await Mover(database, new_database(empty=True)).move_once()
 
@@ -286,7 +286,7 @@ def rows_in(url: str, tables: Iterable[str]) -> int:
 SLOWLY = """
 import asyncio, sys, time
 from pathlib import Path
-from holdfast.runtime.mover import Mover
+from holdfast.transfer.migrate import Mover
 from holdfast.store.postgres import moving
 moving.PIECE_ROWS = 5
 def step(step):
@@ -320,13 +320,13 @@ async def test_a_killed_move_goes_on_where_it_was(
     async with opened(database) as source:
         await say(source, await new_node(source), "said meanwhile", key="cli:3")
     replaced: list[str] = []
-    whole = moving._Place.replace
+    whole = moving._TargetTable.replace
 
     def counting(self: Any, *arguments: Any) -> None:
         replaced.append(self.name)
         whole(self, *arguments)
 
-    monkeypatch.setattr(moving._Place, "replace", counting)
+    monkeypatch.setattr(moving._TargetTable, "replace", counting)
     until = time.monotonic() + 10
     while True:
         try:

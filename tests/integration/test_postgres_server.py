@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.platforms import start_of
+from holdfast.os_support import start_of
 from tests import postgres_server
 from tests.conftest import DatabaseMaker
 from tests.postgres_server import CannotStart, PostgresServer

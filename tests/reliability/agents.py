@@ -47,7 +47,6 @@ def talk_until_killed(url: str, number: int) -> None:
 def nursery(url: str) -> None:
     """Forks before anything is opened, which costs a hundredth of a new interpreter."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    import holdfast.blocking
     import holdfast.store.sqlite.engine  # noqa: F401 - imported once, for all children
 
     for line in sys.stdin:

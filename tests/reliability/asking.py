@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.leases import Lease
 from holdfast.domain.nodes import Node
+from holdfast.domain.turns import Lease
 from holdfast.errors import HoldfastError, NodeReaped, StoreFailed, StoreFull, TurnSuperseded
 from holdfast.store.base import Store
 

@@ -15,7 +15,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.domain.claims import CompactionOutdated, CompactionWaits, Unclaimed
+from holdfast.domain.compaction import ClaimRefused, CompactionOutdated, CompactionWaits
 
 NAME = "HOLDFAST_TEST_KILL_AT"
 ALL = ("claimed", "asking", "answered", "ending", "opening", "swapped")
@@ -23,15 +23,15 @@ ALL = ("claimed", "asking", "answered", "ending", "opening", "swapped")
 
 def install() -> None:
     """Put them into this process. They do nothing until the environment names one."""
-    from holdfast.runtime.summariser import Summariser
-    from holdfast.store.transactions import compacting
-    from holdfast.store.transactions.verbs.compacting import CompactingVerbs
+    from holdfast.runtime.agents.compactor import Summariser
+    from holdfast.store import compaction
+    from holdfast.store.verbs.compacting import CompactingVerbs
 
     CompactingVerbs.claim_compaction = _after(CompactingVerbs.claim_compaction, "claimed")  # type: ignore[method-assign]
     CompactingVerbs.compact = _after(CompactingVerbs.compact, "swapped")  # type: ignore[method-assign]
     Summariser.summary = _after(_before(Summariser.summary, "asking"), "answered")  # type: ignore[method-assign]
     for name, point in (("write_end", "ending"), ("continue_conversation", "opening")):
-        setattr(compacting, name, _after_work(getattr(compacting, name), point))
+        setattr(compaction, name, _after_work(getattr(compaction, name), point))
 
 
 def _die_at(point: str) -> None:
@@ -50,7 +50,7 @@ def _before(act: Callable[..., Awaitable[Any]], point: str) -> Any:
 def _after(act: Callable[..., Awaitable[Any]], point: str) -> Any:
     async def acts(*given: Any, **named: Any) -> Any:
         outcome = await act(*given, **named)
-        if not isinstance(outcome, Unclaimed | CompactionWaits | CompactionOutdated):
+        if not isinstance(outcome, ClaimRefused | CompactionWaits | CompactionOutdated):
             _die_at(point)
         return outcome
 

@@ -107,23 +107,23 @@ def break_on_purpose() -> None:
 
         SearchIndex.merge_once = lambda self: False  # type: ignore[method-assign]
     elif mutant() == "log-keeps-deleted":
-        from holdfast.store.sqlite.writer import Writer
+        from holdfast.store.sqlite.writer import SQLiteWriter
 
-        Writer.erase = lambda self: None  # type: ignore[method-assign]
+        SQLiteWriter.erase = lambda self: None  # type: ignore[method-assign]
     elif mutant() in SAFETY:
         break_safety(mutant(), setattr)
     elif mutant() == "no-header-limit":
-        from holdfast.surfaces.api import connections as http_connections
+        from holdfast.server import connections as http_connections
 
         vars(http_connections).update(HEADERS=2**40, HEAD_BYTES=2**40)
     elif mutant() == "no-stream-limit":
-        from holdfast.surfaces.api.call import Call
+        from holdfast.server.http import RequestContext
 
-        Call.hold_stream = lambda self: None  # type: ignore[method-assign]
+        RequestContext.hold_stream = lambda self: None  # type: ignore[method-assign]
     elif mutant() == "trailers-are-headers":
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-        from holdfast.surfaces.api.connections import HttpConnection
+        from holdfast.server.connections import HttpConnection
 
         HttpConnection.on_header = HttpToolsProtocol.on_header  # type: ignore[method-assign]
     elif mutant() == "no-compare-and-swap":
@@ -139,15 +139,15 @@ def break_on_purpose() -> None:
     elif mutant() == "node-skips-store-flushes":
         _skip_what_waits()
     elif mutant() == "library-writes-no-flush":
-        from holdfast.store.transactions import store_policy
+        from holdfast.store import policies
 
-        store_policy.flush_rules = lambda tx: tx.flushing
+        policies.flush_rules = lambda tx: tx.flushing
     elif mutant() == "loop-ends-on-one-item":
         end_on_one_item()
     elif mutant() == "finish-before-commit":
         _finish_early()
     elif mutant() == "no-checkpoints":
-        from holdfast.runtime.checkpoints import Checkpoints
+        from holdfast.runtime.turns.checkpoints import Checkpoints
 
         Checkpoints._start = lambda self: None  # type: ignore[method-assign]
         Checkpoints.behind = False  # type: ignore[assignment,method-assign]
@@ -163,7 +163,7 @@ def _read_carelessly() -> None:
     from holdfast.errors import StoreFailed
     from holdfast.store.sqlite import readers
     from holdfast.store.sqlite.transaction import SQLiteTransaction
-    from holdfast.store.transactions.transaction import Q
+    from holdfast.store.transaction import Q
 
     def whole(self: SQLiteTransaction, conversation: str, first: int, last: int, most: int) -> bytes | None:
         row = self.one(Q.bodies, conversation=conversation, first=first, last=last)
@@ -208,7 +208,7 @@ def break_safety(name: str, put: Callable[[Any, str, Any], None]) -> None:
     """Those that can be put in, by `put`, and taken out again within one process."""
     if name == "rights-checked-at-door":
         from holdfast.runtime.tools import process
-        from holdfast.surfaces.api import processes
+        from holdfast.server.admin import processes
 
         put(process, "check_right", lambda *given: None)
         put(processes, "check_right", lambda *given: None)
@@ -220,37 +220,37 @@ def break_safety(name: str, put: Callable[[Any, str, Any], None]) -> None:
 
 def same_body_is_same_person(put: Callable[[Any, str, Any], None] = setattr) -> None:
     from holdfast.domain.turns import RequestKey, Turn
-    from holdfast.store.transactions import turn_writes
+    from holdfast.store import turns
 
     def is_sent_again(key: RequestKey, fingerprint: bytes, turn: Turn) -> bool:
         return key.is_same_body(fingerprint) and key.retries > 0
 
-    put(turn_writes, "is_sent_again", is_sent_again)
+    put(turns, "is_sent_again", is_sent_again)
 
 
 def usage_is_trusted(put: Callable[[Any, str, Any], None] = setattr) -> None:
-    from holdfast.domain import budgets
-    from holdfast.runtime import windows
+    from holdfast.domain import context_size
+    from holdfast.runtime.turns import windows
 
     def suspect(self: windows.Windows, name: str | None, tokens: int) -> bool:
         self.learn(name, tokens)
         return True
 
-    put(budgets, "RISES_NEEDED", 0)
-    put(budgets, "FLAT_NEEDED", 1)
-    put(budgets.Measured, "is_plausible", True)
+    put(context_size, "RISES_NEEDED", 0)
+    put(context_size, "FLAT_NEEDED", 1)
+    put(context_size.TokenReport, "is_plausible", True)
     put(windows, "CONFIGURED", frozenset())
     put(windows.Windows, "suspect", suspect)
 
 
 def _forget_flushes() -> None:
     from holdfast.domain.flushes import Flush
+    from holdfast.store import flushes
     from holdfast.store.sqlite.transaction import STATEMENTS
-    from holdfast.store.transactions import flush_writes
-    from holdfast.store.transactions.transaction import Transaction
+    from holdfast.store.transaction import Transaction
 
     flushed: set[str] = set()
-    claim, finish, due = flush_writes.claim, flush_writes.finish, STATEMENTS["due_flushes"]
+    claim, finish, due = flushes.claim, flushes.finish, STATEMENTS["due_flushes"]
     STATEMENTS["finish_flush"] = (
         "UPDATE flushes SET state = 'pending', node = NULL, next_attempt_at = :now "
         "WHERE session = :session AND state = 'running' AND token = :token"
@@ -266,39 +266,39 @@ def _forget_flushes() -> None:
         flushed.add(claimed.session_id)
         return finish(tx, claimed, text)
 
-    flush_writes.claim = claim_what_is_not_in_the_set  # type: ignore[assignment]
-    flush_writes.finish = note_it_in_the_set
+    flushes.claim = claim_what_is_not_in_the_set  # type: ignore[assignment]
+    flushes.finish = note_it_in_the_set
 
 
 def _swap_whatever_came_between() -> None:
     from dataclasses import replace
 
-    from holdfast.domain.claims import Claim
+    from holdfast.domain.compaction import Claim
     from holdfast.domain.conversations import Address
-    from holdfast.store.transactions import compacting
-    from holdfast.store.transactions.places import place
-    from holdfast.store.transactions.transaction import Transaction
+    from holdfast.store import compaction
+    from holdfast.store.resolve import place
+    from holdfast.store.transaction import Transaction
 
-    careful = compacting.compact
+    careful = compaction.compact
 
     def careless(tx: Transaction, claim: Claim, view: Any, revision: int, facts: Any, lease: Any) -> Any:
         now = place(tx, None, Address(id=claim.conversation_id))
         claim = replace(claim, session_id=now.tip.id)
         return careful(tx, claim, view, now.conversation.revision, facts, lease)
 
-    compacting.compact = careless
+    compaction.compact = careless
 
 
 def _forget_requests() -> None:
     from holdfast.domain.turns import RequestKey, Turn, TurnRequest
+    from holdfast.store import turns
     from holdfast.store.sqlite.transaction import STATEMENTS
-    from holdfast.store.transactions import turn_writes
-    from holdfast.store.transactions.transaction import Transaction
+    from holdfast.store.transaction import Transaction
 
     STATEMENTS["forget_request"] = (
         "DELETE FROM requests WHERE owner = :owner AND route = :route AND key = :key"
     )
-    lookup = turn_writes._known_request
+    lookup = turns._known_request
     known: set[str] = set()
 
     def known_here(tx: Transaction, request: TurnRequest) -> Turn | RequestKey | None:
@@ -309,18 +309,18 @@ def _forget_requests() -> None:
         tx.run("forget_request", owner=request.owner, route=key.route, key=key.key)
         return None
 
-    turn_writes._known_request = known_here
+    turns._known_request = known_here
 
 
 def _finish_early() -> None:
     import msgspec
 
     from holdfast.models.base import Chunk
-    from holdfast.runtime.running_turn import Outcome
-    from holdfast.surfaces.api import chat
-    from holdfast.surfaces.api.naming import about_begun
+    from holdfast.runtime.turns.live import Outcome
+    from holdfast.server.conversation_ref import about_begun
+    from holdfast.server.openai import chat
 
-    class Hasty(chat.ChatTelling):
+    class Hasty(chat.ChatRenderer):
         def add(self, chunk: Chunk) -> list[bytes]:
             if not chunk.finishes:
                 return list(super().add(chunk))
@@ -331,4 +331,4 @@ def _finish_early() -> None:
         def end(self, outcome: Outcome) -> list[bytes]:
             return list(super().end(outcome))[-1:]
 
-    chat.ChatTelling = Hasty  # type: ignore[misc]
+    chat.ChatRenderer = Hasty  # type: ignore[misc]

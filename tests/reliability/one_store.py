@@ -22,11 +22,11 @@ from holdfast.domain.messages import new_messages
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import TurnBegun, TurnRequest
 from holdfast.errors import HoldfastError
-from holdfast.platforms import identity
+from holdfast.os_support import identity
+from holdfast.store import context
 from holdfast.store.sqlite import connections, engine
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.sqlite.transaction import STATEMENTS
-from holdfast.store.transactions import contexts
 
 from .mutants import break_on_purpose
 
@@ -102,7 +102,7 @@ async def main(directory: Path, seconds: float) -> list[str]:
         return connection
 
     engine.connect = limited  # type: ignore[attr-defined]
-    contexts.SPAN_BYTES = LARGEST_VALUE
+    context.SPAN_BYTES = LARGEST_VALUE
     break_on_purpose()
     store = await open_store(directory / "store.db")
     store.start_indexing()

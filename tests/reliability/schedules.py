@@ -23,21 +23,20 @@ from typing import Any
 
 import psycopg
 
-from holdfast.domain.claims import Claim, Facts
-from holdfast.domain.compaction import Trigger
+from holdfast.domain.compaction import Claim, CompactionStats, Trigger
 from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import Flush
 from holdfast.domain.ids import new_id
 from holdfast.domain.memories import MemoryOrigin
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.processes import Process, ProcessState
-from holdfast.domain.turns import RequestKey, Settlement, TurnBegun, TurnStatus
+from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import HoldfastError
-from holdfast.platforms import identity
+from holdfast.os_support import identity
+from holdfast.store import nodes as node_writes
 from holdfast.store.base import Retention
 from holdfast.store.postgres.engine import PostgresStore, open_store
-from holdfast.store.transactions import node_writes
-from holdfast.store.transactions.transaction import Transaction
+from holdfast.store.transaction import Transaction
 from tests.contract.steps import FLUSHING, POLICIES, Clock, begin, draft, request, say, to_message
 from tests.postgres_gate import Interleaving, gated, number
 
@@ -129,7 +128,7 @@ ACTS: dict[str, Act] = {
     "append": lambda c, s, n: s.append(c.turn.lease, [to_message("step", "assistant")]),
     "draft": lambda c, s, n: s.append_draft(c.turn.lease, draft(7, "half")),
     "commit": lambda c, s, n: s.commit_reply(c.turn.lease, [to_message("done", "assistant")]),
-    "settle": lambda c, s, n: s.settle_turn(c.turn.lease, Settlement(TurnStatus.FAILED, error="no")),
+    "settle": lambda c, s, n: s.settle_turn(c.turn.lease, TurnFailure(TurnStatus.FAILED, error="no")),
     "cancel": lambda c, s, n: s.cancel_turn(OWNER, c.turn.turn.id, TurnStatus.CANCELLED, "stop"),
     "interrupt": lambda c, s, n: s.cancel_turn(OWNER, c.turn.turn.id, TurnStatus.INTERRUPTED, "stop"),
     "open": lambda c, s, n: s.open_session(OWNER, Address(key="cli:1"), n.id, attached=True),
@@ -183,7 +182,7 @@ MAY_SKIP = frozenset({"claim flushes", "retry flushes", "skip flushes", "prune",
 async def _swap(scene: Scene, store: PostgresStore) -> Any:
     assert scene.claim is not None
     session = await store.session(None, scene.session)
-    facts = Facts(Trigger.BY_HAND, 10, 5, 1)
+    facts = CompactionStats(Trigger.BY_HAND, 10, 5, 1)
     return await store.compact(scene.claim, session.view, scene.revision, facts)
 
 

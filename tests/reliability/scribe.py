@@ -21,14 +21,21 @@ from pathlib import Path
 import msgspec
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.drafts import Draft
 from holdfast.domain.ids import new_id
-from holdfast.domain.leases import Lease
 from holdfast.domain.nodes import Node, NodeKind
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnOutcome, TurnRepeated, TurnRequest, TurnWaits
+from holdfast.domain.turns import (
+    Draft,
+    Lease,
+    RequestKey,
+    TurnBegun,
+    TurnOutcome,
+    TurnRepeated,
+    TurnRequest,
+    TurnWaits,
+)
 from holdfast.errors import NodeReaped, StoreFull, TurnSuperseded
-from holdfast.platforms import identity
-from holdfast.runtime.reaper import Reaper
+from holdfast.os_support import identity
+from holdfast.runtime.agents.reaper import Reaper
 from holdfast.store.sqlite import writer
 from holdfast.store.sqlite.engine import open_store
 

@@ -166,13 +166,7 @@ def _warm_up() -> None:
     import uvicorn.protocols.http.httptools_impl  # noqa: F401
     import uvloop  # noqa: F401
 
-    import holdfast.models.choose
-    import holdfast.models.upstream
-    import holdfast.runtime.local_key
-    import holdfast.store.postgres.engine
-    import holdfast.store.sqlite.engine
-    import holdfast.surfaces.api.server
-    import holdfast.surfaces.cli.commands  # noqa: F401
+    import holdfast.cli.commands  # noqa: F401
 
 
 def _become(program: Program, out: int, err: int) -> None:
@@ -183,7 +177,7 @@ def _become(program: Program, out: int, err: int) -> None:
     os.environ.clear()
     os.environ.update(program.environment)
     sys.argv = ["holdfast", *program.arguments]
-    from holdfast.surfaces.cli.main import main
+    from holdfast.cli.main import main
 
     main()
 

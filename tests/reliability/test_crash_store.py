@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime.reaper import Reaper
+from holdfast.runtime.agents.reaper import Reaper
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
 

@@ -21,8 +21,8 @@ from holdfast.domain.messages import user_message
 from holdfast.domain.nodes import Liveness, Node, NodeKind
 from holdfast.domain.turns import TurnBegun, TurnRequest, TurnStatus
 from holdfast.errors import StoreFull, StoreUnusable
-from holdfast.platforms import identity
-from holdfast.runtime.reaper import Reaper
+from holdfast.os_support import identity
+from holdfast.runtime.agents.reaper import Reaper
 from holdfast.store.sqlite.engine import open_store
 
 from .conftest import Tell

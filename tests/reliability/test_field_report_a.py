@@ -25,7 +25,7 @@ from holdfast.app import Holdfast
 from holdfast.domain.processes import BUSY_SECONDS, BUSY_SHARE, Process
 from holdfast.domain.resets import Decision
 from holdfast.domain.why import Why
-from holdfast.platforms import running_processes, start_of
+from holdfast.os_support import running_processes, start_of
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.contract.steps import Clock
 from tests.reliability.conftest import Tell
@@ -59,7 +59,7 @@ class Life:
             await turn.append("hi")
 
     async def why(self, session_id: str) -> Why:
-        from holdfast.runtime.reasons import why_of
+        from holdfast.runtime.states import why_of
 
         self.explained += 1
         return await why_of(self.hf.store, self.hf.owner, session_id)

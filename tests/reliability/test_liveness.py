@@ -19,10 +19,10 @@ import holdfast
 from holdfast.app import Holdfast
 from holdfast.domain.sessions import SessionState
 from holdfast.domain.turns import TurnStatus
-from holdfast.runtime.doctor import Doctor
-from holdfast.runtime.reaper import Reaper
+from holdfast.runtime.agents.doctor import Doctor
+from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.agents.sweeper import Sweeper
 from holdfast.runtime.states import states_of
-from holdfast.runtime.sweeper import Sweeper
 from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 import holdfast
-import holdfast.blocking
+import holdfast.sync
 from holdfast.store.sqlite.engine import open_store
 
 from .conftest import Tell

@@ -24,8 +24,8 @@ import pytest
 import holdfast
 from holdfast.app import Holdfast
 from holdfast.domain.processes import Process, ProcessState, hold_of
-from holdfast.platforms import running_processes, send_signal, start_of
-from holdfast.runtime.process_looks import members
+from holdfast.os_support import running_processes, send_signal, start_of
+from holdfast.runtime.processes.probe import members
 from tests.reliability.conftest import Tell
 from tests.reliability.sizes import Size, short_and_soak
 

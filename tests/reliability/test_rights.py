@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.conversations import Address
-from holdfast.domain.keys import Scope, new_key
 from holdfast.models.base import ModelRequest, Purpose
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.upstream import Upstream

@@ -10,14 +10,14 @@ import pytest
 
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import TurnStatus
+from holdfast.store import nodes
 from holdfast.store.postgres.engine import PostgresStore, open_store
 from holdfast.store.postgres.statements import statement
-from holdfast.store.transactions import node_writes
-from holdfast.store.transactions.places import session_of
-from holdfast.store.transactions.queries import load
-from holdfast.store.transactions.session_writes import write_end
-from holdfast.store.transactions.settling import settle
-from holdfast.store.transactions.transaction import Q, Transaction
+from holdfast.store.queries import load
+from holdfast.store.resolve import session_of
+from holdfast.store.sessions import write_end
+from holdfast.store.transaction import Q, Transaction
+from holdfast.store.turn_ends import end_without_answer
 from tests.contract import test_notices as notices
 from tests.contract import test_processes as processes
 from tests.contract.steps import Clock, new_node
@@ -67,7 +67,7 @@ def put_in(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Break this process on purpose, in a way that was once taken for right."""
     statements = load("holdfast.store.postgres")
     if mutant == "leave-decides-before-lock":
-        monkeypatch.setattr(node_writes, "leave", _leave_by_what_was_read_before)
+        monkeypatch.setattr(nodes, "leave", _leave_by_what_was_read_before)
     elif mutant == "hostname-is-identity":
         careful = statements["unended_processes"]
         columns = careful[: careful.index("FROM")]
@@ -88,11 +88,11 @@ def put_in(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _leave_by_what_was_read_before(tx: Transaction, node_id: str, reason: str) -> None:
     for _, turn_id in tx.all(Q.held_by, node=node_id):
-        settle(tx, turn_id, TurnStatus.INTERRUPTED, why="its node left")
+        end_without_answer(tx, turn_id, TurnStatus.INTERRUPTED, why="its node left")
     for (session_id,) in tx.all(Q.attached_to, node=node_id):
         write_end(tx, session_of(tx, None, session_id), reason)
     if tx.one(Q.leave_node, id=node_id, now=tx.now) is not None:
-        node_writes.settle_node(tx, node_id)
+        nodes.settle_node(tx, node_id)
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from zoneinfo import ZoneInfo
 from holdfast.domain.conversations import Address
 from holdfast.domain.events import EventType
 from holdfast.domain.processes import LONGEST_PIN_OF_AN_AGENT
+from holdfast.store import checks, resolve
+from holdfast.store.rows import to_stamp, to_time
 from holdfast.store.sqlite.connections import connect
 from holdfast.store.sqlite.transaction import SQLiteTransaction
-from holdfast.store.transactions import checks, places
-from holdfast.store.transactions.rows import to_stamp, to_time
 
 if TYPE_CHECKING:
     from .nodes import Program
@@ -443,7 +443,7 @@ class Watcher:
             self._nothing_is_lost(ledger)
             for name, conversation in ledger.ids.items():
                 address = Address(key=name) if ":" in name else Address(id=name)
-                place = places.find(self._tx(), None, address)
+                place = resolve.find(self._tx(), None, address)
                 newest = self._rows(
                     "SELECT id FROM sessions WHERE conversation = ? ORDER BY ordinal DESC LIMIT 1",
                     conversation,

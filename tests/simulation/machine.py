@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from holdfast import platforms
+from holdfast import os_support
 from holdfast.domain import ids
 from holdfast.domain.nodes import Identity
-from holdfast.platforms import Running
-from holdfast.runtime import launcher, node_keeper
+from holdfast.os_support import Running
+from holdfast.runtime.agents import heartbeat
+from holdfast.runtime.processes import launcher
 from holdfast.store.sqlite import engine
-from holdfast.store.sqlite.writer import LARGEST_GROUP, Job, Work, Writer
+from holdfast.store.sqlite.writer import LARGEST_GROUP, SQLiteJob, SQLiteWriter, Work
 
 from .clock import Clock
 
@@ -176,13 +177,13 @@ class Machine:
             time.monotonic: lambda: self.clock.monotonic,
             engine.utc_now: self.clock.wall,
             ids._random_id: lambda: f"{chance.getrandbits(128):032x}",
-            platforms.identity: self.identity,
-            platforms.start_of: self.start_of,
-            platforms.running_processes: self.running_processes,
-            platforms.send_signal: self.send_signal,
-            platforms.connections_to: lambda pids: (False, 0),
-            platforms.bytes_moved_by: lambda pid: 0,
-            platforms.environment_of: lambda pid: b"",
+            os_support.identity: self.identity,
+            os_support.start_of: self.start_of,
+            os_support.running_processes: self.running_processes,
+            os_support.send_signal: self.send_signal,
+            os_support.connections_to: lambda pids: (False, 0),
+            os_support.bytes_moved_by: lambda pid: 0,
+            os_support.environment_of: lambda pid: b"",
         }
         undo: list[tuple[Any, str, Any]] = []
 
@@ -201,7 +202,7 @@ class Machine:
                 put(where, name, value)
             put(engine, "Writer", HereWriter)
             put(engine.SQLiteStore, "start_indexing", lambda store: None)
-            put(node_keeper.NodeKeeper, "start", _beat_without_thread)
+            put(heartbeat.Heartbeat, "start", _beat_without_thread)
             put(
                 launcher,
                 "subprocess",
@@ -254,12 +255,12 @@ def _sites(replaced: dict[Any, Any], fake_time: _Time) -> Iterator[tuple[Any, st
                         yield each, "__kwdefaults__", changed
 
 
-def _beat_without_thread(keeper: node_keeper.NodeKeeper) -> None:
+def _beat_without_thread(keeper: heartbeat.Heartbeat) -> None:
     """Programs beat from a thread, which a blocked event loop does not stop. Here no loop blocks."""
     keeper._loop.start()
 
 
-class SteppedWriter(Writer):
+class SteppedWriter(SQLiteWriter):
     """The writer without its thread: a group is committed by a step of its program's own loop."""
 
     _machine: Machine
@@ -276,7 +277,7 @@ class SteppedWriter(Writer):
     def _serves(self) -> bool:
         return True  # by the event loop's timers
 
-    def _accept(self, job: Job) -> None:
+    def _accept(self, job: SQLiteJob) -> None:
         super()._accept(job)
         if not self._due:
             self._due = True
@@ -296,7 +297,7 @@ class SteppedWriter(Writer):
         if self._due:
             self._later(self._commit_next)
 
-    def _commit(self, group: list[Job]) -> None:
+    def _commit(self, group: list[SQLiteJob]) -> None:
         assert self._program is not None
         fault = self._machine.disk.fault(self._program.pid, self._machine.chance)
         if fault is not None:

@@ -14,11 +14,11 @@ from typing import Any
 from holdfast.domain import processes
 from holdfast.domain.nodes import Node
 from holdfast.domain.resets import Blocker
-from holdfast.runtime import flusher, reaper
+from holdfast.runtime.agents import flusher, reaper
+from holdfast.store import nodes, resets
 from holdfast.store.sqlite.engine import SQLiteStore
 from holdfast.store.sqlite.transaction import STATEMENTS, SQLiteTransaction
-from holdfast.store.transactions import node_writes, resetting
-from holdfast.store.transactions.transaction import Q, Transaction
+from holdfast.store.transaction import Q, Transaction
 
 Put = Callable[[Any, str, Any], None]
 
@@ -69,14 +69,14 @@ def no_tip_resolution(put: Put) -> None:
 
 def recovery_counts_as_activity(put: Put) -> None:
     """Who brings a conversation to rest says that somebody has just spoken in it."""
-    settle = node_writes.settle_conversation
+    settle = nodes.settle_conversation
 
     def settle_and_touch(tx: Transaction, conversation_id: str) -> bool:
         tip = _tip_of(tx, conversation_id)
         tx.run(Q.touch_session, id=tip, now=tx.now, model=None, input_tokens=0, output_tokens=0)
         return settle(tx, conversation_id)
 
-    put(node_writes, "settle_conversation", settle_and_touch)
+    put(nodes, "settle_conversation", settle_and_touch)
 
 
 def _tip_of(tx: Transaction, conversation_id: str) -> str:
@@ -87,12 +87,12 @@ def _tip_of(tx: Transaction, conversation_id: str) -> str:
 
 def reset_in_mid_turn(put: Put) -> None:
     """A session that is due is reset, whether or not somebody is being answered."""
-    blockers = resetting.blockers_of
+    blockers = resets.blockers_of
 
     def fewer(*given: Any) -> list[Blocker]:
         return [each for each in blockers(*given) if each.reason.code != "turn"]
 
-    put(resetting, "blockers_of", fewer)
+    put(resets, "blockers_of", fewer)
 
 
 def processes_block_for_ever(put: Put) -> None:
@@ -102,7 +102,7 @@ def processes_block_for_ever(put: Put) -> None:
     def holds(process: processes.Process, *given: Any) -> Blocker:
         return Blocker(hold(process, *given).reason, not process.ended)
 
-    put(resetting, "hold_of", holds)
+    put(resets, "hold_of", holds)
 
 
 ALL: tuple[Callable[[Put], None], ...] = (

@@ -22,11 +22,10 @@ from holdfast.domain.nodes import NodeKind
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.models.base import Chunk
-from holdfast.runtime.orders import Order
-from holdfast.runtime.running_turn import Answered, Outcome, RunningTurn
+from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec
+from holdfast.server.http import Services
+from holdfast.server.server import services_of
 from holdfast.store.sqlite.engine import SQLiteStore
-from holdfast.surfaces.api.call import Services
-from holdfast.surfaces.api.server import services_of
 
 from .clock import VirtualLoop
 
@@ -273,7 +272,7 @@ class Program:
             new_messages(ask.text),
             request_key=RequestKey("simulated", ask.key, ask.text.encode()),
         )
-        order = Order(request, Told(numbered=hash_of(ask.tag) % 2 == 0))
+        order = TurnSpec(request, Told(numbered=hash_of(ask.tag) % 2 == 0))
         outcome = await services.runner.begin(order, ask.wait_seconds, interrupt=ask.interrupt)
         if isinstance(outcome, RunningTurn):
             place = (outcome.session.conversation_id, outcome.session.id, outcome.turn.id)

@@ -30,7 +30,8 @@ from holdfast.domain.conversations import Address
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.models.base import Chunk, ModelRequest, Purpose
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime import supervisor, turn_runner
+from holdfast.runtime.processes import supervisor
+from holdfast.runtime.turns import runner
 from holdfast.settings import load
 from holdfast.store.sqlite import watch
 from holdfast.store.sqlite.engine import SQLiteStore
@@ -532,7 +533,7 @@ class World:
             (app, "SERVER_SWEEP_SECONDS", plan.sweep_seconds),
             (supervisor, "TICK_SECONDS", plan.tick_seconds),
             (watch, "POLL_SECONDS", plan.poll_seconds),
-            (turn_runner, "LOOK_SECONDS", 10 * plan.poll_seconds),
+            (runner, "LOOK_SECONDS", 10 * plan.poll_seconds),
         ]
         before = [(module, name, getattr(module, name)) for module, name, _ in constants]
         for module, name, value in constants:

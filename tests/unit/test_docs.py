@@ -21,7 +21,8 @@ import pytest
 import typer.main
 
 import holdfast
-from holdfast import app, blocking, errors, handles, settings
+from holdfast import app, errors, settings, sync
+from holdfast import session as handles
 from holdfast.domain.events import EVENT_MEANINGS, Event, EventType
 from holdfast.domain.messages import Message
 from holdfast.domain.processes import PROCESS_TRANSITIONS
@@ -252,7 +253,7 @@ def test_every_public_name_is_documented() -> None:
         ("`Holdfast`", (app.Holdfast,)),
         ("`LiveSession`", (handles.LiveSession,)),
         ("`LiveTurn`", (handles.LiveTurn,)),
-        ("Blocking", (blocking.BlockingHoldfast, blocking.BlockingSession, blocking.BlockingTurn)),
+        ("Blocking", (sync.BlockingHoldfast, sync.BlockingSession, sync.BlockingTurn)),
         ("`Message`", (Message,)),
         ("`Session`", (Session,)),
         ("`Event`", (Event,)),
@@ -282,7 +283,7 @@ def test_every_verb_of_the_store_is_documented_and_where_it_has_a_signature_it_i
 
 
 def test_every_route_is_documented() -> None:
-    from holdfast.surfaces.api.server import ROUTES
+    from holdfast.server.server import ROUTES
 
     text = prose(page("reference/http.md"))
     written = set(re.findall(r"`((?:GET|POST|PATCH|DELETE) /[^`\s?]*)`", text))
@@ -291,12 +292,12 @@ def test_every_route_is_documented() -> None:
 
 
 def test_every_figure_is_documented() -> None:
-    from holdfast.surfaces.api.meters import Meters
+    from holdfast.server.metrics import Metrics
 
     kinds = {"counter": "_total", "histogram": "", "gauge": ""}
     known = {
         f"{metric.name}{kinds[metric.type]}"
-        for metric in Meters().registry.collect()
+        for metric in Metrics().registry.collect()
         if metric.name.startswith("holdfast_")
     }
     text = sections(page("reference/http.md"))["Metrics"]
@@ -314,7 +315,7 @@ def commands(command: Any, path: str = "holdfast") -> Iterator[tuple[str, Any]]:
 
 
 def test_every_command_and_option_is_documented() -> None:
-    from holdfast.surfaces.cli.commands import app as cli
+    from holdfast.cli.commands import app as cli
 
     text = page("reference/commands.md")
     parts = {

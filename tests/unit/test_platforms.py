@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import platforms
+from holdfast import os_support
 from holdfast.domain.nodes import proof_of_death
-from holdfast.platforms import HIDDEN, identity, own_umask, private_umask, start_of
-from holdfast.runtime.tools.commands import run_command
+from holdfast.os_support import HIDDEN, identity, own_umask, private_umask, start_of
+from holdfast.runtime.tools.terminal import run_command
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="macOS has no /proc")
 
 
 @linux
 def test_a_process_that_proc_hides_is_not_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(platforms, "PROC", tmp_path)  # what `hidepid=2` shows of others: nothing
+    monkeypatch.setattr(os_support, "PROC", tmp_path)  # what `hidepid=2` shows of others: nothing
     assert start_of(os.getpid()) == HIDDEN
     here = identity()
     assert (
@@ -43,7 +43,7 @@ def test_a_process_that_is_gone_is_gone_hidden_or_not(
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert start_of(ended.pid) is None
-    monkeypatch.setattr(platforms, "PROC", tmp_path)
+    monkeypatch.setattr(os_support, "PROC", tmp_path)
     assert start_of(ended.pid) is None
     assert start_of(0) is None
     assert start_of(2**40) is None

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.domain.resets import ResetMode
 from holdfast.errors import BadSetting
-from holdfast.rules import policies_of
 from holdfast.settings import Settings, load
+from holdfast.wiring import policies_of
 
 FILE = """
 [reset]

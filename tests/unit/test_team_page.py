@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.server.server import GRACE_SECONDS
 from holdfast.settings import Settings, load
-from holdfast.surfaces.api.server import GRACE_SECONDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "one-server-for-a-team.md").read_text("utf-8")
 FILE = re.compile(r"`/etc/systemd/system/([\w.-]+)`:\n\n```ini\n(.*?)^```$", re.MULTILINE | re.DOTALL)

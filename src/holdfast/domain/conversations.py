@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..errors import BadInput
-from .ids import is_ours
-from .names import check_name, unstorable
+from .ids import check_name, is_ours, unstorable
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from .names import check_text
+from .ids import check_text
 
 LONGEST_TEXT = 10_000
 

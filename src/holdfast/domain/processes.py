@@ -25,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from ..errors import BadInput, IllegalTransition
-from .names import check_text
+from .ids import check_text
 from .nodes import Identity
 from .resets import Blocker, Reason
 

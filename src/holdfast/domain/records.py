@@ -25,13 +25,13 @@ def bytes_in(raw: Raw) -> bytes | None:
     return None if data == b"null" else data
 
 
-class Begin(Struct, frozen=True, tag="holdfast", tag_field="record"):
+class RecordsBegin(Struct, frozen=True, tag="holdfast", tag_field="record"):
     """The first line of an export: what this file is."""
 
     format: int = FORMAT
 
 
-class End(Struct, frozen=True, tag="end", tag_field="record"):
+class RecordsEnd(Struct, frozen=True, tag="end", tag_field="record"):
     """The last line: a file without it was cut off."""
 
     conversations: int
@@ -153,14 +153,14 @@ class MemoryRecord(Struct, frozen=True, tag="memory", tag_field="record"):
 
 Hanging = SessionRecord | TurnRecord | MessageRecord | ExclusionRecord | MemoryRecord
 Record = ConversationRecord | Hanging
-Line = Begin | Record | End
+Line = RecordsBegin | Record | RecordsEnd
 
 encode_line = msgspec.json.Encoder().encode
 decode_line = msgspec.json.Decoder(Line).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ImportMark:
     """How far something has been taken over: its name elsewhere, the session it is here, and the number
     there of its last message that has come."""
 
@@ -187,7 +187,7 @@ class Part:
     origin: str
     conversation: ConversationRecord
     records: tuple[Hanging, ...]
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[ImportMark, ...] = ()
     behind: Stand | None = None
     """None: it is new here. Else it must stand exactly so, and what comes goes behind that."""
     aliases: tuple[AliasRecord, ...] = ()

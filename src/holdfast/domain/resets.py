@@ -21,7 +21,7 @@ from enum import StrEnum
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from .names import printable
+from .ids import printable
 from .sessions import EndReason, Session
 
 DEFAULT = "the default"

@@ -1,32 +1,106 @@
-"""Turns: a request until its answer is committed.
+"""Leases: a node's right to act on a conversation, for one turn.
 
-                 ┌──────────── taken up again ────────────┐
-                 ▼                                        │
-    (begin) ► running ──► completed                       │
-                 ├──────► interrupted  (its node died, or was told to stop) ─┤
-                 ├──────► failed       (the model or the program failed)  ───┘
-                 └──────► cancelled    (a person said stop)
-
-Only a running turn may write. An interrupted or failed turn that is still the newest of its
-conversation may be taken up again by a retry of its request; completed and cancelled are final.
+The token rises with each holder and is never handed out twice. Every write of a turn names it, so a
+writer that was taken for dead and comes back finds its token outdated and has written nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any
 
-from ..errors import BadInput, IllegalTransition
+from ..errors import BadInput, BadMessage, IllegalTransition
 from .contexts import Context
 from .conversations import Address
-from .leases import Lease
-from .messages import NewMessage
-from .names import check_name
+from .ids import check_name, storable
+from .messages import MAX_BODY_BYTES, MessageStatus, NewMessage, new_message
 from .notices import Notice
 from .sessions import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    conversation_id: str
+    session_id: str
+    turn_id: str
+    node_id: str
+    token: int
+
+
+RESERVED_EVENTS = 10_000
+
+_NOT_TEXT = frozenset({"role", "tool_calls", "tool_call_id"})
+_ALWAYS_FITS = MAX_BODY_BYTES // 8  # a character takes at most six bytes in JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One checkpoint of a running reply."""
+
+    first_event: int
+    last_event: int
+    events: bytes = b""
+    adds: dict[str, str] = field(default_factory=dict)
+    """Text to be appended to fields of the reply, such as `content`."""
+    restarts: bool = False
+    """Does the reply begin anew here? What earlier rows added no longer counts."""
+    after_seq: int = field(default=0, compare=False)
+    """The number of the message that the reply follows, as the store has noted it: a turn may hold several
+    replies, and each has its own checkpoints."""
+
+    @property
+    def reserved_to(self) -> int:
+        return self.last_event + RESERVED_EVENTS
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first_event <= self.last_event:
+            raise BadMessage(
+                f"a draft's events must be numbered upwards: {self.first_event}..{self.last_event}"
+            )
+        for name, text in self.adds.items():
+            if name in _NOT_TEXT or not isinstance(text, str):
+                raise BadMessage(f"a draft adds to text such as content, not to {name}")
+
+
+def first_event_of(attempt: int, reserved_to: int) -> int:
+    """The number of the first event of an attempt that takes a turn up again: above all that was ever told.
+
+    Checkpoints of earlier attempts have used or reserved numbers up to `reserved_to` (-1: there are none).
+    The one behind is the end's, by which whoever listened meanwhile heard that they had broken off. And each
+    attempt may have told something before its first checkpoint.
+    """
+    return reserved_to + 2 + (attempt - 1) * RESERVED_EVENTS
+
+
+def said(drafts: Iterable[Draft]) -> dict[str, str]:
+    """What a reply had said according to its checkpoints, field by field."""
+    texts: dict[str, list[str]] = {}
+    for draft in drafts:
+        if draft.restarts:
+            texts.clear()
+        for name, text in draft.adds.items():
+            texts.setdefault(name, []).append(storable(text))
+    return {name: "".join(pieces) for name, pieces in texts.items()}
+
+
+def interrupted_reply(drafts: Iterable[Draft]) -> NewMessage | None:
+    """The reply that a crash left unfinished, as a message; None if nothing had been said.
+
+    A checkpoint that was taken can always be kept: of more than a message can hold, its beginning.
+    """
+    texts = {name: text for name, text in said(drafts).items() if text}
+    if not texts:
+        return None
+    content = texts.pop("content", "")
+    try:
+        whole = new_message({"role": "assistant", "content": content, **texts})
+    except BadMessage:
+        whole = new_message({"role": "assistant", "content": content[:_ALWAYS_FITS]})
+    return NewMessage(whole.role, whole.body, status=MessageStatus.INTERRUPTED)
+
 
 MOST_TOKENS = 10**12
 """More than any model reports: a figure above it is a mistake, and sums must stay in 64 bits."""
@@ -212,7 +286,7 @@ def is_sent_again(key: RequestKey, fingerprint: bytes, turn: Turn) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ConversationVersion:
     """What a conversation looked like to whoever decided about a turn. If it has changed since, the decision
     is to be made again."""
 
@@ -222,7 +296,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class ForkPoint:
     """Fork first, and begin the turn in the fork: behind message `seq` of this session."""
 
     session_id: str
@@ -269,8 +343,8 @@ class TurnRequest:
     """Should a session that this turn opens live and die with the node?"""
     request_key: RequestKey | None = None
     model: str | None = None
-    seen: Seen | None = None
-    branch: Branch | None = None
+    seen: ConversationVersion | None = None
+    branch: ForkPoint | None = None
     replaces: tuple[int, ...] = ()
     """Replies that leave the context, because what they answered is answered again. Such a turn, and one that
     answers a message nobody has answered (`again`), may bring no message of its own."""
@@ -351,7 +425,7 @@ TurnOutcome = TurnBegun | TurnRepeated | TurnWaits | TurnOutdated
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
+class TurnFailure:
     """How a turn ends without an answer: its status, what it still has to say, what is known about it."""
 
     status: TurnStatus

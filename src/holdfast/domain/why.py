@@ -24,7 +24,7 @@ class PolicyValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ResetDecision:
     """A session, the policy it is judged by, and the verdict of now."""
 
     session: Session
@@ -44,7 +44,7 @@ class Why:
     """What happened to it, oldest first."""
 
 
-def why(judged: Judged, history: Sequence[Event], now: datetime) -> Why:
+def why(judged: ResetDecision, history: Sequence[Event], now: datetime) -> Why:
     verdict = judged.verdict
     return Why(
         judged.session.id,
@@ -68,7 +68,7 @@ def policy_values(policy: ResetPolicy) -> dict[str, PolicyValue]:
     return {name: PolicyValue(value, policy.origins.get(name, DEFAULT)) for name, value in values.items()}
 
 
-def sentence(judged: Judged, now: datetime) -> str:
+def sentence(judged: ResetDecision, now: datetime) -> str:
     """All of it, for a person: when, by which rule, what holds it and until when, what will be stopped."""
     session, policy, verdict = judged.session, judged.policy, judged.verdict
     if verdict.decision is Decision.ENDED:

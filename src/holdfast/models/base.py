@@ -130,3 +130,20 @@ class Model(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def request_body(request: ModelRequest, model: str, **ours: Any) -> bytes:
+    """The request as JSON: its options, then `ours`, then the messages.
+
+    It asks for a stream, unless the options say otherwise, and for usage at its end, which is counted whoever
+    asked. `stream_options` that are None are left out, for a server that does not know them.
+    """
+    fields = {"stream": True, **request.options, "model": model, **ours}
+    fields.pop("messages", None)
+    options = fields.pop("stream_options", {})
+    if fields["stream"] and options is not None:
+        fields["stream_options"] = (
+            {**options, "include_usage": True} if isinstance(options, Mapping) else options
+        )
+    head = msgspec.json.encode(fields)
+    return b"".join((head[:-1], b',"messages":', request.messages, b"}"))

@@ -14,18 +14,18 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.errors import BadSetting, ModelError
+from ..errors import BadSetting, ModelError
 
 if TYPE_CHECKING:
-    from holdfast.models.base import Model
-    from holdfast.models.upstream import Upstream
+    from .base import Model
+    from .upstream import Upstream
 
 KINDS = ("auto", "openai", "local", "scripted")
 OLLAMA = "http://127.0.0.1:11434/v1"
 OLLAMA_SECONDS = 0.3
 
 
-class ModelSettings(Protocol):
+class ModelChoice(Protocol):
     """What `[model]` says about who answers."""
 
     @property
@@ -40,7 +40,7 @@ class ModelSettings(Protocol):
     def timeout_seconds(self) -> float: ...
 
 
-async def choose_from(settings: ModelSettings, environment: Mapping[str, str] = os.environ) -> Model:
+async def choose_from(settings: ModelChoice, environment: Mapping[str, str] = os.environ) -> Model:
     """The model that `[model]` means, its key out of the variable that the settings name."""
     return await choose(
         settings.kind,
@@ -64,18 +64,18 @@ async def choose(
     if kind not in KINDS:
         raise BadSetting(f"[model] kind is {kind!r}; it can be {', '.join(KINDS)}")
     if kind == "scripted":
-        from holdfast.models.scripted import ScriptedModel
+        from .scripted import ScriptedModel
 
         return ScriptedModel(keeps_requests=False)
     if kind == "openai" or (kind == "auto" and base_url):
         if not base_url:
             raise BadSetting('[model] kind = "openai" needs base_url, such as https://api.openai.com/v1')
-        from holdfast.models.upstream import Upstream
+        from .upstream import Upstream
 
         return Upstream(base_url, api_key, name, timeout_seconds)
     if kind == "auto" and (found := await _ollama(ollama_url, name, timeout_seconds)):
         return found
-    from holdfast.models import local
+    from . import local
 
     if name and name not in (local.NAME, local.SHORT_NAME):
         raise BadSetting(
@@ -92,7 +92,7 @@ async def choose(
 
 async def _ollama(url: str, name: str, timeout_seconds: float) -> Upstream | None:
     """The Ollama here, if it answers at once and has a model to answer with."""
-    from holdfast.models.upstream import Upstream
+    from .upstream import Upstream
 
     found = Upstream(url, "", name, timeout_seconds, backoff=())
     models: list[dict[str, Any]] = []
@@ -108,7 +108,7 @@ async def _ollama(url: str, name: str, timeout_seconds: float) -> Upstream | Non
 
 
 def _ways_out() -> str:
-    from holdfast.models.local import INSTALL
+    from .local import INSTALL
 
     return (
         "there is no model to answer. One of these: set [model] base_url (HOLDFAST_MODEL__BASE_URL) to any "

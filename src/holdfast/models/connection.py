@@ -27,9 +27,9 @@ import aiohttp
 import msgspec
 import yarl
 
-from holdfast.domain.keys import holds_token
-from holdfast.errors import BadSetting, ModelError
-from holdfast.models.refusals import Refusal, redacted, refusal
+from ..domain.api_keys import holds_token
+from ..errors import BadSetting, ModelError
+from .refusals import UpstreamRefusal, redacted, refusal
 
 log = logging.getLogger(__name__)
 
@@ -237,14 +237,14 @@ class Connection:
             public=f"the model answered {response.status}, a redirect; {advice}",
         )
 
-    async def _read_refusal(self, response: aiohttp.ClientResponse) -> Refusal:
+    async def _read_refusal(self, response: aiohttp.ClientResponse) -> UpstreamRefusal:
         try:
             async with asyncio.timeout(QUESTION_SECONDS):
                 body = await response.content.read(REFUSAL_BYTES)
                 while len(body) < REFUSAL_BYTES and (more := await response.content.readany()):
                     body += more
         except (aiohttp.ClientError, OSError):
-            return Refusal()
+            return UpstreamRefusal()
         return refusal(body, self.shown)
 
     def _url(self, path: str) -> yarl.URL:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from holdfast.errors import ModelError
-from holdfast.models.base import Model
-from holdfast.models.windows import tagged
+from ..errors import ModelError
+from .base import Model
+from .windows import tagged
 
 ASSUMED_WINDOW = 8192
 SMALLEST_WINDOW = 256

@@ -29,11 +29,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import ModelError
-from holdfast.models.base import Chunk, ModelRequest
-from holdfast.models.bodies import request_body
-from holdfast.models.chunks import chunk_of
-from holdfast.models.refusals import refusal_in
+from ..errors import ModelError
+from .base import Chunk, ModelRequest, request_body
+from .chunks import chunk_of
+from .refusals import refusal_in
 
 NAME = "SmolLM2-135M-Instruct"
 SHORT_NAME = "SmolLM2-135M"

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import ModelError
+from ..errors import ModelError
 
 LONGEST = 600
 CONTEXT_EXCEEDED = "context_length_exceeded"
@@ -96,7 +96,7 @@ def _is_wordy(character: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class UpstreamRefusal:
     """What an upstream said; each None where it said nothing of the kind."""
 
     said: str | None = None
@@ -120,18 +120,18 @@ class Refusal:
         )
 
 
-def refusal(body: bytes, shown: Callable[[str], str] = str) -> Refusal:
+def refusal(body: bytes, shown: Callable[[str], str] = str) -> UpstreamRefusal:
     """What the body of a refusal says. `shown` makes a server's words fit to be shown."""
     try:
         return refusal_in(msgspec.json.decode(body), shown)
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = body.decode(errors="replace").strip()
-        return Refusal(None if not text or text.startswith("<") else _short(shown(text)))
+        return UpstreamRefusal(None if not text or text.startswith("<") else _short(shown(text)))
     except RecursionError:
-        return Refusal()  # nested too deep to be words for people
+        return UpstreamRefusal()  # nested too deep to be words for people
 
 
-def refusal_in(value: Any, shown: Callable[[str], str] = str) -> Refusal:
+def refusal_in(value: Any, shown: Callable[[str], str] = str) -> UpstreamRefusal:
     """What a decoded error says."""
     said = reason_in(value)
     while isinstance(value, list) and value:
@@ -144,7 +144,7 @@ def refusal_in(value: Any, shown: Callable[[str], str] = str) -> Refusal:
         if isinstance(holder.get(name), str)
     }
     facts["code"] = facts.get("code") or _CODES.get(facts.get("type") or "")
-    return Refusal(None if said is None else _short(shown(said)), status_in(value), **facts)
+    return UpstreamRefusal(None if said is None else _short(shown(said)), status_in(value), **facts)
 
 
 def is_too_long(error: ModelError) -> bool:

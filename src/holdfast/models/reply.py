@@ -1,12 +1,7 @@
-"""Folds the chunks of a streamed answer into the message it amounts to.
+"""What an answer must look like for its chunks to be folded into a message.
 
-Folding works at any point: of a stream that broke off it gives what had arrived. Text fields grow, tool
-calls grow by index, any other field keeps its last value, and a field nobody here knows is kept too. Folding
-the same chunks twice gives the same message, also the ids given to tool calls that came without one,
-provided the stream had an id.
-
-Servers differ in how they stream tool calls; this understands: no index, every call at index 0 with an id of
-its own, arguments as an object, the name repeated in every piece.
+Only what folding touches is looked at; anything else passes, whatever it is. Servers differ, so what may be
+missing may be null too.
 """
 
 from __future__ import annotations
@@ -18,7 +13,87 @@ from typing import Any
 
 import msgspec
 
-from holdfast.models.base import Chunk, is_text_field
+from .base import Chunk, is_text_field
+
+
+class Function(msgspec.Struct):
+    name: str | None = None
+
+
+class CompletionToolCall(msgspec.Struct):
+    id: str | None = None
+    function: Function | None = None
+
+
+class CompletionMessage(msgspec.Struct):
+    """A `delta`, or the `message` of a whole completion."""
+
+    role: str | None = None
+    content: str | list[Any] | None = None
+    tool_calls: list[CompletionToolCall] | None = None
+    function_call: Function | None = None
+
+
+class CompletionChoice(msgspec.Struct):
+    index: int | None = None
+    delta: CompletionMessage | None = None
+    message: CompletionMessage | None = None
+    finish_reason: str | None = None
+
+
+class CompletionBody(msgspec.Struct):
+    """A chunk, or a whole completion."""
+
+    model: str | None = None
+    choices: list[CompletionChoice] | None = None
+    usage: dict[str, Any] | None = None
+
+
+read_shape = msgspec.json.Decoder(CompletionBody).decode
+
+
+# --- a few more words --------------------------------------------------------------------------------------
+
+
+class Words(msgspec.Struct, forbid_unknown_fields=True):
+    content: str
+    role: str | None = None
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+
+
+class Saying(msgspec.Struct, forbid_unknown_fields=True):
+    delta: Words
+    index: int = 0
+    finish_reason: None = None
+    logprobs: None = None
+
+
+class MoreWords(msgspec.Struct, forbid_unknown_fields=True):
+    """A chunk that adds words to one choice and otherwise repeats what the chunks before it said."""
+
+    choices: list[Saying]
+    id: msgspec.Raw = msgspec.Raw()
+    object: msgspec.Raw = msgspec.Raw()
+    created: msgspec.Raw = msgspec.Raw()
+    model: msgspec.Raw = msgspec.Raw()
+    system_fingerprint: msgspec.Raw = msgspec.Raw()
+    service_tier: msgspec.Raw = msgspec.Raw()
+    obfuscation: msgspec.Raw = msgspec.Raw()
+    usage: None = None
+
+
+_read_more_words = msgspec.json.Decoder(MoreWords).decode
+
+
+def words_in(data: bytes) -> str | None:
+    """The words that this chunk adds to the first choice; None if there is more to it than that."""
+    try:
+        choices = _read_more_words(data).choices
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return choices[0].delta.content if len(choices) == 1 and choices[0].index == 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +122,7 @@ class ReplyFolder:
     the stream have one: whoever folds the same chunks with the same gets the same."""
 
     def __init__(self, stand_in: str | None = None) -> None:
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, _FoldedChoice] = {}
         self._top: dict[str, Any] = {}
         self._usage: dict[str, Any] | None = None
         self._begun = False
@@ -105,10 +180,10 @@ class ReplyFolder:
         usage = {"usage": self._usage} if self._usage else {}
         return {**self._top, "object": "chat.completion", "choices": choices, **usage}
 
-    def _choice(self, index: int) -> _Choice:
+    def _choice(self, index: int) -> _FoldedChoice:
         found = self._choices.get(index)
         if found is None:
-            found = self._choices[index] = _Choice()
+            found = self._choices[index] = _FoldedChoice()
         return found
 
     def _id(self) -> str:
@@ -118,13 +193,13 @@ class ReplyFolder:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _FoldedChoice:
     role: str = "assistant"
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
     texts: dict[str, list[str]] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
-    calls: list[_Call] = field(default_factory=list)
+    calls: list[_FoldedCall] = field(default_factory=list)
     others: dict[str, Any] = field(default_factory=dict)
 
     def say(self, text: str) -> None:
@@ -162,7 +237,7 @@ class _Choice:
             else:
                 self.fields[name] = _merged(self.fields.get(name), value)
 
-    def _call(self, piece: Mapping[str, Any]) -> _Call:
+    def _call(self, piece: Mapping[str, Any]) -> _FoldedCall:
         """The call that this piece belongs to."""
         index, call_id = piece.get("index"), piece.get("id")
         if index is None:
@@ -171,7 +246,7 @@ class _Choice:
             known = [c for c in self.calls if c.index == index and (not call_id or c.id in (None, call_id))]
         if known:
             return known[-1]
-        self.calls.append(_Call(index))
+        self.calls.append(_FoldedCall(index))
         return self.calls[-1]
 
     def message(self, reply_id: str, choice: int = 0) -> dict[str, Any]:
@@ -191,7 +266,7 @@ class _Choice:
 
 
 @dataclass(slots=True)
-class _Call:
+class _FoldedCall:
     index: int | None
     id: str | None = None
     function: dict[str, Any] = field(default_factory=dict)

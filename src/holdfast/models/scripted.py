@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.errors import ModelError
-from holdfast.models.base import Chunk, ModelRequest, Purpose
-from holdfast.models.chunks import ChunkMaker
+from ..errors import ModelError
+from .base import Chunk, ModelRequest, Purpose
+from .chunks import ChunkMaker
 
 Message: TypeAlias = dict[str, Any]
 
@@ -157,3 +157,44 @@ def _text(content: Any) -> str:
     if isinstance(content, list):
         return " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return str(content or "")
+
+
+Answers: TypeAlias = Callable[[list[dict[str, Any]], str], Awaitable[str]]
+
+
+class CallableModel:
+    """This callable as a model."""
+
+    def __init__(self, answers: Answers, *, window: int | None = None) -> None:
+        self._answers = answers
+        self._window = window
+        self._name = getattr(answers, "__name__", type(answers).__name__)
+
+    @property
+    def description(self) -> str:
+        return f"{self._name} (a callable)"
+
+    async def models(self) -> list[dict[str, Any]]:
+        return [{"id": self._name, "object": "model", "created": 0, "owned_by": "callable"}]
+
+    async def window(self, model: str | None = None) -> int | None:
+        return self._window
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
+        messages = msgspec.json.decode(request.messages)
+        try:
+            text: object = await self._answers(messages, request.purpose.value)
+        except ModelError:
+            raise
+        except Exception as problem:
+            raise ModelError(
+                f"the model {self._name} raised {type(problem).__name__}: {problem}"
+            ) from problem
+        if not isinstance(text, str):
+            raise ModelError(f"the model {self._name} must return a str, and returned {type(text).__name__}")
+        maker = ChunkMaker(self._name)
+        yield maker.delta(role="assistant", content=text)
+        yield maker.finish("stop")
+
+    async def close(self) -> None:
+        return None

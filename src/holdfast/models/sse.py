@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.errors import ModelError
+from ..errors import ModelError
 
 MAX_EVENT = 16 * 2**20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class Event(NamedTuple):
+class SseEvent(NamedTuple):
     name: bytes
     """Empty unless the server named it."""
     data: bytes
@@ -32,7 +32,7 @@ class EventReader:
         self._after_cr = False  # a line ended in CR at the very end of a piece: an LF may belong to it
         self._begun = False
 
-    def feed(self, piece: bytes) -> list[Event]:
+    def feed(self, piece: bytes) -> list[SseEvent]:
         """The events that this piece completes."""
         if self._after_cr and piece:
             self._after_cr = False
@@ -50,18 +50,18 @@ class EventReader:
             self._cut.clear()
         if begun:
             self._cut.append(begun)
-        events: list[Event] = []
+        events: list[SseEvent] = []
         for line in lines:
             self._read(line, events)
         self._hold(len(piece))
         return events
 
-    def _whole(self, piece: bytes) -> list[Event]:
+    def _whole(self, piece: bytes) -> list[SseEvent]:
         """The events of a piece that the network cut between events, as it mostly does."""
-        events: list[Event] = []
+        events: list[SseEvent] = []
         for block in piece[:-2].split(b"\n\n"):
             if block.startswith(b"data: ") and b"\n" not in block and not self._name:
-                events.append(Event(b"", block[6:]))
+                events.append(SseEvent(b"", block[6:]))
             else:
                 for line in block.split(b"\n"):
                     self._read(line, events)
@@ -69,15 +69,15 @@ class EventReader:
         self._held = 0
         return events
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[SseEvent]:
         """The event that the end of the stream left without its empty line, if it has data."""
-        events: list[Event] = []
+        events: list[SseEvent] = []
         self._read(b"".join(self._cut), events)
         self._read(b"", events)
         self._cut.clear()
         return events
 
-    def _read(self, line: bytes, events: list[Event]) -> None:
+    def _read(self, line: bytes, events: list[SseEvent]) -> None:
         if not self._begun:
             self._begun = True
             line = line.removeprefix(BYTE_ORDER_MARK)
@@ -87,7 +87,7 @@ class EventReader:
         elif not line:
             if self._data:
                 data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-                events.append(Event(self._name, data))
+                events.append(SseEvent(self._name, data))
                 self._data.clear()
             self._name = b""
         elif line.startswith(b"event:"):

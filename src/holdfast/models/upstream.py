@@ -18,12 +18,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from holdfast.errors import ModelError
-from holdfast.models.answers import AnswerReader
-from holdfast.models.base import Chunk, ModelRequest, Purpose
-from holdfast.models.bodies import request_body
-from holdfast.models.connection import BACKOFF_SECONDS, Connection
-from holdfast.models.windows import ask_window
+from ..errors import ModelError
+from .base import Chunk, ModelRequest, Purpose, request_body
+from .chunks import AnswerReader
+from .connection import BACKOFF_SECONDS, Connection
+from .windows import ask_window
 
 TAIL_SECONDS = 5.0
 """How long usage may follow a finished answer."""

@@ -22,14 +22,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from ..errors import (
-    HoldfastError,
-    StoreClosed,
-    StoreFailed,
-    StoreUnreachable,
-    StoreUnusable,
-    StoreUpgraded,
-)
+from ..errors import HoldfastError, StoreClosed, StoreFailed, StoreUnreachable, StoreUnusable, StoreUpgraded
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +35,7 @@ LOOPS = {
     "send notices": "Notifier",
     "flush sessions": "Flusher",
     "look after processes": "Supervisor",
-    "write this node's heartbeat": "NodeKeeper",
+    "write this node's heartbeat": "Heartbeat",
     "look after running turns": "TurnRunner",
 }
 """What each loop does, as its log lines say it, and the class that runs it."""

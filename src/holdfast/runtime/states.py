@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from ..domain.flushes import Flush
 from ..domain.nodes import Liveness
 from ..domain.sessions import Session, SessionState, state_of
+from ..domain.why import Why, why
 from ..store.base import Store
 
 
@@ -32,3 +33,8 @@ async def flushes_of(store: Store, sessions: Iterable[Session]) -> Mapping[str, 
     """The flush of each session that has one, by its id."""
     ended = [session.id for session in sessions if session.ended]
     return await store.flushes_of(ended) if ended else {}
+
+
+async def why_of(store: Store, owner: str | None, session_id: str) -> Why:
+    judged = await store.judge_session(owner, session_id)
+    return why(judged, await store.history(owner, session_id), store.now())

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from ..domain.names import unstorable
+from ..domain.ids import unstorable
 from ..errors import BadInput, SearchTimeout
 
 MOST_CHARACTERS = 1_000

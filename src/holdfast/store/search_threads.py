@@ -22,7 +22,7 @@ THREADS = 2
 MOST_WAITING = 200
 
 
-class _Search:
+class _QueuedSearch:
     __slots__ = ("deadline", "future", "owner", "work")
 
     def __init__(self, owner: str | None, work: Callable[[Deadline], Any]) -> None:
@@ -43,12 +43,12 @@ class SearchThreads:
         self._started = False
         self._closed = False
         self._change = threading.Condition()
-        self._waiting: deque[_Search] = deque()
+        self._waiting: deque[_QueuedSearch] = deque()
         self._running: set[str | None] = set()
 
     async def run(self, owner: str | None, work: Callable[[Deadline], T]) -> T:
         """Run `work` for this owner on one of the threads. SearchTimeout: its turn did not come in time."""
-        search = _Search(owner, work)
+        search = _QueuedSearch(owner, work)
         with self._change:
             if self._closed:
                 raise StoreClosed("the store is closed")
@@ -78,7 +78,7 @@ class SearchThreads:
                     self._running.discard(search.owner)
                     self._change.notify_all()
 
-    def _next(self) -> _Search | None:
+    def _next(self) -> _QueuedSearch | None:
         """Wait for a search whose owner has none running; None: closed."""
         with self._change:
             while not self._closed:

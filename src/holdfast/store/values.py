@@ -16,7 +16,7 @@ from ..domain.turns import TurnStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Resolved:
     """Where a name leads: the conversation, its newest session, and the session that was named."""
 
     conversation: Conversation
@@ -61,7 +61,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Leftovers:
+class Orphans:
     """What nodes that are gone have left behind."""
 
     nodes: Sequence[str]

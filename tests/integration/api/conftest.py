@@ -21,17 +21,17 @@ import pytest
 import uvicorn
 
 from holdfast.app import Holdfast
-from holdfast.domain.keys import Scope, new_key
+from holdfast.dashboard.browser_sessions import LinkBook
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.nodes import NodeKind
 from holdfast.models.base import Model
 from holdfast.models.scripted import ScriptedModel
+from holdfast.server.connections import Connections, http_config
+from holdfast.server.http import Services
+from holdfast.server.limits import connection_limit
+from holdfast.server.server import allow_files, application, bound, services_of
 from holdfast.settings import load
 from holdfast.store.base import Store
-from holdfast.surfaces.api.call import Services
-from holdfast.surfaces.api.connections import Connections, http_config
-from holdfast.surfaces.api.limits import connection_limit
-from holdfast.surfaces.api.server import allow_files, application, bound, services_of
-from holdfast.surfaces.dashboard.logins import LinkBook
 
 ADMIN_OWNER = "default"
 

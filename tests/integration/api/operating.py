@@ -11,8 +11,8 @@ import jsonschema_rs
 
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
-from holdfast.surfaces.api.openapi import PATH_PARAMETER, document
-from holdfast.surfaces.api.server import ROUTES
+from holdfast.server.openapi import PATH_PARAMETER, document
+from holdfast.server.server import ROUTES
 from tests.integration.api.conftest import Running
 
 DOCUMENT = document(ROUTES)

@@ -15,9 +15,10 @@ import pytest
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node, NodeKind
-from holdfast.platforms import identity
+from holdfast.os_support import identity
+from holdfast.server import streams
+from holdfast.server.admin import events
 from holdfast.store.sqlite.engine import open_store
-from holdfast.surfaces.api import events, streams
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.operating import Waiting, asked, got, refused, speaking
 

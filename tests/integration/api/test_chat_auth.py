@@ -8,11 +8,11 @@ import time
 import openai
 import pytest
 
+from holdfast.domain.api_keys import parse_token
 from holdfast.domain.conversations import Address
-from holdfast.domain.keys import parse_token
 from holdfast.domain.turns import TurnStatus
 from holdfast.models.scripted import ScriptedModel
-from holdfast.surfaces.api import streams
+from holdfast.server import streams
 from tests.integration.api.chatting import (
     PATH,
     Words,

@@ -15,7 +15,7 @@ import pytest
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import ModelError
 from holdfast.models.scripted import ScriptedModel
-from holdfast.surfaces.api import streams
+from holdfast.server import streams
 from tests.integration.api.chatting import (
     PATH,
     Words,

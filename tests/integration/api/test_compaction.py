@@ -20,7 +20,7 @@ from holdfast.domain.sessions import Edge, Session
 from holdfast.errors import ModelError
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import Line, ScriptedModel
-from holdfast.surfaces.api import streams
+from holdfast.server import streams
 from tests.integration.api.chatting import by_id, by_key, post, sdk, session_of, until, user
 from tests.integration.api.conftest import Running, StartServer
 

@@ -12,9 +12,9 @@ import httpx
 import msgspec
 import pytest
 
-from holdfast.surfaces.api import connections
-from holdfast.surfaces.api.connections import Connections
-from holdfast.surfaces.api.limits import HEAD_BYTES, HEADERS, PIPELINED, connection_limit, files_wanted
+from holdfast.server import connections
+from holdfast.server.connections import Connections
+from holdfast.server.limits import HEAD_BYTES, HEADERS, PIPELINED, connection_limit, files_wanted
 from tests.integration.api.conftest import Running
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"

@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from holdfast.models.scripted import ScriptedModel
+from holdfast.server import http
+from holdfast.server.server import allow_files
 from holdfast.store.base import SessionFilter
-from holdfast.surfaces.api import call
-from holdfast.surfaces.api.server import allow_files
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.operating import DOCUMENT
 
@@ -225,7 +225,7 @@ async def test_a_body_that_is_too_large_is_refused_by_its_word_and_by_its_size(
 async def test_a_body_that_takes_too_long_is_refused(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(http, "BODY_SECONDS", 0.2)
 
     async def slowly() -> AsyncIterator[bytes]:
         yield b'{"messages": '

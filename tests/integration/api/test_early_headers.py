@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 
 from holdfast.models.upstream import Upstream
-from holdfast.surfaces.api import streams, unkept_responses
+from holdfast.server import streams
+from holdfast.server.openai import stateless
 from tests.integration.api.chatting import user
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.responding import events_of
@@ -69,7 +70,7 @@ async def thinker() -> AsyncIterator[Thinker]:
 @pytest.fixture
 async def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the model's status may let a test go on."""
-    for module in (streams, unkept_responses):
+    for module in (streams, stateless):
         monkeypatch.setattr(module, "HEADERS_SECONDS", 3600.0)
 
 
@@ -139,7 +140,7 @@ async def test_a_model_that_refuses_with_its_first_event_refuses_the_request(
     server: Running, thinker: Thinker, monkeypatch: pytest.MonkeyPatch, store: bool
 ) -> None:
     """Some servers answer 200 and then say no."""
-    for module in (streams, unkept_responses):
+    for module in (streams, stateless):
         monkeypatch.setattr(module, "STATUS_SECONDS", PATIENCE)
     thinker.body = REFUSAL
     thinker.think.set()
@@ -150,7 +151,7 @@ async def test_a_model_that_refuses_with_its_first_event_refuses_the_request(
 async def test_a_silent_model_keeps_nobody_waiting_for_more_than_ten_seconds(
     server: Running, thinker: Thinker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (streams, unkept_responses):
+    for module in (streams, stateless):
         assert module.HEADERS_SECONDS < 10
         monkeypatch.setattr(module, "HEADERS_SECONDS", 0.1)
     thinker.headers.clear()

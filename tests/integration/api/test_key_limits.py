@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
-from holdfast.surfaces.api import limits, work
-from holdfast.surfaces.api.work import check_values
+from holdfast.server import limits, work
+from holdfast.server.work import check_values
 from tests.integration.api.chatting import until, user
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.test_doors import check_error
@@ -188,8 +188,8 @@ async def test_the_bodies_of_one_key_are_bounded_together(
 async def test_forms_without_a_key_are_few_and_short(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.surfaces.api.doors.FORMS", 2)
-    monkeypatch.setattr("holdfast.surfaces.dashboard.visits.FORM_SECONDS", 0.5)
+    monkeypatch.setattr("holdfast.server.gate.FORMS", 2)
+    monkeypatch.setattr("holdfast.dashboard.request.FORM_SECONDS", 0.5)
     stranger = await server.with_token(None)
     form = {"content-type": "application/x-www-form-urlencoded", "content-length": "100"}
     gate = asyncio.Event()
@@ -266,7 +266,7 @@ async def test_others_are_answered_while_a_large_body_is_worked_on(
             assert answered.wait(30), "the event loop was not free"
         checked(body, most)
 
-    monkeypatch.setattr("holdfast.surfaces.api.call.check_values", waits)
+    monkeypatch.setattr("holdfast.server.http.check_values", waits)
     large = asyncio.create_task(
         server.client.post(CHAT, json={"messages": [user("x" * 2 * limits.LARGE_BODY)]})
     )
@@ -329,7 +329,7 @@ async def _raw_get(client: httpx.AsyncClient, owner: str) -> httpx.Response:
 
 def _key_id(client: httpx.AsyncClient) -> str:
     """The id inside a client's token."""
-    from holdfast.domain.keys import parse_token
+    from holdfast.domain.api_keys import parse_token
 
     claimed = parse_token(client.headers["authorization"].removeprefix("Bearer "))
     assert claimed is not None

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.domain.turns import TurnStatus
 from holdfast.models.scripted import ScriptedModel
-from holdfast.store.transactions import contexts
+from holdfast.store import context
 from tests.integration.api.chatting import by_key, post, turns, user
 from tests.integration.api.conftest import StartServer
 
@@ -22,7 +22,7 @@ async def test_a_context_beyond_the_limit_is_a_413_for_its_caller_alone_until_it
         answer = await post(server, [user(f"{number} {LONG}")], by_key("large"))
         assert answer.status_code == 200
     ours = answer.json()["holdfast"]
-    monkeypatch.setattr(contexts, "CONTEXT_BYTES", 8_000)
+    monkeypatch.setattr(context, "CONTEXT_BYTES", 8_000)
     server.store._cache.clear()  # type: ignore[attr-defined]
 
     refused = await post(server, [user("and now?")], by_key("large"), stream=stream)

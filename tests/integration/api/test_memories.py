@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.domain.keys import Scope, new_key
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.memories import HEADING
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime.flusher import Flusher
+from holdfast.runtime.agents.flusher import Flusher
 from tests.contract.steps import Clock
 from tests.integration.api.chatting import by_key, call, post, user
 from tests.integration.api.conftest import Running, StartServer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from holdfast.surfaces.api.routes import mounted
-from holdfast.surfaces.api.server import ROUTES
+from holdfast.server.routes import mounted
+from holdfast.server.server import ROUTES
 from tests.integration.api.conftest import Running
 from tests.integration.api.operating import DOCUMENT, refused
 

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.conversations import Address
-from holdfast.domain.keys import Scope, new_key
-from holdfast.platforms import described, environment_of, running_processes
+from holdfast.os_support import described, environment_of, running_processes
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.operating import asked, got, ids, refused
 

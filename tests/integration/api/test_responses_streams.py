@@ -415,7 +415,7 @@ async def test_a_silent_model_keeps_a_background_stream_s_client_waiting_for_not
 
 
 async def test_a_revoked_key_s_streams_end(start_server: StartServer, monkeypatch: Any) -> None:
-    monkeypatch.setattr("holdfast.surfaces.api.response_streams.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.server.openai.stored_responses.LOOK_SECONDS", 0.05)
     words = Words()
     first = await start_server(ScriptedModel([words]), server=SOON)
     second = await start_server(ScriptedModel([]))

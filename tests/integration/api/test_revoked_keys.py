@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.domain.keys import Scope, new_key
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.turns import TurnStatus
 from holdfast.models.scripted import ScriptedModel
 from tests.integration.api.chatting import PATH, until, user

@@ -12,11 +12,11 @@ import httpx
 import msgspec
 import pytest
 
-from holdfast.domain.keys import Scope, new_key
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.models.scripted import ScriptedModel
-from holdfast.platforms import running_processes
-from holdfast.runtime.process_looks import members
-from holdfast.surfaces.api import streams
+from holdfast.os_support import running_processes
+from holdfast.runtime.processes.probe import members
+from holdfast.server import streams
 from tests.integration.api import responding
 from tests.integration.api.chatting import (
     TOOLS,

@@ -16,9 +16,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
 
-from holdfast.domain.keys import parse_token
+from holdfast.dashboard.browser_sessions import LinkBook
+from holdfast.domain.api_keys import parse_token
 from holdfast.models.base import Model
-from holdfast.surfaces.dashboard.logins import LinkBook
 from tests.integration.api.conftest import Running, running_server
 
 PATIENCE_MS = 20_000

@@ -15,9 +15,9 @@ import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
+from holdfast.dashboard.browser_sessions import login_link
+from holdfast.dashboard.demo import Kill, KillBook, Score, score_of
 from holdfast.models.scripted import ScriptedModel
-from holdfast.surfaces.dashboard.demo import Kill, KillBook, Score, score_of
-from holdfast.surfaces.dashboard.logins import login_link
 from tests.acceptance.command import Home, installed
 from tests.acceptance.shell import free_port
 from tests.acceptance.storyteller import storyteller

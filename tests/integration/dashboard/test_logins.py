@@ -8,11 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.domain.keys import parse_token
-from holdfast.surfaces.api import events, streams
-from holdfast.surfaces.dashboard import logins
-from holdfast.surfaces.dashboard.logins import LINK_FOR, LinkBook, login_link
-from holdfast.surfaces.dashboard.routes import PAGES
+from holdfast.dashboard import browser_sessions
+from holdfast.dashboard.browser_sessions import LINK_FOR, LinkBook, login_link
+from holdfast.dashboard.routes import PAGES
+from holdfast.domain.api_keys import parse_token
+from holdfast.server import streams
+from holdfast.server.admin import events
 from tests.integration.api.conftest import Running, StartServer, running_server, server_home, start_server
 
 __all__ = ["server_home", "start_server"]
@@ -72,7 +73,7 @@ def test_nothing_on_disk_logs_anybody_in(tmp_path: Path) -> None:
 
 
 def test_no_more_links_are_kept_than_anybody_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logins, "MOST_KEPT", 3)
+    monkeypatch.setattr(browser_sessions, "MOST_KEPT", 3)
     book = LinkBook(tmp_path)
     made = [book.new_link("key_1") for _ in range(6)]
     assert len(list((tmp_path / "links").iterdir())) <= 4
@@ -168,7 +169,7 @@ async def test_a_login_ends_with_its_key_and_survives_the_server(server_home: Pa
 
 
 async def test_the_logins_of_one_key_end_no_others(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logins, "MOST_LOGINS", 3)
+    monkeypatch.setattr(browser_sessions, "MOST_LOGINS", 3)
     admin, eve = await logged_in(server), await server.key("eve")
     browsers = [await logged_in(server, eve) for _ in range(5)]
     assert (await admin.get("/")).status_code == 200

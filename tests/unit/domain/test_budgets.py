@@ -5,13 +5,13 @@ import base64
 import msgspec
 import pytest
 
-from holdfast.domain.budgets import (
+from holdfast.domain.context_size import (
     TOKENS_PER_BYTE,
     Budget,
     Growth,
-    Measured,
-    Scale,
-    Weight,
+    Size,
+    TokenEstimator,
+    TokenReport,
     measured_in,
     reserve_of,
     weigh,
@@ -26,7 +26,7 @@ PICTURE = "data:image/png;base64," + base64.b64encode(bytes(60_000)).decode()
 
 
 def test_text_weighs_its_bytes() -> None:
-    assert weigh(b'{"role":"user","content":"hello"}') == Weight(33)
+    assert weigh(b'{"role":"user","content":"hello"}') == Size(33)
 
 
 @pytest.mark.parametrize(
@@ -52,37 +52,39 @@ def test_words_that_look_like_a_part_are_words() -> None:
 
 
 def test_before_the_first_report_a_byte_counts_as_a_default() -> None:
-    assert Scale().total(Weight(10_000, 1000)) == round(10_000 * TOKENS_PER_BYTE) + 1000
+    assert TokenEstimator().total(Size(10_000, 1000)) == round(10_000 * TOKENS_PER_BYTE) + 1000
 
 
 def test_a_report_is_the_base_and_teaches_how_many_tokens_a_byte_has() -> None:
-    measured = Measured(tokens=2500, bytes=10_000, extra=2000)
+    measured = TokenReport(tokens=2500, bytes=10_000, extra=2000)
     assert measured.ratio == 0.25
-    scale = Scale(measured, same_context=True)
-    assert scale.total(Weight(8000)) == 2500  # the same context again, and as many instructions
-    assert scale.total(Weight(12_000)) == 3500
-    assert scale.total(Weight(12_000), extra=0) == 3000
-    assert scale.total(Weight(8000, 1000)) == 3500
+    scale = TokenEstimator(measured, same_context=True)
+    assert scale.total(Size(8000)) == 2500  # the same context again, and as many instructions
+    assert scale.total(Size(12_000)) == 3500
+    assert scale.total(Size(12_000), extra=0) == 3000
+    assert scale.total(Size(8000, 1000)) == 3500
 
 
 def test_of_another_context_only_the_ratio_is_taken() -> None:
-    measured = Measured(tokens=9000, bytes=10_000, parts=5000)
-    assert Scale(measured).total(Weight(1000)) == 400
-    assert Scale(measured, same_context=True).total(Weight(1000)) == 400  # something was cut: count anew
+    measured = TokenReport(tokens=9000, bytes=10_000, parts=5000)
+    assert TokenEstimator(measured).total(Size(1000)) == 400
+    assert (
+        TokenEstimator(measured, same_context=True).total(Size(1000)) == 400
+    )  # something was cut: count anew
 
 
 def test_a_small_sample_teaches_nothing() -> None:
-    assert Measured(tokens=90, bytes=100).ratio == TOKENS_PER_BYTE
+    assert TokenReport(tokens=90, bytes=100).ratio == TOKENS_PER_BYTE
 
 
 def test_a_report_of_next_to_nothing_is_none() -> None:
-    assert Measured(tokens=2500, bytes=10_000).is_plausible
-    assert not Measured(tokens=60, bytes=10_000).is_plausible
-    assert Measured(tokens=6, bytes=100).is_plausible
+    assert TokenReport(tokens=2500, bytes=10_000).is_plausible
+    assert not TokenReport(tokens=60, bytes=10_000).is_plausible
+    assert TokenReport(tokens=6, bytes=100).is_plausible
 
 
 def test_what_was_measured_is_kept_with_the_turns_usage() -> None:
-    measured = Measured(2500, 10_000, 2000, 1000)
+    measured = TokenReport(2500, 10_000, 2000, 1000)
     assert measured_in({"input_tokens": 9, **measured.fields()}) == measured
     assert measured_in({"input_tokens": 9}) is None
     assert measured_in(None) is None
@@ -104,7 +106,7 @@ def test_the_room_for_an_answer_is_what_the_request_asks_for() -> None:
 
 def series(*reports: tuple[int, int]) -> Growth:
     """Reports of so many tokens about so many bytes."""
-    first, *rest = (Measured(tokens, size) for tokens, size in reports)
+    first, *rest = (TokenReport(tokens, size) for tokens, size in reports)
     growth = Growth(first)
     for each in rest:
         growth = growth.followed_by(each)
@@ -137,23 +139,23 @@ def test_an_upstream_cuts_if_its_reports_rose_and_then_stopped(
 def test_images_that_a_report_leaves_out_are_no_sign_of_a_cut() -> None:
     growth = series(*RISING)
     for number in range(1, 6):
-        growth = growth.followed_by(Measured(3000 + number, 12_000 + 100 * number, parts=1000 * number))
+        growth = growth.followed_by(TokenReport(3000 + number, 12_000 + 100 * number, parts=1000 * number))
     assert not growth.is_cut
 
 
 @pytest.mark.parametrize(
     ("measured", "plausible"),
     [
-        (Measured(2500, 10_000), True),
-        (Measured(300, 10_000), False),
-        (Measured(20_000, 10_000), False),
-        (Measured(900, 100), True),
-        (Measured(100_000, 100), False),
-        (Measured(3500, 1000, parts=1000), True),
-        (Measured(500, 10_000, parts=1000), False),
+        (TokenReport(2500, 10_000), True),
+        (TokenReport(300, 10_000), False),
+        (TokenReport(20_000, 10_000), False),
+        (TokenReport(900, 100), True),
+        (TokenReport(100_000, 100), False),
+        (TokenReport(3500, 1000, parts=1000), True),
+        (TokenReport(500, 10_000, parts=1000), False),
     ],
 )
 def test_a_report_counts_only_if_it_can_be_the_whole_of_what_was_given(
-    measured: Measured, plausible: bool
+    measured: TokenReport, plausible: bool
 ) -> None:
     assert measured.is_plausible is plausible

@@ -5,25 +5,29 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from holdfast.domain.budgets import Weight
 from holdfast.domain.compaction import (
     Entry,
-    Gap,
-    Keeping,
+    KeepPolicy,
     NothingToGain,
     Plan,
+    SummarySpan,
     allowed,
+    left_out,
     pause_after,
     plan,
     shrinks,
+    summary_in,
+    summary_request,
+    transcript,
+    transcript_within,
 )
-from holdfast.domain.summaries import left_out, summary_in, summary_request, transcript, transcript_within
+from holdfast.domain.context_size import Size
 from holdfast.domain.views import Range, Summary, View
 
 MUCH = 10**9
 
 
-def tokens(weight: Weight) -> int:
+def tokens(weight: Size) -> int:
     return weight.bytes // 4 + weight.parts
 
 
@@ -43,7 +47,7 @@ def summary(text: str, first: int, last: int) -> Entry:
 def planned(entries: list[Entry], first: int = 2, last: int = 4, target: int = MUCH) -> Plan:
     found = plan(
         entries,
-        Keeping(first, last),
+        KeepPolicy(first, last),
         tokens,
         target,
         last_seq=entries[-1].last,
@@ -83,11 +87,11 @@ def test_a_summary_that_comes_first_is_not_one_of_the_first_messages() -> None:
 
 def test_a_summary_alone_is_not_summarised_again() -> None:
     entries = [*talk(1, 2), summary("old", 3, 16), *[said(seq, part=2) for seq in range(17, 21)]]
-    found = plan(entries, Keeping(2, 4), tokens, MUCH, last_seq=20, open_part=2)
+    found = plan(entries, KeepPolicy(2, 4), tokens, MUCH, last_seq=20, open_part=2)
     assert isinstance(found, Plan)  # what came after it is
     assert found.gaps[0].messages >= 1
     lone = [summary("old", 3, 16), said(17, part=2)]
-    assert isinstance(plan(lone, Keeping(2, 4), tokens, MUCH, last_seq=17, open_part=2), NothingToGain)
+    assert isinstance(plan(lone, KeepPolicy(2, 4), tokens, MUCH, last_seq=17, open_part=2), NothingToGain)
 
 
 def test_calls_stay_with_their_results() -> None:
@@ -141,10 +145,10 @@ def test_of_a_short_context_too_something_is_summarised_if_that_is_wanted() -> N
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_of_next_to_nothing_there_is_nothing_to_gain(count: int) -> None:
-    found = plan(talk(1, count), Keeping(2, 12), tokens, 1, last_seq=count, open_part=0)
+    found = plan(talk(1, count), KeepPolicy(2, 12), tokens, 1, last_seq=count, open_part=0)
     assert isinstance(found, NothingToGain) or found.summarised == 1
     short = [said(seq, text="hi") for seq in range(1, 4)]
-    assert isinstance(plan(short, Keeping(2, 12), tokens, 1, last_seq=3, open_part=0), NothingToGain)
+    assert isinstance(plan(short, KeepPolicy(2, 12), tokens, 1, last_seq=3, open_part=0), NothingToGain)
 
 
 def test_hidden_messages_within_a_range_do_not_tear_it_apart() -> None:
@@ -215,7 +219,7 @@ def test_a_transcript_is_shortened_to_the_tokens_there_is_room_for() -> None:
     entries = talk(1, 10, size=4000)
     assert transcript_within(entries, tokens, 20_000) == transcript(entries, 10**9)
     short = transcript_within(entries, tokens, 1000)
-    assert tokens(Weight(len(short))) < 1200
+    assert tokens(Size(len(short))) < 1200
 
 
 def test_the_request_asks_in_the_given_words_or_our_own() -> None:
@@ -243,13 +247,13 @@ def test_a_summary_is_what_the_model_says_without_what_it_thinks(answer: object,
 
 
 def test_what_no_summary_was_made_of_is_said_to_be_left_out_and_earlier_words_stay() -> None:
-    first = left_out(Gap((said(3), said(4)), 100))
+    first = left_out(SummarySpan((said(3), said(4)), 100))
     assert first.startswith("[2 earlier messages were left out here")
-    again = left_out(Gap((summary(first, 3, 4), said(5)), 100))
+    again = left_out(SummarySpan((summary(first, 3, 4), said(5)), 100))
     assert again.startswith("[3 earlier messages were left out here")
-    kept = left_out(Gap((summary("Ada likes kelp.", 3, 4), said(5)), 100))
+    kept = left_out(SummarySpan((summary("Ada likes kelp.", 3, 4), said(5)), 100))
     assert kept.startswith("Ada likes kelp.\n\n[1 earlier message was left out here")
-    more = left_out(Gap((summary(kept, 3, 5), said(6)), 100))
+    more = left_out(SummarySpan((summary(kept, 3, 5), said(6)), 100))
     assert more.startswith("Ada likes kelp.\n\n[2 earlier messages were left out here")
     assert more.count("left out") == 1
 

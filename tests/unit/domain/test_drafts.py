@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.domain.drafts import RESERVED_EVENTS, Draft, first_event_of, interrupted_reply, said
 from holdfast.domain.messages import MAX_BODY_BYTES, MessageStatus
+from holdfast.domain.turns import RESERVED_EVENTS, Draft, first_event_of, interrupted_reply, said
 from holdfast.errors import BadInput
 
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.histories import (
+from holdfast.domain.history import (
     EMPTY,
     AnswersAgain,
     Branches,
     Continues,
     History,
-    Placement,
-    Shown,
+    HistoryMatch,
+    VisibleMessage,
     extended,
+    fingerprint_of,
     history_of,
     is_current,
     place,
-    print_of,
 )
 from holdfast.errors import BadMessage, ToolCallClosed
 
@@ -41,13 +41,13 @@ cut = said("half an ans", interrupted=True)
 failed = {"role": "user", "content": "x", "unanswered": True}
 
 
-def stored(*messages: Said) -> list[Shown]:
+def stored(*messages: Said) -> list[VisibleMessage]:
     return [
-        Shown(
+        VisibleMessage(
             seq,
             "sess_1",
             message["role"],
-            print_of(message),
+            fingerprint_of(message),
             tuple(call["id"] for call in message.get("tool_calls") or ()),
             bool(message.get("interrupted")),
             bool(message.get("unanswered")),
@@ -112,7 +112,9 @@ a, A, b, B, c = user("a"), said("A"), user("b"), said("B"), user("c")
         case([a, calls, result], [a, calls, result, B, b, B], Branches("sess_1", 3, 3), id="an older result"),
     ],
 )  # fmt: skip
-def test_where_a_request_belongs(request_: list[Said], conversation: list[Said], placed: Placement) -> None:
+def test_where_a_request_belongs(
+    request_: list[Said], conversation: list[Said], placed: HistoryMatch
+) -> None:
     assert place(asked(*request_), stored(*conversation), awaited=["c1"]) == placed
 
 
@@ -148,7 +150,7 @@ def test_leading_instructions_are_not_history() -> None:
     ],
 )
 def test_what_clients_add_drop_and_reshape_does_not_make_a_message_another(same: Said) -> None:
-    assert print_of(same) == print_of(A)
+    assert fingerprint_of(same) == fingerprint_of(A)
 
 
 @pytest.mark.parametrize(
@@ -161,14 +163,14 @@ def test_what_clients_add_drop_and_reshape_does_not_make_a_message_another(same:
     ],
 )
 def test_what_is_said_makes_a_message_another(other: Said) -> None:
-    assert print_of(other) != print_of(A)
+    assert fingerprint_of(other) != fingerprint_of(A)
 
 
 def test_a_chain_tells_histories_apart() -> None:
     def chain(*messages: Said) -> bytes:
-        return extended(EMPTY, map(print_of, messages))
+        return extended(EMPTY, map(fingerprint_of, messages))
 
-    assert chain(a, A) == extended(chain(a), [print_of(A)])
+    assert chain(a, A) == extended(chain(a), [fingerprint_of(A)])
     assert len({chain(), chain(a), chain(a, A), chain(A, a), chain(a, A, b)}) == 5
 
 
@@ -199,7 +201,7 @@ def calling(arguments: Any, id: str = "c1") -> Said:
     ],
 )
 def test_messages_that_mean_the_same_are_the_same(one: Said, other: Said) -> None:
-    assert print_of(one) == print_of(other) != b""
+    assert fingerprint_of(one) == fingerprint_of(other) != b""
 
 
 @pytest.mark.parametrize(
@@ -214,13 +216,13 @@ def test_messages_that_mean_the_same_are_the_same(one: Said, other: Said) -> Non
     ],
 )
 def test_messages_that_mean_something_else_are_others(one: Said, other: Said) -> None:
-    assert print_of(one) != print_of(other)
+    assert fingerprint_of(one) != fingerprint_of(other)
 
 
 @pytest.mark.parametrize("nothing", [None, "", " \n", [], [{"type": "text", "text": ""}]])
 def test_an_assistant_message_that_says_nothing_is_skipped(nothing: Any) -> None:
     blank = said(nothing)
-    assert print_of(blank) == b""
+    assert fingerprint_of(blank) == b""
     assert asked(a, blank, A, b).prints[:3:2] == asked(a, A, b).prints[:2]
     assert extended(EMPTY, asked(a, blank, A).prints) == extended(EMPTY, asked(a, A).prints)
     assert asked(a, blank, b).answered == 0
@@ -238,7 +240,9 @@ def test_an_answer_that_says_nothing_is_replaced_when_it_is_asked_for_again() ->
 
 def test_arguments_nested_too_deeply_are_compared_as_text() -> None:
     deep = "[" * 100_000 + "]" * 100_000
-    assert print_of(calling(deep)) == print_of(calling(deep)) != print_of(calling(deep + " "))
+    assert (
+        fingerprint_of(calling(deep)) == fingerprint_of(calling(deep)) != fingerprint_of(calling(deep + " "))
+    )
 
 
 def test_a_chain_says_by_which_version_it_was_made() -> None:

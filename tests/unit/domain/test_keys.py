@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain import keys
-from holdfast.domain.ids import new_secret
-from holdfast.domain.keys import (
+from holdfast.domain import api_keys
+from holdfast.domain.api_keys import (
     TOOLS,
     ApiKey,
     Caller,
@@ -25,7 +24,7 @@ from holdfast.domain.keys import (
     parse_token,
     same_secret,
 )
-from holdfast.domain.names import MAX_NAME
+from holdfast.domain.ids import MAX_NAME, new_secret
 from holdfast.errors import BadInput, NotAllowed
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -107,7 +106,7 @@ def test_hashes_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
         compared.append((a, b))
         return a == b
 
-    monkeypatch.setattr(keys, "compare_digest", compare)
+    monkeypatch.setattr(api_keys, "compare_digest", compare)
     assert same_secret(b"a", b"a")
     assert not same_secret(b"a", b"b")
     assert compared == [(b"a", b"a"), (b"a", b"b")]

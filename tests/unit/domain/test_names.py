@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.domain.names import (
+from holdfast.domain.ids import (
     MAX_NAME,
     MAX_NAME_BYTES,
     check_name,

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.domain.messages import Message, MessageStatus
-from holdfast.domain.replies import as_shown, joined, reply_in
+from holdfast.domain.messages import Message, MessageStatus, as_shown, joined, reply_in
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 

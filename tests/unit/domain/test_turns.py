@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.domain.turns import TRANSITIONS, Settlement, TurnStatus, check_step, check_unanswered
+from holdfast.domain.turns import TRANSITIONS, TurnFailure, TurnStatus, check_step, check_unanswered
 from holdfast.errors import BadInput, IllegalTransition
 
 #             to:  running completed interrupted failed cancelled
@@ -44,7 +44,7 @@ def test_from_every_unfinished_end_a_turn_can_still_complete() -> None:
 @pytest.mark.parametrize("status", [TurnStatus.INTERRUPTED, TurnStatus.FAILED, TurnStatus.CANCELLED])
 def test_a_turn_without_an_answer_ends_in_one_of_three_ways(status: TurnStatus) -> None:
     check_unanswered(status)
-    assert Settlement(status).status is status
+    assert TurnFailure(status).status is status
 
 
 @pytest.mark.parametrize("status", [TurnStatus.RUNNING, TurnStatus.COMPLETED])
@@ -52,4 +52,4 @@ def test_a_turn_without_an_answer_neither_runs_on_nor_completes(status: TurnStat
     with pytest.raises(BadInput, match=status.value):
         check_unanswered(status)
     with pytest.raises(BadInput, match=status.value):
-        Settlement(status)
+        TurnFailure(status)

@@ -12,19 +12,10 @@ import pytest
 
 from holdfast.domain.nodes import Identity
 from holdfast.domain.processes import Process, ProcessLimits, ProcessState, hold_of
-from holdfast.domain.resets import (
-    Blocker,
-    Decision,
-    Reason,
-    ResetMode,
-    ResetPolicy,
-    clock_of,
-    due,
-    verdict,
-)
+from holdfast.domain.resets import Blocker, Decision, Reason, ResetMode, ResetPolicy, clock_of, due, verdict
 from holdfast.domain.sessions import Session
 from holdfast.domain.views import View
-from holdfast.domain.why import Judged, PolicyValue, policy_values, sentence
+from holdfast.domain.why import PolicyValue, ResetDecision, policy_values, sentence
 
 BERLIN = "Europe/Berlin"
 FILE = "/etc/holdfast.toml"
@@ -83,7 +74,7 @@ def said(rule: ResetPolicy, now: str, *running: Process, session: Session = SESS
     clock = clock_of(rule, moment)
     holds = [hold_of(each, wanted.at if wanted else None, moment, LIMITS, clock) for each in running]
     found = verdict(session, rule, [*more.values(), *holds], moment, timedelta(seconds=30))
-    return sentence(Judged(session, rule, found), moment)
+    return sentence(ResetDecision(session, rule, found), moment)
 
 
 def test_it_reads_as_the_one_that_was_asked_for() -> None:

@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.hermes.copies import private_copy
+from holdfast.importers.hermes.database_copy import private_copy
 from tests.hermes.homes import print_of
 
 SCHEMA = """
@@ -197,11 +197,12 @@ def test_a_database_that_may_not_be_read_is_told(tmp_path: Path) -> None:
         above.chmod(0o755)
     reading = (
         "import os, sys; from pathlib import Path; os.setuid(65534)\n"
-        "from holdfast.hermes.copies import private_copy; from holdfast.errors import BadInput\n"
+        "from holdfast.importers.hermes.database_copy import private_copy\n"
+        "from holdfast.errors import BadInput\n"
         "try:\n with private_copy(Path(sys.argv[1])): pass\n"
         "except BadInput as error: print(error)"
     )
-    preloaded = "import holdfast.hermes.copies, tempfile\n" + reading
+    preloaded = "import holdfast.importers.hermes.database_copy, tempfile\n" + reading
     done = subprocess.run(
         [sys.executable, "-c", preloaded, str(tmp_path / "state.db")],
         capture_output=True,

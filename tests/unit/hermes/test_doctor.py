@@ -11,8 +11,8 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.hermes.doctor import Examination, examine
-from holdfast.hermes.visiting import visit
+from holdfast.importers.hermes.doctor import Examination, examine
+from holdfast.importers.hermes.snapshot import visit
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

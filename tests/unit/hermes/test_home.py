@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.hermes.doctor import _state_of as state_of
-from holdfast.hermes.home import (
+from holdfast.importers.hermes.doctor import _state_of as state_of
+from holdfast.importers.hermes.home import (
     Home,
     background_of,
     home_at,
@@ -22,7 +22,7 @@ from holdfast.hermes.home import (
     routes_in,
     time_of,
 )
-from holdfast.platforms import start_of
+from holdfast.os_support import start_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.domain.sessions import Edge
-from holdfast.hermes.lineage import Lineage, lineage_of
-from holdfast.hermes.reading import HermesSession
+from holdfast.importers.hermes.lineage import HermesLineage, lineage_of
+from holdfast.importers.hermes.reading import HermesSession
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -52,7 +52,7 @@ def session(
     )
 
 
-def lines(found: Lineage) -> list[tuple[list[str], str | None, str | None]]:
+def lines(found: HermesLineage) -> list[tuple[list[str], str | None, str | None]]:
     return [([each.id for each in line.sessions], line.edge, line.parent) for line in found.lines]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.hermes.reading import content_of, number_of, summary_in, to_message
+from holdfast.importers.hermes.reading import content_of, number_of, summary_in, to_message
 
 
 def row(**fields: Any) -> dict[str, Any]:

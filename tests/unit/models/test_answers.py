@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ModelError
-from holdfast.models.answers import AnswerReader
 from holdfast.models.base import Chunk
+from holdfast.models.chunks import AnswerReader
 from holdfast.models.reply import fold
 from tests.unit.models.mock_upstream import delta, event, hello
 

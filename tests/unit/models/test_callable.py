@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.errors import ModelError
 from holdfast.models.base import Model, ModelRequest, Purpose
-from holdfast.models.callable import CallableModel
 from holdfast.models.reply import Reply, fold
+from holdfast.models.scripted import CallableModel
 
 ASKED = ModelRequest(b'[{"role":"user","content":"hi"}]', purpose=Purpose.SUMMARY)
 

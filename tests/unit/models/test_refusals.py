@@ -4,7 +4,15 @@ import msgspec
 import pytest
 
 from holdfast.errors import ModelError
-from holdfast.models.refusals import LONGEST, MOST_READ, Refusal, is_too_long, limit_said, redacted, refusal
+from holdfast.models.refusals import (
+    LONGEST,
+    MOST_READ,
+    UpstreamRefusal,
+    is_too_long,
+    limit_said,
+    redacted,
+    refusal,
+)
 
 KEY = "sk-proj-4242abcdefghijklmnop"
 
@@ -40,45 +48,45 @@ def test_a_long_reason_is_cut() -> None:
     [
         (
             b'{"error": {"message": "m", "type": "invalid_request_error", "param": "n", "code": "c"}}',
-            Refusal("m", None, "c", "invalid_request_error", "n"),
+            UpstreamRefusal("m", None, "c", "invalid_request_error", "n"),
         ),
         (
             b'{"error": {"message": "m", "type": "t", "param": null, "code": null}}',
-            Refusal("m", None, None, "t"),
+            UpstreamRefusal("m", None, None, "t"),
         ),
         (
             b'{"object": "error", "message": "m", "type": "BadRequestError", "code": 400}',
-            Refusal("m", 400, None, "BadRequestError"),
+            UpstreamRefusal("m", 400, None, "BadRequestError"),
         ),
         (
             b'{"error": {"code": 400, "message": "m", "type": "exceed_context_size_error", "n_ctx": 1}}',
-            Refusal("m", 400, "context_length_exceeded", "exceed_context_size_error"),
+            UpstreamRefusal("m", 400, "context_length_exceeded", "exceed_context_size_error"),
         ),
-        (b'[{"error": {"message": "m", "code": "c"}}]', Refusal("m", None, "c")),
-        (b'{"error": "m"}', Refusal("m")),
-        (b'{"error": {"message": "m", "type": ["t"], "param": {"x": 1}, "code": ""}}', Refusal("m")),
-        (b"[[]]", Refusal()),
-        (b"3", Refusal()),
-        (b"[" * 900 + b"]" * 900, Refusal()),
-        (b"[" * 60_000, Refusal()),
+        (b'[{"error": {"message": "m", "code": "c"}}]', UpstreamRefusal("m", None, "c")),
+        (b'{"error": "m"}', UpstreamRefusal("m")),
+        (b'{"error": {"message": "m", "type": ["t"], "param": {"x": 1}, "code": ""}}', UpstreamRefusal("m")),
+        (b"[[]]", UpstreamRefusal()),
+        (b"3", UpstreamRefusal()),
+        (b"[" * 900 + b"]" * 900, UpstreamRefusal()),
+        (b"[" * 60_000, UpstreamRefusal()),
     ],
 )
-def test_what_else_an_error_says_is_found(body: bytes, found: Refusal) -> None:
+def test_what_else_an_error_says_is_found(body: bytes, found: UpstreamRefusal) -> None:
     assert refusal(body) == found
 
 
 def test_nothing_that_is_passed_on_has_the_key() -> None:
     body = b'{"error": {"message": "KEY", "type": "KEY", "param": "KEY", "code": "KEY"}}'
     found = refusal(body.replace(b"KEY", KEY.encode()), lambda text: redacted(text, KEY))
-    assert found == Refusal("[key]", None, "[key]", "[key]", "[key]")
-    assert refusal(KEY.encode(), lambda text: redacted(text, KEY)) == Refusal("[key]")
+    assert found == UpstreamRefusal("[key]", None, "[key]", "[key]", "[key]")
+    assert refusal(KEY.encode(), lambda text: redacted(text, KEY)) == UpstreamRefusal("[key]")
 
 
 def test_an_error_carries_all_of_it_and_the_status_of_the_answer_wins() -> None:
-    error = Refusal("said", 500, "code", "type", "param").error("message", 429, 2.5)
+    error = UpstreamRefusal("said", 500, "code", "type", "param").error("message", 429, 2.5)
     assert (str(error), error.status, error.said, error.retry_after) == ("message", 429, "said", 2.5)
     assert (error.code, error.type, error.param) == ("code", "type", "param")
-    assert Refusal(status=500).error("message").status == 500
+    assert UpstreamRefusal(status=500).error("message").status == 500
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ModelError
-from holdfast.models.sse import MAX_EVENT, Event, EventReader
+from holdfast.models.sse import MAX_EVENT, EventReader, SseEvent
 
 
-def read(*pieces: bytes) -> list[Event]:
+def read(*pieces: bytes) -> list[SseEvent]:
     reader = EventReader()
     return [event for piece in pieces for event in reader.feed(piece)] + reader.finish()
 
@@ -39,16 +39,16 @@ def test_events_are_found(body: bytes, data: list[bytes]) -> None:
 
 
 def test_a_name_belongs_to_its_own_event_only() -> None:
-    assert read(b"event: error\ndata: a\n\ndata: b\n\n") == [Event(b"error", b"a"), Event(b"", b"b")]
+    assert read(b"event: error\ndata: a\n\ndata: b\n\n") == [SseEvent(b"error", b"a"), SseEvent(b"", b"b")]
 
 
 def test_an_event_is_given_out_as_soon_as_it_is_whole() -> None:
     reader = EventReader()
     assert reader.feed(b"data: a\n") == []
-    assert reader.feed(b"\n") == [Event(b"", b"a")]
+    assert reader.feed(b"\n") == [SseEvent(b"", b"a")]
     assert reader.feed(b"data: b\r") == []
-    assert reader.feed(b"\n\r") == [Event(b"", b"b")]
-    assert reader.feed(b"\ndata: c\r\r") == [Event(b"", b"c")]
+    assert reader.feed(b"\n\r") == [SseEvent(b"", b"b")]
+    assert reader.feed(b"\ndata: c\r\r") == [SseEvent(b"", b"c")]
 
 
 LINES = st.sampled_from(

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.models.base import Chunk
-from holdfast.models.chunks import chunk_of
-from holdfast.models.steps import calling, continuing, led_by, parted, summed, with_usage
+from holdfast.models.chunks import calling, chunk_of, continuing, led_by, parted, summed, with_usage
 
 
 def chunk(delta: dict[str, Any] | None, reason: str | None = None, **more: Any) -> Chunk:

@@ -10,23 +10,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.drafts import said
-from holdfast.domain.histories import EMPTY, extended, history_of, print_of_body
+from holdfast.domain.history import EMPTY, extended, fingerprint_of_body, history_of
 from holdfast.domain.ids import new_id
+from holdfast.domain.messages import as_shown
 from holdfast.domain.nodes import NodeKind
-from holdfast.domain.replies import as_shown
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest
+from holdfast.domain.turns import RequestKey, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, said
 from holdfast.models.base import Chunk, Model
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime.continuity import Continuity
-from holdfast.runtime.lease_keeper import LeaseKeeper
-from holdfast.runtime.news import News
-from holdfast.runtime.node_keeper import NodeKeeper
-from holdfast.runtime.orders import Order
-from holdfast.runtime.reaper import Reaper
-from holdfast.runtime.running_turn import Answered, Outcome, RunningTurn
+from holdfast.runtime.agents.heartbeat import Heartbeat
+from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.tools.toolbox import Toolbox
-from holdfast.runtime.turn_runner import TurnRunner
+from holdfast.runtime.turns.gate import TurnGate
+from holdfast.runtime.turns.history_matcher import HistoryMatcher
+from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec
+from holdfast.runtime.turns.preamble import TurnPreamble
+from holdfast.runtime.turns.runner import TurnRunner
 from holdfast.store.base import Store
 
 OWNER = "ada"
@@ -102,10 +100,10 @@ class Server:
     """One node with everything that answers requests."""
 
     store: Store
-    keeper: NodeKeeper
-    leases: LeaseKeeper
+    keeper: Heartbeat
+    leases: TurnGate
     runner: TurnRunner
-    continuity: Continuity
+    continuity: HistoryMatcher
 
     def order(
         self,
@@ -117,9 +115,9 @@ class Server:
         telling: Told | None = None,
         tools: frozenset[str] = frozenset(),
         options: Mapping[str, Any] | None = None,
-    ) -> Order:
+    ) -> TurnSpec:
         history = history_of(list(messages))
-        return Order(
+        return TurnSpec(
             TurnRequest(
                 new_id("turn"),
                 owner,
@@ -171,14 +169,14 @@ async def serving(
     model: Model,
     checkpoint_seconds: float = 0.5,
     toolbox: Toolbox | None = None,
-    news: News | None = None,
+    news: TurnPreamble | None = None,
 ) -> AsyncIterator[Server]:
-    keeper = NodeKeeper(store, NodeKind.SERVER, 15)
+    keeper = Heartbeat(store, NodeKind.SERVER, 15)
     await keeper.join()
-    leases = LeaseKeeper(store, keeper, Reaper(store, lambda: keeper.node_id))
+    leases = TurnGate(store, keeper, Reaper(store, lambda: keeper.node_id))
     runner = TurnRunner(store, keeper, leases, model, checkpoint_seconds, toolbox=toolbox, news=news)
     try:
-        yield Server(store, keeper, leases, runner, Continuity(store))
+        yield Server(store, keeper, leases, runner, HistoryMatcher(store))
     finally:
         async with asyncio.timeout(10):
             await runner.close()
@@ -225,6 +223,6 @@ async def stored(store: Store, conversation_id: str) -> list[tuple[str, Any, str
 async def assert_history_is_right(store: Store, conversation_id: str, *, known: bool = False) -> None:
     """What the store keeps of a conversation's history is the chain of what it shows, or nothing."""
     conversation = (await store.resolve(None, Address(id=conversation_id))).conversation
-    shown = [print_of_body(each.body) for each in as_shown(await store.visible(None, conversation_id))]
+    shown = [fingerprint_of_body(each.body) for each in as_shown(await store.visible(None, conversation_id))]
     if known or conversation.history is not None:
         assert conversation.history == extended(EMPTY, shown)

@@ -13,7 +13,7 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.messages import new_messages
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import TurnBegun, TurnRequest
-from holdfast.platforms import identity
+from holdfast.os_support import identity
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 
 

@@ -15,9 +15,8 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import BadInput, ModelError
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime.running_turn import Answered, RunningTurn, Unanswered
-from holdfast.runtime.tools.base import ToolCall, function
-from holdfast.runtime.tools.toolbox import Toolbox
+from holdfast.runtime.tools.toolbox import Toolbox, ToolCall, function
+from holdfast.runtime.turns.live import Answered, RunningTurn, Unanswered
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.unit.runtime.asking import (

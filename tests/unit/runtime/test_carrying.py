@@ -12,12 +12,12 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import NewResponse, RequestKey, Settlement, TurnBegun, TurnStatus
+from holdfast.domain.turns import NewResponse, RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput, Conflict, NotFound
-from holdfast.runtime import carrying
-from holdfast.runtime.carrying import Carried, FileImporter, all_conversations, exported
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
+from holdfast.transfer import files
+from holdfast.transfer.files import Carried, FileImporter, all_conversations, exported
 from tests.contract.steps import (
     OTHER,
     OWNER,
@@ -81,7 +81,7 @@ async def a_life(store: Store, node: Node) -> TurnBegun:
     await store.reduce_message(OWNER, made.id, 1, to_message(calling("b")), [0])
     fork = await store.fork(OWNER, old.id, node.id)
     failed = await begin(store, node, "hm", id=made.id, request_key=RequestKey("/r", "k", b"h"))
-    await store.settle_turn(failed.lease, Settlement(TurnStatus.FAILED, error="no"))
+    await store.settle_turn(failed.lease, TurnFailure(TurnStatus.FAILED, error="no"))
     response = NewResponse("resp_1", b'{"model": "m"}', "resp_0", True)
     asked = replace(request(node, "by response", owner=OTHER, key="o"), response=response)
     begun = await store.begin_turn(asked)
@@ -97,7 +97,7 @@ async def test_exported_imported_and_exported_again_is_the_same_file(
     store: Store, another: Store, tmp_path: Path
 ) -> None:
     running = await a_life(store, await new_node(store))
-    await store.settle_turn(running.lease, Settlement(TurnStatus.INTERRUPTED))
+    await store.settle_turn(running.lease, TurnFailure(TurnStatus.INTERRUPTED))
     first = await export(store, tmp_path / "first.jsonl")
     carried = await take(another, first)
     assert (carried.conversations, carried.there) == (4, 0)
@@ -144,7 +144,7 @@ async def test_twice_changes_nothing_also_when_it_has_gone_on(
 async def test_a_large_conversation_comes_in_parts_and_goes_on_after_an_interruption(
     store: Store, another: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrying, "PART_MESSAGES", 3)
+    monkeypatch.setattr(files, "PART_MESSAGES", 3)
     node = await new_node(store)
     for number in range(5):
         await say(store, node, f"question {number}", f"answer {number}", key="k")

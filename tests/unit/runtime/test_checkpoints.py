@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.drafts import Draft, said
-from holdfast.domain.turns import TurnBegun, TurnStatus
+from holdfast.domain.turns import Draft, TurnBegun, TurnStatus, said
 from holdfast.errors import LeaseLost, StoreFull, StoreUncertain
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime.checkpoints import Checkpoints
-from holdfast.runtime.running_turn import Answered
+from holdfast.runtime.turns.checkpoints import Checkpoints
+from holdfast.runtime.turns.live import Answered
 from holdfast.store.sqlite.engine import SQLiteStore
 
 from .asking import Gated, Told, drafted, ended, serving, until_drafted, until_told, user

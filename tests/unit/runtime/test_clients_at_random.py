@@ -24,7 +24,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.turns import RequestKey
 from holdfast.errors import ModelError, TurnSuperseded
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime.running_turn import Answered, RunningTurn, Unanswered
+from holdfast.runtime.turns.live import Answered, RunningTurn, Unanswered
 from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from holdfast.domain.compaction import Keeping
+from holdfast.domain.compaction import KeepPolicy
 from holdfast.domain.conversations import Address
 from holdfast.domain.events import Event
 from holdfast.domain.sessions import Session
@@ -21,10 +21,9 @@ from holdfast.errors import ConversationBusy, ModelError, NotCompacted
 from holdfast.models.base import Purpose
 from holdfast.models.effective_window import ASSUMED_WINDOW
 from holdfast.models.scripted import Line, ScriptedModel
-from holdfast.runtime.compactor import CompactionRules, Compactor
-from holdfast.runtime.running_turn import Answered, Unanswered
-from holdfast.runtime.tools.base import ToolCall
-from holdfast.runtime.tools.toolbox import Toolbox
+from holdfast.runtime.agents.compactor import CompactionRules, Compactor
+from holdfast.runtime.tools.toolbox import Toolbox, ToolCall
+from holdfast.runtime.turns.live import Answered, Unanswered
 from holdfast.settings import ModelSettings
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.reliability import mutants
@@ -34,7 +33,7 @@ from tests.unit.runtime.conftest import Clock
 WINDOW = 1200
 LONG = "word " * 100
 GIST = "[Summary of the earlier part of this conversation]\n"
-RULES = CompactionRules(0.55, Keeping(2, 4), 5.0)
+RULES = CompactionRules(0.55, KeepPolicy(2, 4), 5.0)
 
 Summary = Callable[[list[dict[str, Any]]], Line | Awaitable[Line]]
 

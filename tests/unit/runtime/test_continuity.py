@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.histories import history_of
+from holdfast.domain.history import history_of
 from holdfast.domain.turns import TurnRepeated, TurnStatus
 from holdfast.errors import ModelError, NotFound, ToolCallClosed
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime.continuity import LOOK_BACK
-from holdfast.runtime.running_turn import RunningTurn
+from holdfast.runtime.turns.history_matcher import LOOK_BACK
+from holdfast.runtime.turns.live import RunningTurn
 from holdfast.store.sqlite.engine import SQLiteStore
 
 from .asking import (

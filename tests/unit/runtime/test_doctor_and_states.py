@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from holdfast.domain.sessions import SessionState
-from holdfast.runtime.doctor import LIVING_HOLDERS, LIVING_OWNERS, Doctor
-from holdfast.runtime.reaper import Reaper
+from holdfast.runtime.agents.doctor import LIVING_HOLDERS, LIVING_OWNERS, Doctor
+from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.agents.sweeper import Sweeper
 from holdfast.runtime.states import states_of
-from holdfast.runtime.sweeper import Sweeper
 from holdfast.store.sqlite.engine import SQLiteStore
 
 from .conftest import Joined, begin, kill

@@ -17,9 +17,9 @@ from holdfast.domain.nodes import Node
 from holdfast.errors import ModelError, StoreFull, StoreUncertain, StoreUnreachable
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime import flusher as flushing
-from holdfast.runtime.flush_targets import FlushTarget, ModelTarget, WebhookTarget
-from holdfast.runtime.flusher import Flusher, Pace
+from holdfast.runtime.agents import flusher as flushing
+from holdfast.runtime.agents.flusher import Flusher, Pace
+from holdfast.runtime.agents.memory_writers import FlushTarget, ModelTarget, WebhookTarget
 from holdfast.settings import ModelSettings
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from tests.contract.steps import OWNER, say

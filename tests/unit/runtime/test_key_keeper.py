@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain import keys
-from holdfast.domain.keys import TOOLS, ApiKey, Scope, Token, new_key
+from holdfast.domain import api_keys
+from holdfast.domain.api_keys import TOOLS, ApiKey, Scope, Token, new_key
 from holdfast.errors import BadKey, StoreClosed
-from holdfast.runtime import key_keeper
-from holdfast.runtime.key_keeper import KeyKeeper
+from holdfast.runtime.agents import authenticator
+from holdfast.runtime.agents.authenticator import Authenticator
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from tests.unit.runtime.conftest import Clock
 
@@ -54,8 +54,8 @@ def seconds() -> Seconds:
 
 
 @pytest.fixture
-def keeper(store: SQLiteStore, seconds: Seconds) -> KeyKeeper:
-    return KeyKeeper(store, None, TOOLS, monotonic=seconds)
+def keeper(store: SQLiteStore, seconds: Seconds) -> Authenticator:
+    return Authenticator(store, None, TOOLS, monotonic=seconds)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def refused(authenticating: Awaitable[ApiKey]) -> str:
     return str(told.value)
 
 
-async def test_a_key_is_recognised_by_its_token(store: SQLiteStore, keeper: KeyKeeper) -> None:
+async def test_a_key_is_recognised_by_its_token(store: SQLiteStore, keeper: Authenticator) -> None:
     for scope in Scope:
         key, token = await made(store, "ada", scope, "search")
         assert await keeper.authenticate(str(token)) == key
@@ -90,12 +90,12 @@ async def test_a_key_is_recognised_by_its_token(store: SQLiteStore, keeper: KeyK
 async def test_a_key_has_only_the_tools_that_the_settings_name_as_well(store: SQLiteStore) -> None:
     _, token = await made(store, "ada", Scope.CHAT, "search", "terminal")
     for named in ([], ["memory"], ["search", "memory"]):
-        keeper = KeyKeeper(store, None, named)
+        keeper = Authenticator(store, None, named)
         assert (await keeper.authenticate(str(token))).tools == {"search", "terminal"} & set(named)
 
 
 async def test_every_kind_of_wrong_key_is_refused_in_the_same_words(
-    store: SQLiteStore, keeper: KeyKeeper
+    store: SQLiteStore, keeper: Authenticator
 ) -> None:
     key, token = await made(store)
     revoked, its_token = await made(store)
@@ -127,8 +127,8 @@ async def test_secrets_are_compared_in_constant_time(
         compared.append((a, b))
         return a == b
 
-    monkeypatch.setattr(keys, "compare_digest", compare)
-    keeper = KeyKeeper(store, "from the environment")
+    monkeypatch.setattr(api_keys, "compare_digest", compare)
+    keeper = Authenticator(store, "from the environment")
     _, token = await made(store)
     _, other = await made(store)
     wrong = replace(token, secret=other.secret)
@@ -145,33 +145,33 @@ async def test_secrets_are_compared_in_constant_time(
 
 
 async def test_a_key_revoked_by_another_process_opens_nothing_a_second_later(
-    store: SQLiteStore, elsewhere: SQLiteStore, keeper: KeyKeeper, seconds: Seconds
+    store: SQLiteStore, elsewhere: SQLiteStore, keeper: Authenticator, seconds: Seconds
 ) -> None:
     key, token = await made(store)
     _, spared = await made(store)
     await keeper.authenticate(str(token))
     await keeper.authenticate(str(spared))
     await elsewhere.revoke_key(key.id, None)
-    seconds.now += key_keeper.RECHECK_SECONDS
+    seconds.now += authenticator.RECHECK_SECONDS
     await refused(keeper.authenticate(str(token)))
     assert not await keeper.is_valid(key)
     assert (await keeper.authenticate(str(spared))).id == spared.key_id
-    assert key_keeper.RECHECK_SECONDS <= 2
+    assert authenticator.RECHECK_SECONDS <= 2
 
 
 async def test_a_key_revoked_by_this_process_opens_nothing_a_second_later(
-    store: SQLiteStore, keeper: KeyKeeper, seconds: Seconds
+    store: SQLiteStore, keeper: Authenticator, seconds: Seconds
 ) -> None:
     key, token = await made(store)
     await keeper.authenticate(str(token))
     await store.revoke_key(key.id, None)
-    seconds.now += key_keeper.RECHECK_SECONDS
+    seconds.now += authenticator.RECHECK_SECONDS
     assert not await keeper.is_valid(key)
     await refused(keeper.authenticate(str(token)))
 
 
 async def test_a_new_key_opens_at_once_though_it_was_refused_before(
-    store: SQLiteStore, elsewhere: SQLiteStore, keeper: KeyKeeper
+    store: SQLiteStore, elsewhere: SQLiteStore, keeper: Authenticator
 ) -> None:
     key, token = new_key("ada", Scope.CHAT, (), store.now())
     await refused(keeper.authenticate(str(token)))
@@ -182,7 +182,7 @@ async def test_a_new_key_opens_at_once_though_it_was_refused_before(
 async def test_a_revocation_that_falls_between_version_and_row_is_not_missed(
     store: SQLiteStore,
     elsewhere: SQLiteStore,
-    keeper: KeyKeeper,
+    keeper: Authenticator,
     seconds: Seconds,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -197,7 +197,7 @@ async def test_a_revocation_that_falls_between_version_and_row_is_not_missed(
     monkeypatch.setattr(store, "key", revoked_right_after)
     await keeper.authenticate(str(token))
     monkeypatch.setattr(store, "key", read)
-    seconds.now += key_keeper.RECHECK_SECONDS
+    seconds.now += authenticator.RECHECK_SECONDS
     assert not await keeper.is_valid(key)
 
 
@@ -205,7 +205,7 @@ async def test_a_revocation_that_falls_between_version_and_row_is_not_missed(
 
 
 async def test_a_request_on_the_hot_path_asks_the_store_nothing(
-    store: SQLiteStore, keeper: KeyKeeper, seconds: Seconds, monkeypatch: pytest.MonkeyPatch
+    store: SQLiteStore, keeper: Authenticator, seconds: Seconds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, token = await made(store)
     asked = Asked(store, monkeypatch)
@@ -214,14 +214,14 @@ async def test_a_request_on_the_hot_path_asks_the_store_nothing(
         await keeper.is_valid(key)
     assert (asked.keys, asked.versions) == ([key.id], 1)
     for _ in range(10):  # nothing is committed meanwhile: only the version is asked for, once a second
-        seconds.now += key_keeper.RECHECK_SECONDS
+        seconds.now += authenticator.RECHECK_SECONDS
         for _ in range(10):
             await keeper.authenticate(str(token))
     assert (asked.keys, asked.versions) == ([key.id], 11)
 
 
 async def test_while_others_write_all_the_time_a_key_is_read_once_a_second(
-    store: SQLiteStore, keeper: KeyKeeper, seconds: Seconds, monkeypatch: pytest.MonkeyPatch
+    store: SQLiteStore, keeper: Authenticator, seconds: Seconds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, token = await made(store)
     await keeper.authenticate(str(token))
@@ -229,15 +229,15 @@ async def test_while_others_write_all_the_time_a_key_is_read_once_a_second(
     for _ in range(4):
         for _ in range(5):
             await made(store)
-            seconds.now += key_keeper.RECHECK_SECONDS / 5
+            seconds.now += authenticator.RECHECK_SECONDS / 5
             await asyncio.gather(*(keeper.authenticate(str(token)) for _ in range(20)))
     assert asked.keys == [key.id] * 4, "twenty at once ask once"
 
 
 async def test_what_is_remembered_is_bounded_and_guesses_are_not_remembered(
-    store: SQLiteStore, keeper: KeyKeeper, monkeypatch: pytest.MonkeyPatch
+    store: SQLiteStore, keeper: Authenticator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_keeper, "MOST_KEYS", 3)
+    monkeypatch.setattr(authenticator, "MOST_KEYS", 3)
     tokens = [(await made(store))[1] for _ in range(5)]
     for _ in range(2):
         for token in tokens:
@@ -260,7 +260,7 @@ def failing(error: BaseException) -> Callable[[str], Awaitable[None]]:
 @pytest.mark.parametrize("error", [StoreClosed("gone"), asyncio.CancelledError()], ids=["store", "cancelled"])
 async def test_a_key_that_could_not_be_asked_about_is_asked_about_again(
     store: SQLiteStore,
-    keeper: KeyKeeper,
+    keeper: Authenticator,
     seconds: Seconds,
     monkeypatch: pytest.MonkeyPatch,
     error: BaseException,
@@ -268,7 +268,7 @@ async def test_a_key_that_could_not_be_asked_about_is_asked_about_again(
     key, token = await made(store)
     await keeper.authenticate(str(token))
     await store.revoke_key(key.id, None)
-    seconds.now += key_keeper.RECHECK_SECONDS
+    seconds.now += authenticator.RECHECK_SECONDS
     with monkeypatch.context() as patched:
         patched.setattr(store, "key", failing(error))
         for _ in range(2):
@@ -283,7 +283,7 @@ async def test_a_key_that_could_not_be_asked_about_is_asked_about_again(
 async def test_the_environments_key_is_an_admin_of_the_default_owner_with_the_settings_tools(
     store: SQLiteStore,
 ) -> None:
-    keeper = KeyKeeper(store, "open sesame\n", ["terminal"])
+    keeper = Authenticator(store, "open sesame\n", ["terminal"])
     key = await keeper.authenticate("open sesame")
     assert (key.owner, key.scope, key.tools) == ("default", Scope.ADMIN, frozenset({"terminal"}))
     assert await keeper.is_valid(key)
@@ -294,12 +294,12 @@ async def test_the_environments_key_is_an_admin_of_the_default_owner_with_the_se
 
 @pytest.mark.parametrize("empty", [None, "", "  "])
 async def test_an_empty_key_in_the_environment_opens_nothing(store: SQLiteStore, empty: str | None) -> None:
-    keeper = KeyKeeper(store, empty)
+    keeper = Authenticator(store, empty)
     for token in (None, "", "  "):
         await refused(keeper.authenticate(token))
 
 
 async def test_other_keys_open_beside_the_environments(store: SQLiteStore) -> None:
-    keeper = KeyKeeper(store, "open sesame")
+    keeper = Authenticator(store, "open sesame")
     key, token = await made(store)
     assert await keeper.authenticate(str(token)) == key

@@ -14,19 +14,19 @@ from holdfast.domain.messages import new_messages
 from holdfast.domain.nodes import NodeKind
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated, TurnRequest
 from holdfast.errors import ConversationBusy
-from holdfast.runtime.lease_keeper import LeaseKeeper
-from holdfast.runtime.node_keeper import NodeKeeper
-from holdfast.runtime.reaper import Reaper
+from holdfast.runtime.agents.heartbeat import Heartbeat
+from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.turns.gate import TurnGate
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 
 from .conftest import Joined, begin, kill
 
 
-async def keeper_for(store: SQLiteStore) -> tuple[LeaseKeeper, NodeKeeper]:
-    node_keeper = NodeKeeper(store, NodeKind.LIBRARY, 15)
+async def keeper_for(store: SQLiteStore) -> tuple[TurnGate, Heartbeat]:
+    node_keeper = Heartbeat(store, NodeKind.LIBRARY, 15)
     await node_keeper.join()
     reaper = Reaper(store, lambda: node_keeper.node_id)
-    return LeaseKeeper(store, node_keeper, reaper), node_keeper
+    return TurnGate(store, node_keeper, reaper), node_keeper
 
 
 def request(node_id: str, key: str = "cli:ada", text: str = "next") -> TurnRequest:

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.keys import TOOLS, Scope, Token, new_key, parse_token
+from holdfast.domain.api_keys import TOOLS, Scope, Token, new_key, parse_token
 from holdfast.errors import BadSetting, StoreBusy
-from holdfast.runtime import local_key as local_keys
-from holdfast.runtime.key_keeper import KeyKeeper
-from holdfast.runtime.local_key import ensure_local_key, local_key
+from holdfast.runtime import local_server as local_keys
+from holdfast.runtime.agents.authenticator import Authenticator
+from holdfast.runtime.local_server import ensure_local_key, local_key
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 
 ASK = """
 import asyncio, sys
 from pathlib import Path
-from holdfast.runtime.local_key import ensure_local_key
+from holdfast.runtime.local_server import ensure_local_key
 from holdfast.store.sqlite.engine import open_store
 
 async def ask():
@@ -63,7 +63,7 @@ async def test_the_first_who_asks_makes_it_and_the_next_gets_the_same(store: SQL
     assert local_key(home) == token
     (key,) = await store.keys(None)
     assert (key.owner, key.scope, key.tools) == ("default", Scope.ADMIN, frozenset(TOOLS))
-    assert await KeyKeeper(store, None, TOOLS).authenticate(token) == key
+    assert await Authenticator(store, None, TOOLS).authenticate(token) == key
 
 
 async def test_it_is_for_its_owner_alone(store: SQLiteStore, home: Path) -> None:
@@ -95,7 +95,7 @@ async def test_a_store_that_does_not_know_it_yet_learns_it(
     token, _ = await ensure_local_key(store, home)
     assert await ensure_local_key(another_store, home) == (token, False)
     for each in (store, another_store):
-        assert (await KeyKeeper(each).authenticate(token)).scope is Scope.ADMIN
+        assert (await Authenticator(each).authenticate(token)).scope is Scope.ADMIN
 
 
 async def test_a_revoked_one_is_replaced(store: SQLiteStore, home: Path) -> None:
@@ -105,7 +105,7 @@ async def test_a_revoked_one_is_replaced(store: SQLiteStore, home: Path) -> None
     assert created
     assert token != old
     assert local_key(home) == token
-    assert (await KeyKeeper(store).authenticate(token)).id == id_in(token)
+    assert (await Authenticator(store).authenticate(token)).id == id_in(token)
     assert len([key for key in await store.keys(None) if key.revoked_at is None]) == 1
 
 
@@ -115,7 +115,7 @@ async def test_one_whose_secret_is_not_the_stores_is_replaced(store: SQLiteStore
     (home / "api.key").write_text(str(Token(id_in(old), other.secret)))
     token, created = await ensure_local_key(store, home)
     assert created
-    assert (await KeyKeeper(store).authenticate(token)).id == id_in(token)
+    assert (await Authenticator(store).authenticate(token)).id == id_in(token)
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\n", b"hf_", b"\xff\xfe\x00", b"hello"])
@@ -140,7 +140,7 @@ async def test_who_died_before_the_store_knew_it_is_finished_by_the_next(
             await ensure_local_key(store, home)
     token, created = await ensure_local_key(store, home)
     assert not created
-    assert (await KeyKeeper(store).authenticate(token)).id == id_in(token)
+    assert (await Authenticator(store).authenticate(token)).id == id_in(token)
 
 
 @pytest.mark.parametrize("revoked", [False, True], ids=["none yet", "revoked"])

@@ -29,16 +29,15 @@ from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from holdfast.domain.turns import TurnStatus
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime import periodic
-from holdfast.runtime.flush_targets import ModelTarget
-from holdfast.runtime.flusher import Flusher, Pace
-from holdfast.runtime.node_keeper import NodeKeeper
-from holdfast.runtime.notifier import Notifier
-from holdfast.runtime.pruner import Pruner
-from holdfast.runtime.reaper import Reaper
-from holdfast.runtime.resetter import Resetter
-from holdfast.runtime.running_turn import Unanswered
-from holdfast.runtime.supervisor import Supervisor
-from holdfast.runtime.sweeper import Sweeper
+from holdfast.runtime.agents.flusher import Flusher, Pace
+from holdfast.runtime.agents.heartbeat import Heartbeat
+from holdfast.runtime.agents.memory_writers import ModelTarget
+from holdfast.runtime.agents.notifier import Notifier
+from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.agents.resetter import Resetter
+from holdfast.runtime.agents.sweeper import Pruner, Sweeper
+from holdfast.runtime.processes.supervisor import Supervisor
+from holdfast.runtime.turns.live import Unanswered
 from holdfast.settings import ModelSettings
 from holdfast.store.base import Retention
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
@@ -225,7 +224,7 @@ async def heartbeats(given: Given) -> None:
     """A beat that fails once, and a stray lease that cannot be let go, of a server and of a program."""
     store = given.store
     for kind in (NodeKind.SERVER, NodeKind.LIBRARY):
-        keeper = NodeKeeper(store, kind, 0.01)
+        keeper = Heartbeat(store, kind, 0.01)
         await keeper.join()
         me = next(node for node in await store.nodes() if node.id == keeper.node_id)
         strays = [await begin(store, me, f"{kind}:{number}") for number in range(3)]
@@ -235,7 +234,7 @@ async def heartbeats(given: Given) -> None:
             poison(patch, store, "cancel_turn", lambda _, turn, *__, bad=bad: turn == bad)
             keeper.start()
 
-            async def others_are_free(strays: Any = strays, keeper: NodeKeeper = keeper) -> bool:
+            async def others_are_free(strays: Any = strays, keeper: Heartbeat = keeper) -> bool:
                 states = [(await store.turn(None, strays[n].turn.id)).status for n in (0, 2)]
                 return states == [TurnStatus.INTERRUPTED] * 2 and keeper.beating
 
@@ -305,20 +304,20 @@ def test_every_loop_has_a_case() -> None:
 
 ELSEWHERE = {
     "runtime/periodic.py": 2,  # the loops themselves
-    "runtime/windows.py": 1,  # one question each
-    "runtime/compactor.py": 1,  # one compaction each
-    "runtime/lease_keeper.py": 1,  # one abandoned turn each
-    "runtime/tools/commands.py": 1,  # ends with its command
-    "runtime/turn_runner.py": 1,  # one turn each
-    "runtime/flusher.py": 1,  # one flush each
-    "runtime/checkpoints.py": 1,  # one checkpoint each
-    "runtime/receipts.py": 1,  # one batch of receipts each
-    "blocking.py": 2,  # the event loop of a program, and one call each
-    "surfaces/api/streams.py": 1,  # ends with its connection
-    "surfaces/api/server.py": 4,  # end with the server
+    "runtime/turns/windows.py": 1,  # one question each
+    "runtime/agents/compactor.py": 1,  # one compaction each
+    "runtime/turns/gate.py": 1,  # one abandoned turn each
+    "runtime/tools/terminal.py": 1,  # ends with its command
+    "runtime/turns/runner.py": 1,  # one turn each
+    "runtime/agents/flusher.py": 1,  # one flush each
+    "runtime/turns/checkpoints.py": 1,  # one checkpoint each
+    "runtime/turns/receipts.py": 1,  # one batch of receipts each
+    "sync.py": 2,  # the event loop of a program, and one call each
+    "server/streams.py": 1,  # ends with its connection
+    "server/server.py": 4,  # end with the server
     "store/search_threads.py": 1,  # tests/unit/store/test_search_threads.py
     "store/postgres/deadlines.py": 1,  # tests/contract/test_postgres_engine.py
-    "store/postgres/line.py": 1,  # tests/contract/test_postgres_line.py
+    "store/postgres/listen_connection.py": 1,  # tests/contract/test_postgres_line.py
     "store/postgres/search.py": 1,  # below
     "store/postgres/writer.py": 1,  # tests/contract/test_postgres_engine.py
     "store/sqlite/search.py": 1,  # below
@@ -332,7 +331,7 @@ def test_every_task_and_thread_is_a_loop_of_periodic_or_known() -> None:
     root, found = Path(holdfast.__file__).parent, Counter[str]()
     for path in root.rglob("*.py"):
         name = path.relative_to(root).as_posix()
-        if name.startswith("surfaces/cli/"):
+        if name.startswith(("cli/", "chat/", "demo/")):
             continue  # commands: they end with what their user does
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and re.search(

@@ -13,19 +13,19 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import StoreClosed
-from holdfast.runtime.node_keeper import NodeKeeper
+from holdfast.runtime.agents.heartbeat import Heartbeat
 from holdfast.store.sqlite.engine import SQLiteStore
 
 from .conftest import begin
 
 
-async def joined_keeper(store: SQLiteStore, kind: NodeKind = NodeKind.LIBRARY) -> NodeKeeper:
-    keeper = NodeKeeper(store, kind, heartbeat_seconds=0.02)
+async def joined_keeper(store: SQLiteStore, kind: NodeKind = NodeKind.LIBRARY) -> Heartbeat:
+    keeper = Heartbeat(store, kind, heartbeat_seconds=0.02)
     await keeper.join()
     return keeper
 
 
-async def present(store: SQLiteStore, keeper: NodeKeeper) -> int:
+async def present(store: SQLiteStore, keeper: Heartbeat) -> int:
     return next(node.beat for node in await store.nodes() if node.id == keeper.node_id)
 
 

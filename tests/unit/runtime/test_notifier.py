@@ -20,11 +20,11 @@ from aiohttp import web
 from holdfast.app import Holdfast
 from holdfast.domain.conversations import Address
 from holdfast.domain.notices import Notice
-from holdfast.runtime.notifier import BATCH, CLAIMED_FOR, FIRST_PAUSE, Notifier
+from holdfast.runtime.agents.notifier import BATCH, CLAIMED_FOR, FIRST_PAUSE, Notifier
+from holdfast.server.objects import notice as notice_object
 from holdfast.settings import load
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
-from holdfast.surfaces.objects import notice as notice_object
 from tests.contract.steps import Clock, new_node
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

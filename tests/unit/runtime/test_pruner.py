@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.drafts import Draft
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import new_messages
 from holdfast.domain.nodes import NodeKind
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnRequest
-from holdfast.runtime.pruner import PAUSE_SECONDS, Pruner
+from holdfast.domain.turns import Draft, RequestKey, TurnBegun, TurnRequest
+from holdfast.runtime.agents.sweeper import PAUSE_SECONDS, Pruner
 from holdfast.store.base import Pruned, Retention, StorePolicy
 from holdfast.store.sqlite.engine import SQLiteStore
 

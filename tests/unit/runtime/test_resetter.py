@@ -14,12 +14,12 @@ from holdfast.app import Holdfast
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.resets import NEVER, ResetPolicies, Verdict
 from holdfast.errors import StoreClosed
-from holdfast.rules import dating_of
-from holdfast.runtime.reaper import Reaper
-from holdfast.runtime.resetter import AGAIN_SECONDS, BATCH, DATED_AT_ONCE, Dating, Resetter
-from holdfast.runtime.sweeper import Sweeper
+from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.agents.resetter import AGAIN_SECONDS, BATCH, DATED_AT_ONCE, RescheduleMode, Resetter
+from holdfast.runtime.agents.sweeper import Sweeper
 from holdfast.settings import load
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
+from holdfast.wiring import reschedule_mode_of
 from tests.contract.steps import POLICIES, Clock, begin, new_node, say
 
 
@@ -61,7 +61,7 @@ async def test_a_pass_resets_what_is_due_and_tells_what_it_put_off(
 async def test_a_pass_is_bounded_and_the_next_goes_on(
     store: SQLiteStore, node: Node, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.resetter.BATCH", 4)
+    monkeypatch.setattr("holdfast.runtime.agents.resetter.BATCH", 4)
     await quiet(store, node, 10)
     clock.move(hours=2)
     resetter = Resetter(store)
@@ -73,7 +73,7 @@ async def test_a_pass_is_bounded_and_the_next_goes_on(
 async def test_all_are_reset_pass_after_pass(
     store: SQLiteStore, node: Node, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.resetter.BATCH", 4)
+    monkeypatch.setattr("holdfast.runtime.agents.resetter.BATCH", 4)
     due = await quiet(store, node, 10)
     clock.move(hours=2)
     assert set((await Resetter(store).reset_all()).reset) == set(due)
@@ -86,7 +86,7 @@ async def test_rows_fail_alone_and_are_tried_again_later(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.resetter.BATCH", 2)
+    monkeypatch.setattr("holdfast.runtime.agents.resetter.BATCH", 2)
     due = await quiet(store, node, 5)
     clock.move(hours=2)
     reset = store.reset_session
@@ -127,7 +127,7 @@ async def test_new_policies_date_sessions_a_few_at_a_time_and_say_so_once(
     opened = await quiet(store, node, DATED_AT_ONCE + 1)
     clock.move(hours=3)
     store._policies = POLICIES
-    resetter = Resetter(store, Dating.ALWAYS)
+    resetter = Resetter(store, RescheduleMode.ALWAYS)
     sweeper = Sweeper(Reaper(store, lambda: node.id), 1, None, resetter)
     assert not (await Resetter(store).reset_once()).anything
     first = await sweeper.sweep_once()
@@ -141,10 +141,11 @@ async def test_new_policies_date_sessions_a_few_at_a_time_and_say_so_once(
 
 
 @pytest.mark.parametrize(
-    ("dating", "rounds"), [(Dating.NEVER, [0, 0]), (Dating.ONCE, [3, 0]), (Dating.ALWAYS, [3, 3])]
+    ("dating", "rounds"),
+    [(RescheduleMode.NEVER, [0, 0]), (RescheduleMode.ONCE, [3, 0]), (RescheduleMode.ALWAYS, [3, 3])],
 )
 async def test_who_dates_what_others_have_dated(
-    store: SQLiteStore, node: Node, dating: Dating, rounds: list[int]
+    store: SQLiteStore, node: Node, dating: RescheduleMode, rounds: list[int]
 ) -> None:
     resetter = Resetter(store, dating)
     dated = []
@@ -166,17 +167,19 @@ IDLE = {"reset": {"mode": "idle"}}
 @pytest.mark.parametrize(
     ("kind", "given", "expected"),
     [
-        (NodeKind.SERVER, IDLE, Dating.ALWAYS),
-        (NodeKind.SERVER, {}, Dating.ALWAYS),
-        (NodeKind.LIBRARY, IDLE, Dating.ONCE),
-        (NodeKind.LIBRARY, {}, Dating.NEVER),
-        (NodeKind.CLI, IDLE, Dating.NEVER),
+        (NodeKind.SERVER, IDLE, RescheduleMode.ALWAYS),
+        (NodeKind.SERVER, {}, RescheduleMode.ALWAYS),
+        (NodeKind.LIBRARY, IDLE, RescheduleMode.ONCE),
+        (NodeKind.LIBRARY, {}, RescheduleMode.NEVER),
+        (NodeKind.CLI, IDLE, RescheduleMode.NEVER),
     ],
 )
 def test_whose_policies_count(
-    tmp_path: Path, kind: NodeKind, given: dict[str, Any], expected: Dating
+    tmp_path: Path, kind: NodeKind, given: dict[str, Any], expected: RescheduleMode
 ) -> None:
-    assert dating_of(load(environment={"HOLDFAST_HOME": str(tmp_path)}, given=given), kind) is expected
+    assert (
+        reschedule_mode_of(load(environment={"HOLDFAST_HOME": str(tmp_path)}, given=given), kind) is expected
+    )
 
 
 async def test_a_program_without_policies_does_not_undo_those_of_a_server(tmp_path: Path) -> None:

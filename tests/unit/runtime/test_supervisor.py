@@ -23,13 +23,13 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Identity, Node
 from holdfast.domain.processes import Process, ProcessLimits, ProcessState, is_active
 from holdfast.errors import BadInput, Conflict
-from holdfast.platforms import environment_of, identity, running_processes, send_signal, start_of
-from holdfast.runtime.doctor import VERIFIED_PROCESSES, Doctor
-from holdfast.runtime.launcher import SHIM
-from holdfast.runtime.process_files import ProcessFiles
-from holdfast.runtime.process_looks import members
-from holdfast.runtime.reaper import Reaper
-from holdfast.runtime.supervisor import Supervisor
+from holdfast.os_support import environment_of, identity, running_processes, send_signal, start_of
+from holdfast.runtime.agents.doctor import VERIFIED_PROCESSES, Doctor
+from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.processes.files import ProcessFiles
+from holdfast.runtime.processes.launcher import SHIM
+from holdfast.runtime.processes.probe import members
+from holdfast.runtime.processes.supervisor import Supervisor
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.unit.runtime.conftest import Clock, Joined, kill
 
@@ -737,7 +737,7 @@ async def test_the_doctor_misses_what_a_living_node_should_have_noted(
     stranger: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.doctor.SECOND_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.runtime.agents.doctor.SECOND_LOOK_SECONDS", 0.05)
     doctor = Doctor(store, Reaper(store, lambda: node.id), supervisor)
     running = await supervisor.start(OWNER, session, "sleep 100")
     assert all(each.ok for each in await doctor.examine())
@@ -757,7 +757,7 @@ async def test_the_doctor_misses_what_a_living_node_should_have_noted(
 async def test_the_doctor_does_not_miss_what_waits_to_be_taken_over(
     supervisor: Supervisor, session: str, store: SQLiteStore, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.doctor.SECOND_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.runtime.agents.doctor.SECOND_LOOK_SECONDS", 0.05)
     process = await supervisor.start(OWNER, session, "exit 6")
     await gone(supervisor, process)
     kill(store, node)

@@ -26,11 +26,11 @@ from holdfast.errors import (
 )
 from holdfast.models.base import Chunk, ModelRequest
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime.agent_loop import tokens
-from holdfast.runtime.cancellation import finished, through
-from holdfast.runtime.doctor import Doctor
-from holdfast.runtime.reaper import Reaper
-from holdfast.runtime.running_turn import Answered, Outcome, RunningTurn, Unanswered
+from holdfast.runtime.agents.doctor import Doctor
+from holdfast.runtime.agents.reaper import Reaper
+from holdfast.runtime.shutdown import finished, through
+from holdfast.runtime.turns.agent_loop import tokens
+from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, Unanswered
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.models.effective_window import ASSUMED_WINDOW, WindowOrigin
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime import windows
-from holdfast.runtime.windows import Windows, is_known
+from holdfast.runtime.turns import windows
+from holdfast.runtime.turns.windows import Windows, is_known
 from holdfast.settings import ModelSettings
 
 

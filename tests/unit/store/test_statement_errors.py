@@ -27,11 +27,11 @@ from holdfast.errors import (
     StoreFull,
     TooLarge,
 )
-from holdfast.platforms import identity
+from holdfast.os_support import identity
+from holdfast.server.http_errors import failure_of
+from holdfast.store.sqlite.db_errors import translate
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
-from holdfast.store.sqlite.faults import translate
 from holdfast.store.sqlite.transaction import STATEMENTS
-from holdfast.surfaces.api.failures import failure_of
 
 KINDS: dict[type[apsw.Error], type[HoldfastError]] = {
     apsw.FullError: StoreFull,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import holdfast.store.base
-from holdfast.store.transactions.checks import INVARIANTS
-from holdfast.store.transactions.queries import load
+from holdfast.store.checks import INVARIANTS
+from holdfast.store.queries import load
 
 ENGINES = ("holdfast.store.sqlite", "holdfast.store.postgres")
 SOURCE = Path(holdfast.store.base.__file__).parent
@@ -17,7 +17,7 @@ def asked_for(engine: str) -> set[str]:
     """By what all engines share, and by this one itself."""
     found = set(INVARIANTS)
     own = SOURCE / engine.rpartition(".")[2]
-    for file in [*SOURCE.glob("*.py"), *(SOURCE / "transactions").rglob("*.py"), *own.rglob("*.py")]:
+    for file in [*SOURCE.glob("*.py"), *(SOURCE / "verbs").glob("*.py"), *own.rglob("*.py")]:
         found |= set(re.findall(r"\bQ\.(\w+)", file.read_text("utf-8")))
         found |= set(re.findall(r"STATEMENTS\[\"(\w+)\"\]", file.read_text("utf-8")))
     return found - {"__dict__"}

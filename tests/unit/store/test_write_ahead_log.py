@@ -14,11 +14,10 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
-from holdfast.domain.leases import Lease
 from holdfast.domain.messages import new_messages
 from holdfast.domain.nodes import Node, NodeKind
-from holdfast.domain.turns import TurnBegun, TurnRequest
-from holdfast.platforms import identity
+from holdfast.domain.turns import Lease, TurnBegun, TurnRequest
+from holdfast.os_support import identity
 from holdfast.store.sqlite import writer
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 

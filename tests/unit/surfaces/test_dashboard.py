@@ -9,22 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.dashboard.charts import BAD, GOOD, MOST_SHOWN, chart_of, picture_of
+from holdfast.dashboard.demo import PAGES as DEMO_PAGES
+from holdfast.dashboard.pages import KINDS, POLICY, Piece, content, in_words, own_page, pieces, pretty, short
+from holdfast.dashboard.request import cookie_for, cookie_in, cookie_name
+from holdfast.dashboard.routes import PAGES
 from holdfast.domain.sessions import Edge, Session, SessionState
 from holdfast.domain.turns import TurnStatus
 from holdfast.domain.views import Range, Summary, View
+from holdfast.server.gate import Headers
 from holdfast.store.base import Pulse
-from holdfast.surfaces.api.headers import Headers
-from holdfast.surfaces.dashboard.demo import PAGES as DEMO_PAGES
-from holdfast.surfaces.dashboard.drawings import BAD, GOOD, MOST_SHOWN, chart_of, picture_of
-from holdfast.surfaces.dashboard.pages import Piece, in_words, own_page, pieces, pretty, short
-from holdfast.surfaces.dashboard.policy import POLICY
-from holdfast.surfaces.dashboard.routes import PAGES
-from holdfast.surfaces.dashboard.static_files import KINDS, content
-from holdfast.surfaces.dashboard.visits import cookie_for, cookie_in, cookie_name
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DOCS = Path(__file__).parents[3] / "docs"
-PACKAGE = Path(__file__).parents[3] / "src" / "holdfast" / "surfaces" / "dashboard"
+PACKAGE = Path(__file__).parents[3] / "src" / "holdfast" / "dashboard"
 
 
 # --- texts -----------------------------------------------------------------------------------------------

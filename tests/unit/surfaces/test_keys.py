@@ -8,9 +8,9 @@ import stat
 import apsw
 import pytest
 
-from holdfast.domain.keys import parse_token
+from holdfast.cli.env import address
+from holdfast.domain.api_keys import parse_token
 from holdfast.settings import load
-from holdfast.surfaces.cli.env import address
 from tests.unit.surfaces.conftest import Home
 
 FIELDS = {"id", "owner", "scope", "tools", "created_at", "revoked_at"}

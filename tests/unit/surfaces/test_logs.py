@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from holdfast.surfaces.logs import JSONLines, TextLines
+from holdfast.cli.logs import JSONLines, TextLines
 
 
 def test_a_line_is_one_json_object_with_its_reason() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.domain.events import Event
 from holdfast.domain.messages import Message, MessageStatus
-from holdfast.surfaces import objects
+from holdfast.server import objects
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 5000, tzinfo=UTC)
 

@@ -16,16 +16,14 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from holdfast.domain.drafts import Draft, interrupted_reply
 from holdfast.domain.messages import Message, MessageStatus, NewMessage, new_message
-from holdfast.domain.turns import TurnStatus
+from holdfast.domain.turns import Draft, TurnStatus, interrupted_reply
 from holdfast.models.base import Chunk
 from holdfast.models.chunks import chunk_from_completion, chunk_of
 from holdfast.models.reply import fold
-from holdfast.surfaces.openai.items import items_of
-from holdfast.surfaces.openai.replays import replay, terminal_event
-from holdfast.surfaces.openai.response_events import ResponseEvents, encoded, frame
-from holdfast.surfaces.openai.response_object import (
+from holdfast.server.openai.items import items_of
+from holdfast.server.openai.response_events import ResponseEvents, encoded, frame, replay, terminal_event
+from holdfast.server.openai.response_object import (
     ResponseHead,
     ResponseState,
     response_error,

@@ -16,11 +16,20 @@ from pydantic import TypeAdapter
 
 from holdfast.domain.messages import Message, MessageStatus, new_message
 from holdfast.errors import BadInput
-from holdfast.surfaces.openai.input_items import messages_from_input, referenced_ids
-from holdfast.surfaces.openai.item_events import whole_item
-from holdfast.surfaces.openai.item_ids import ItemName, ItemPart, item_id, parse_item_id
-from holdfast.surfaces.openai.items import item_page, items_from, items_of, listed, without_item
-from holdfast.surfaces.openai.parameters import BadParameter
+from holdfast.server.openai.input_items import messages_from_input, referenced_ids
+from holdfast.server.openai.items import (
+    ItemName,
+    ItemPart,
+    item_id,
+    item_page,
+    items_from,
+    items_of,
+    listed,
+    parse_item_id,
+    without_item,
+)
+from holdfast.server.openai.parameters import BadParameter
+from holdfast.server.openai.response_events import whole_item
 
 CONVERSATION = "conv_0123456789abcdef0123456789abcdef"
 ID = "msg_0123456789abcdef0123456789abcdef_7"

@@ -10,16 +10,16 @@ from openai.types.conversations import Conversation, ConversationDeletedResource
 from openai.types.responses import Response
 
 from holdfast.domain.turns import TurnStatus
-from holdfast.surfaces.openai.conversation_object import (
+from holdfast.server.openai.conversations import (
     conversation_object,
     deleted_conversation,
     parse_conversation,
     parse_items,
     parse_metadata,
 )
-from holdfast.surfaces.openai.items import items_from
-from holdfast.surfaces.openai.parameters import BadParameter
-from holdfast.surfaces.openai.response_object import (
+from holdfast.server.openai.items import items_from
+from holdfast.server.openai.parameters import BadParameter
+from holdfast.server.openai.response_object import (
     NOTHING_ASKED,
     QUEUED,
     ResponseHead,
@@ -30,7 +30,7 @@ from holdfast.surfaces.openai.response_object import (
     response_usage,
     state_of,
 )
-from holdfast.surfaces.openai.responses_request import parse
+from holdfast.server.openai.responses_request import parse
 
 THEN = datetime(2026, 3, 4, 5, 6, 7, 800000, tzinfo=UTC)
 SECONDS = int(THEN.timestamp())

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
-from holdfast.surfaces.openai.parameters import BadParameter, metadata_of
-from holdfast.surfaces.openai.responses_request import OURS, custom_tools_of, parse
+from holdfast.server.openai.parameters import BadParameter, metadata_of
+from holdfast.server.openai.responses_request import OURS, custom_tools_of, parse
 
 ADD = {
     "type": "function",

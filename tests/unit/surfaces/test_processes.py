@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.platforms import running_processes, send_signal, start_of
-from holdfast.surfaces.cli.output import one_line
+from holdfast.cli.format import one_line
+from holdfast.os_support import running_processes, send_signal, start_of
 from tests.unit.surfaces.conftest import Home
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import readings
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.sessions import SessionState
 from holdfast.errors import NotFound
-from holdfast.platforms import identity
+from holdfast.os_support import identity
 from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
-from holdfast.surfaces import readings
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.keys import Scope, new_key
+from holdfast.cli.serve import keys_are_ready
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.errors import BadSetting
 from holdfast.settings import Settings, load
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
-from holdfast.surfaces.cli.serve import keys_are_ready
 
 GOOD = "k" * 20
 SHORT = "k" * 19

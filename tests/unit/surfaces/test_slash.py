@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.surfaces.cli.chatting.slash import (
-    MEANINGS,
-    Said,
-    Slash,
-    Unclear,
-    Wanted,
-    completions,
-    meaning_of,
-)
+from holdfast.chat.commands import MEANINGS, ChatCommand, ChatMessage, Slash, Unclear, completions, meaning_of
 
 
 @pytest.mark.parametrize(
@@ -20,16 +12,16 @@ from holdfast.surfaces.cli.chatting.slash import (
     [
         ("", None),
         ("  \t ", None),
-        ("hello", Said("hello")),
-        (" hello ", Said(" hello ")),
-        ("what is /etc?", Said("what is /etc?")),
-        ("//etc/passwd, what is it?", Said("/etc/passwd, what is it?")),
-        (" /etc/passwd", Said(" /etc/passwd")),
-        ("/new", Wanted(Slash.NEW)),
-        ("/NEW  ", Wanted(Slash.NEW)),
-        ("/resume", Wanted(Slash.RESUME)),
-        ("/resume   cli:ada ", Wanted(Slash.RESUME, "cli:ada")),
-        ("/title Of tides and seaweed", Wanted(Slash.TITLE, "Of tides and seaweed")),
+        ("hello", ChatMessage("hello")),
+        (" hello ", ChatMessage(" hello ")),
+        ("what is /etc?", ChatMessage("what is /etc?")),
+        ("//etc/passwd, what is it?", ChatMessage("/etc/passwd, what is it?")),
+        (" /etc/passwd", ChatMessage(" /etc/passwd")),
+        ("/new", ChatCommand(Slash.NEW)),
+        ("/NEW  ", ChatCommand(Slash.NEW)),
+        ("/resume", ChatCommand(Slash.RESUME)),
+        ("/resume   cli:ada ", ChatCommand(Slash.RESUME, "cli:ada")),
+        ("/title Of tides and seaweed", ChatCommand(Slash.TITLE, "Of tides and seaweed")),
         ("/new please", Unclear("/new takes nothing behind it")),
     ],
 )

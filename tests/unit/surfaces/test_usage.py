@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import typer.main
 
-from holdfast.domain.keys import Scope as KeyScope
+from holdfast.cli.commands import app
+from holdfast.cli.keys import ScopeOption
+from holdfast.cli.sessions import State
+from holdfast.domain.api_keys import Scope as KeyScope
 from holdfast.domain.sessions import SessionState
-from holdfast.surfaces.cli.commands import app
-from holdfast.surfaces.cli.keys import Scope
-from holdfast.surfaces.cli.sessions_listing import State
 from tests.unit.surfaces.conftest import Home
 
 
@@ -45,7 +45,7 @@ def test_every_command_takes_the_shared_options(home: Home, command: list[str]) 
 
 def test_every_state_and_scope_can_be_asked_for() -> None:
     assert {state.value for state in State} == {state.value for state in SessionState}
-    assert {scope.value for scope in Scope} == {scope.value for scope in KeyScope}
+    assert {scope.value for scope in ScopeOption} == {scope.value for scope in KeyScope}
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from holdfast.cli.config import without_secret
+from holdfast.cli.format import ago, count, harmless, one_line, percent, sentences, size, took, width_of
+from holdfast.cli.run import model_setting
 from holdfast.errors import BadSetting
-from holdfast.surfaces.cli.about import without_secret
-from holdfast.surfaces.cli.output import harmless, one_line, sentences, width_of
-from holdfast.surfaces.cli.run import model_setting
-from holdfast.surfaces.cli.words import ago, count, percent, size, took
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

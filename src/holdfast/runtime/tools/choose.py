@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from ...settings import AgentSettings
 from ...store.base import Store
-from ..supervisor import Supervisor
-from .base import Tool
+from ..processes.supervisor import Supervisor
 from .memory import MemoryTool
 from .process import ProcessTool
-from .search import Search
+from .search import SearchTool
 from .terminal import Terminal
-from .toolbox import Toolbox
+from .toolbox import Tool, Toolbox
 
 
 def toolbox_of(
@@ -27,7 +26,7 @@ def toolbox_of(
     known: list[Tool] = [
         Terminal(supervisor, environment),
         ProcessTool(store, supervisor),
-        Search(store, whole_owner=settings.search == "owner"),
+        SearchTool(store, whole_owner=settings.search == "owner"),
         MemoryTool(store, whole_owner=recalls_all),
     ]
     return Toolbox([tool for tool in known if tool.name in settings.tools], settings.max_steps)

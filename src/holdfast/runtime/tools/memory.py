@@ -11,7 +11,7 @@ from typing import Any
 from ...domain.memories import Memory, MemoryOrigin
 from ...errors import BadInput, NotFound
 from ...store.base import Store
-from .base import Arguments, ToolCall, function, shortened
+from .toolbox import Arguments, ToolCall, function, shortened
 
 MOST_RECALLED = 50
 ACTIONS = ("remember", "recall", "forget")

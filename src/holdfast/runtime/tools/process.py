@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ...domain.keys import TERMINAL, check_right
+from ...domain.api_keys import TERMINAL, check_right
 from ...domain.processes import Process, is_active, label_of, pinned_until, span
 from ...errors import BadInput, NotFound
 from ...store.base import Store
-from ..supervisor import Supervisor
-from .base import Arguments, ToolCall, function, shortened
+from ..processes.supervisor import Supervisor
 from .terminal import ending
+from .toolbox import Arguments, ToolCall, function, shortened
 
 LINES = 200
 MOST_LINES = 2000

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...store.base import Found, Store
-from .base import Arguments, ToolCall, function, shortened
+from .toolbox import Arguments, ToolCall, function, shortened
 
 MOST_FOUND = 20
 
 
-class Search:
+class SearchTool:
     name = "search"
 
     def __init__(self, store: Store, *, whole_owner: bool) -> None:

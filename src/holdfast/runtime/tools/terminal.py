@@ -1,23 +1,211 @@
-"""`terminal`: a shell command on the server's machine, with all the rights of the server's user.
+"""Runs one shell command to its end, within a time, and leaves nothing of it behind.
 
-It is no sandbox. In the foreground it has a time limit, and an end of its output that always fits; in the
-background it is a process of the session, which everybody can see and which outlives the turn and the server.
-Nothing of holdfast's own is in its environment, nor the keys of the server; they may still be in files that
-its user can read.
+The command has a session of its own. Of what it says the beginning and the end are kept. When its time is up,
+or nobody waits for it any more, everything it has started is ended: what is in its session, carries its mark,
+or descends from it. The shell adopts orphans of its descendants, so what has detached itself and cleared its
+environment still descends from it; what is left all the same is counted. When it has ended by itself, what it
+left running in its session is ended too: what should go on is a background process, which everybody can see.
+What has detached itself on purpose, as daemons do, is left alone and told of.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ...domain.keys import TERMINAL, check_right
+from ...domain.api_keys import TERMINAL, check_right
+from ...domain.ids import new_id
 from ...domain.processes import Process, check_command
 from ...errors import BadInput
-from ..supervisor import Supervisor
-from .base import LONGEST_OUTPUT, Arguments, ToolCall, function, shortened
-from .commands import Finished, run_command
+from ...os_support import Running, environment_of, orphan_adopter, own_umask, running_processes, send_signal
+from ..processes.probe import MARK
+from ..processes.supervisor import Supervisor
+from .toolbox import LONGEST_OUTPUT, Arguments, ToolCall, function, shortened
+
+SHELL = "/bin/sh"
+GRACE_SECONDS = 2.0
+"""How long after SIGTERM comes SIGKILL."""
+LAST_WORDS_SECONDS = 0.5
+"""How long what a command has said may take to arrive once it has ended."""
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a command ended."""
+
+    output: str
+    exit_code: int
+    """Negative: ended by that signal."""
+    timed_out: bool = False
+    left_behind: int = 0
+    """How many processes it had left running; they have been ended."""
+    detached: int = 0
+    """How many have left its session, and run on."""
+    surviving: int = 0
+    """How many could not be ended although its time was up."""
+
+
+class Output:
+    """What a command says: all of it, or its beginning and its end."""
+
+    def __init__(self, limit: int) -> None:
+        self._head_limit, self._tail_limit = limit // 3, limit - limit // 3
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, said: bytes) -> None:
+        room = self._head_limit - len(self._head)
+        if room > 0:
+            self._head += said[:room]
+            said = said[room:]
+        self._tail += said
+        if len(self._tail) > 2 * self._tail_limit:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        excess = max(0, len(self._tail) - self._tail_limit)
+        del self._tail[:excess]
+        self._dropped += excess
+
+    def text(self) -> str:
+        self._shorten()
+        gap = f"\n[… {self._dropped:,} bytes left out …]\n".encode() if self._dropped else b""
+        return (bytes(self._head) + gap + bytes(self._tail)).decode(errors="replace")
+
+
+async def run_command(
+    command: str, cwd: str, environment: Mapping[str, str], seconds: float, limit: int
+) -> Finished:
+    """Run it; OSError if it cannot be started. If the task is cancelled, everything it started is ended."""
+    mark = new_id("proc")
+    read_end, write_end = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            SHELL,
+            "-c",
+            command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=write_end,
+            stderr=write_end,
+            cwd=cwd,
+            env={**environment, MARK: mark},
+            start_new_session=True,
+            umask=own_umask(),
+            preexec_fn=orphan_adopter(),
+        )
+    except BaseException:
+        os.close(read_end)
+        raise
+    finally:
+        os.close(write_end)
+    output = Output(limit)
+    listening = asyncio.create_task(_listen(read_end, output))
+    timed_out, surviving = False, 0
+    tree = _Tree(process.pid, mark)
+    try:
+        try:
+            async with asyncio.timeout(seconds):
+                await process.wait()
+        except TimeoutError:
+            timed_out = True
+            await _end_all(tree)
+            await process.wait()
+            surviving = len(await asyncio.to_thread(tree.living))
+        left = detached = 0
+        if not timed_out:
+            left = await asyncio.to_thread(_Tree(process.pid).signal, signal.SIGKILL)
+            detached = len(await asyncio.to_thread(_Tree(process.pid, mark).living))
+        await asyncio.wait({listening}, timeout=LAST_WORDS_SECONDS)
+    except BaseException:
+        tree.signal(signal.SIGKILL)
+        raise
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+    assert process.returncode is not None
+    return Finished(output.text(), process.returncode, timed_out, left, detached, surviving)
+
+
+async def _listen(read_end: int, output: Output) -> None:
+    """Take down what is said until nobody can say anything any more."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
+    )
+    try:
+        while said := await reader.read(65536):
+            output.add(said)
+    finally:
+        transport.close()
+
+
+async def _end_all(tree: _Tree) -> None:
+    """SIGTERM, and after the grace SIGKILL, to everything that the command has started."""
+    await asyncio.to_thread(tree.signal, signal.SIGTERM)
+    waited = 0.0
+    while waited < GRACE_SECONDS:
+        if not await asyncio.to_thread(tree.living):
+            break
+        await asyncio.sleep(POLL_SECONDS)
+        waited += POLL_SECONDS
+    await asyncio.to_thread(tree.signal, signal.SIGKILL)
+
+
+class _Tree:
+    """What a command has started: its session, what carries its mark, and what descends from either. What was
+    found once stays known, by pid and start time, when its parents have gone."""
+
+    def __init__(self, leader: int, mark: str | None = None) -> None:
+        """Without a mark: only the command's session."""
+        self._leader = leader
+        self._mark = None if mark is None else f"{MARK}={mark}".encode()
+        self._known: set[tuple[int, str]] = set()
+
+    def living(self) -> list[Running]:
+        """Those that run now."""
+        table = running_processes()
+        found = {one.pid: one for one in table.values() if self._is_ours(one)}
+        if self._mark is not None:
+            children: dict[int, list[Running]] = {}
+            for one in table.values():
+                children.setdefault(one.parent, []).append(one)
+            waiting = list(found)
+            while waiting:
+                for child in children.get(waiting.pop(), ()):
+                    if child.pid not in found:
+                        found[child.pid] = child
+                        waiting.append(child.pid)
+        found.pop(os.getpid(), None)
+        self._known.update((one.pid, one.start) for one in found.values())
+        return [one for one in found.values() if not one.zombie]
+
+    def signal(self, number: signal.Signals) -> int:
+        """Returns how many it reached. What they start meanwhile is found by looking again."""
+        reached: set[tuple[int, str]] = set()
+        for _ in range(5):
+            new = [one for one in self.living() if (one.pid, one.start) not in reached]
+            for one in new:
+                try:
+                    send_signal(one.pid, one.start, number)
+                except PermissionError:
+                    continue
+                finally:
+                    reached.add((one.pid, one.start))
+            if not new:
+                break
+        return len(reached)
+
+    def _is_ours(self, one: Running) -> bool:
+        if self._leader in (one.session, one.group) or (one.pid, one.start) in self._known:
+            return True
+        return self._mark is not None and self._mark in environment_of(one.pid).split(b"\0")
+
 
 SECONDS = 120.0
 MOST_SECONDS = 600.0

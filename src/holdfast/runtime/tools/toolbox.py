@@ -1,19 +1,111 @@
-"""The server's own tools: which are offered to whom, and how a call of one becomes a result.
+"""What every tool promises: a name, a schema for the model, and a text for every call.
 
-A tool is offered only if the settings name it and the key of whoever asks allows it. What a client brings of
-the same name is the client's: for that turn the server's is not offered. A call of a tool that is not allowed
-is answered, with a sentence, and runs nothing.
+Whatever goes wrong is a result, in a sentence that says what to do: it is the model that can act on it. A
+tool may raise one of our errors; the toolbox turns it into such a sentence.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from ...domain.names import storable
-from ...errors import HoldfastError
-from .base import Tool, ToolCall
+import msgspec
+
+from ...domain.ids import storable
+from ...errors import BadInput, HoldfastError
+
+LONGEST_OUTPUT = 30_000
+"""Characters of what a tool has to say; more would only crowd a context."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call by the model: what it asks for, and on whose behalf."""
+
+    id: str
+    name: str
+    arguments: str
+    """A JSON object, as the model wrote it."""
+    owner: str
+    conversation_id: str
+    session_id: str
+    turn_id: str
+    rights: frozenset[str]
+    """The tools that the caller's key and the settings allow. Checked by the tool, where it acts."""
+
+
+class Tool(Protocol):
+    name: str
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What the model is told of it: OpenAI's function tool."""
+        ...
+
+    async def run(self, call: ToolCall) -> str:
+        """Do it; returns what the model is told. If the turn is cancelled, nothing of it stays behind."""
+        ...
+
+
+def function(name: str, description: str, required: tuple[str, ...], **parameters: Any) -> dict[str, Any]:
+    """OpenAI's function tool with these parameters, each a JSON schema."""
+    schema = {"type": "object", "properties": parameters, "required": list(required)}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+class Arguments:
+    """The arguments of a call, each read as what it should be. BadInput names what is wrong."""
+
+    def __init__(self, call: ToolCall) -> None:
+        try:
+            values = msgspec.json.decode(call.arguments.strip() or "{}")
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+            raise BadInput(f"the arguments of {call.name} are not valid JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise BadInput(f"the arguments of {call.name} must be a JSON object")
+        self._name = call.name
+        self._values: Mapping[str, Any] = values
+
+    def text(self, name: str) -> str:
+        found = self.maybe_text(name)
+        if found is None:
+            raise BadInput(f"{self._name} needs {name}, a text")
+        return found
+
+    def maybe_text(self, name: str) -> str | None:
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise BadInput(f"{name} must be a text, not {value!r:.80}")
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self._values.get(name, default)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise BadInput(f"{name} must be true or false, not {value!r:.80}")
+        return value
+
+    def number(self, name: str, default: float, least: float, most: float) -> float:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise BadInput(f"{name} must be a number from {least:g} to {most:g}, not {value!r:.80}")
+        return float(value)
+
+
+def shortened(text: str, limit: int = LONGEST_OUTPUT) -> str:
+    """The text, or its beginning and its end with what lies between named."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit // 3, limit - limit // 3
+    return f"{text[:head]}\n[… {len(text) - limit:,} characters left out …]\n{text[-tail:]}"
+
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from ...errors import BadSetting, StoreUnusable
-from ..transactions.queries import load
-from .faults import OLDEST_SERVER, cannot_open
-from .wire import Connection
+from ..queries import load
+from .db_errors import OLDEST_SERVER, cannot_open
+from .pipeline import Connection
 
 CONNECT_SECONDS = 5
 STATEMENT_SECONDS = 30
@@ -46,14 +46,14 @@ STATEMENTS = load(__package__)
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class DatabaseAddress:
     """Where a store is: libpq's connection string, and the schema there."""
 
     conninfo: str
     schema: str = DEFAULT_SCHEMA
 
     @classmethod
-    def parse(cls, url: str) -> Address:
+    def parse(cls, url: str) -> DatabaseAddress:
         """Raises BadSetting, without the password, for what is no URL of PostgreSQL's."""
         parts = urlsplit(url)
         query = parse_qsl(parts.query, keep_blank_values=True)
@@ -90,7 +90,7 @@ def _without_password(text: str, password: str | None) -> str:
     return text.replace(password, "…") if password else text
 
 
-def connect(address: Address) -> Connection:
+def connect(address: DatabaseAddress) -> Connection:
     """A connection that passed the gates, in autocommit mode. Raises psycopg's error if there is none."""
     given = conninfo_to_dict(address.conninfo)
     options = {name: value for name, value in _OPTIONS.items() if name not in given}
@@ -119,7 +119,7 @@ def connect(address: Address) -> Connection:
     return connection
 
 
-def check_direct(connection: Connection, address: Address) -> None:
+def check_direct(connection: Connection, address: DatabaseAddress) -> None:
     """Refuse a pooler that hands every transaction another connection. One that keeps a connection for as
     long as its client stays is as good as none."""
     mine = _backend(connection)
@@ -145,7 +145,7 @@ def _backend(connection: Connection) -> int:
     return int(row[0])
 
 
-def check_arrived(connection: Connection, address: Address) -> None:
+def check_arrived(connection: Connection, address: DatabaseAddress) -> None:
     """Refuse a store that has not come here whole: the rest of the move would undo what is said in it."""
     for asked in (STATEMENTS["has_moves"], STATEMENTS["unfinished_moves"]):
         row = connection.execute(asked).fetchone()
@@ -157,7 +157,7 @@ def check_arrived(connection: Connection, address: Address) -> None:
     )
 
 
-def open_connection(address: Address) -> Connection:
+def open_connection(address: DatabaseAddress) -> Connection:
     """The same for the first connection of all: raises StoreUnusable, saying what to do."""
     try:
         connection = connect(address)

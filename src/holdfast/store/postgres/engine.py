@@ -29,32 +29,32 @@ from ...domain.flushes import FlushRules
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import BadInput, StoreClosed
+from .. import checks
 from ..base import Finding
+from ..context import ContextCache
+from ..rows import to_stamp, to_time
 from ..search_threads import SearchThreads
-from ..transactions import checks
-from ..transactions.contexts import ContextCache
-from ..transactions.rows import to_stamp, to_time
-from ..transactions.transaction import NO_RESETS, Q, Transaction
-from ..transactions.verbs.compacting import CompactingVerbs
-from ..transactions.verbs.conversing import ConversingVerbs
-from ..transactions.verbs.finding import FindingVerbs
-from ..transactions.verbs.importing import ImportingVerbs
-from ..transactions.verbs.living import LivingVerbs
-from ..transactions.verbs.remembering import RememberingVerbs
-from ..transactions.verbs.turning import TurningVerbs
-from .connections import ANSWER_SECONDS, Address, check_arrived, connect, open_connection
-from .faults import cannot_open
-from .line import Line
-from .locks import NodeLocks
+from ..transaction import NO_RESETS, Q, Transaction
+from ..verbs.compacting import CompactingVerbs
+from ..verbs.conversing import ConversingVerbs
+from ..verbs.finding import FindingVerbs
+from ..verbs.importing import ImportingVerbs
+from ..verbs.living import LivingVerbs
+from ..verbs.remembering import RememberingVerbs
+from ..verbs.turning import TurningVerbs
+from .connections import ANSWER_SECONDS, DatabaseAddress, check_arrived, connect, open_connection
+from .db_errors import cannot_open
+from .listen_connection import ListenConnection
+from .locks import AdvisoryNodeLocks
 from .migrations import migrate, newest
-from .own_verbs import OwnVerbs
-from .readers import Readers
+from .own_verbs import PostgresOwnVerbs
+from .pipeline import Connection, Pipeline
+from .readers import PostgresReaders
 from .search import Indexer
 from .statements import statement
 from .transaction import Changes, PostgresTransaction
-from .watch import ChangeWatch
-from .wire import Connection, Wire
-from .writer import Writer
+from .watch import NotifyChangeWatch
+from .writer import PostgresWriter
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class DatabaseClock:
 
 
 class PostgresStore(
-    OwnVerbs,
+    PostgresOwnVerbs,
     FindingVerbs,
     ConversingVerbs,
     TurningVerbs,
@@ -107,7 +107,7 @@ class PostgresStore(
     ) -> None:
         """Blocking: connect, bring the schema up to date, start the threads. A `clock` that is given wins
         over the database's. `moving`: a store is moved there, and may be half there."""
-        self._address = Address.parse(url)
+        self._address = DatabaseAddress.parse(url)
         self._clock = clock
         self._policies = policies
         self._flushing = flushing
@@ -118,7 +118,7 @@ class PostgresStore(
             migrate(connection, self._address, to_stamp(clock()) if clock else None)
             if not moving:
                 check_arrived(connection, self._address)
-            first = Wire(connection, ANSWER_SECONDS)
+            first = Pipeline(connection, ANSWER_SECONDS)
             self._database_clock.told(first.ask(statement(Q.clock))[0][0])
         except psycopg.Error as error:
             connection.close()
@@ -126,18 +126,18 @@ class PostgresStore(
         except BaseException:
             connection.close()
             raise
-        self._unused: list[Wire] = [first]
+        self._unused: list[Pipeline] = [first]
         self._guard = threading.Lock()
         self._cache = ContextCache()
-        self._line = Line(self._connect, self.location)
-        self._watch = ChangeWatch(self._line)
-        self._locks = NodeLocks(self._line, self._watch.notice)
+        self._line = ListenConnection(self._connect, self.location)
+        self._watch = NotifyChangeWatch(self._line)
+        self._locks = AdvisoryNodeLocks(self._line, self._watch.notice)
         self._indexer = Indexer(self._dial)
-        self._writer = Writer(
+        self._writer = PostgresWriter(
             self._dial, self.location, newest(), patience, self._watch.tag, self._committed, self._told_time
         )
-        self._readers = Readers(self._dial, self.location, patience, self._writer.fail)
-        self._search_readers = Readers(self._dial, self.location, patience, self._writer.fail)
+        self._readers = PostgresReaders(self._dial, self.location, patience, self._writer.fail)
+        self._search_readers = PostgresReaders(self._dial, self.location, patience, self._writer.fail)
         self._searches = SearchThreads()
         self._forked = False
         self._closed = False
@@ -146,11 +146,11 @@ class PostgresStore(
     def _connect(self) -> Connection:
         return connect(self._address)
 
-    def _dial(self) -> Wire:
+    def _dial(self) -> Pipeline:
         with self._guard:
             if self._unused:
                 return self._unused.pop()
-        return Wire(self._connect(), ANSWER_SECONDS)
+        return Pipeline(self._connect(), ANSWER_SECONDS)
 
     def _told_time(self, stamp: int) -> int:
         self._database_clock.told(stamp)

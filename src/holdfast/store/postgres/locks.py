@@ -24,10 +24,10 @@ from hashlib import blake2b
 
 from ...domain.nodes import BeatWatch, Identity, Liveness, Node, proof_of_death
 from ...errors import Conflict, StoreBusy, StoreClosed
-from ...platforms import HIDDEN, identity, start_of
-from ..transactions.queries import load
-from ..transactions.transaction import Q, Transaction
-from .line import Connection, Line
+from ...os_support import HIDDEN, identity, start_of
+from ..queries import load
+from ..transaction import Q, Transaction
+from .listen_connection import Connection, ListenConnection
 
 STATEMENTS = load(__package__)
 
@@ -51,10 +51,10 @@ def claim(tx: Transaction, node_id: str) -> bool:
     return row is not None and bool(row[0])
 
 
-class NodeLocks:
+class AdvisoryNodeLocks:
     """Rides on the line: its thread takes, lets go and looks; everybody else asks and waits."""
 
-    def __init__(self, line: Line, on_proof: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, line: ListenConnection, on_proof: Callable[[], None] = lambda: None) -> None:
         """`on_proof`: called when another node has been proven dead, for whoever waits for what it holds."""
         self._line = line
         self._on_proof = on_proof

@@ -22,9 +22,9 @@ from psycopg.sql import SQL, Identifier
 
 from ...domain.ids import new_id
 from ...errors import StoreUnusable
-from ..transactions.queries import load
-from .connections import Address
-from .wire import Connection
+from ..queries import load
+from .connections import DatabaseAddress
+from .pipeline import Connection
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def newest() -> int:
     return migrations()[-1][0]
 
 
-def migrate(connection: Connection, address: Address, now: int | None) -> None:
+def migrate(connection: Connection, address: DatabaseAddress, now: int | None) -> None:
     """Apply what is missing. `now`: the stamp that a new store is dated by; None: the database's clock."""
     known = _version(connection)
     if known is not None and known[0] == newest():
@@ -88,7 +88,7 @@ def _version(connection: Connection) -> tuple[int, int] | None:
     return None if row is None else (row[0], row[1])
 
 
-def _check_ours(connection: Connection, address: Address) -> None:
+def _check_ours(connection: Connection, address: DatabaseAddress) -> None:
     """A schema that holds anything else is another program's."""
     row = connection.execute(STATEMENTS["tables_in_schema"], {"schema": address.schema}).fetchone()
     if row is not None and row[0]:

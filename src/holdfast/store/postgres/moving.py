@@ -23,11 +23,11 @@ import psycopg
 from psycopg import sql
 
 from ...errors import BadInput, StoreBusy, StoreError
+from ..queries import load
 from ..sqlite.snapshots import Row, Snapshot, Table
-from ..transactions.queries import load
-from .connections import Address, open_connection
-from .faults import translate
-from .wire import Connection
+from .connections import DatabaseAddress, open_connection
+from .db_errors import translate
+from .pipeline import Connection
 
 STATEMENTS = load(__package__)
 
@@ -36,7 +36,7 @@ PIECE_BYTES = 8_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MoveStep:
     """How far it has come: rows of a table that are done, of how many."""
 
     table: str
@@ -54,13 +54,13 @@ class Moved:
     checksum: str
 
 
-OnStep = Callable[[Step], None]
+OnStep = Callable[[MoveStep], None]
 
 
 class Move:
     """One move to a database whose schema stands. Blocking."""
 
-    def __init__(self, address: Address, on_step: OnStep) -> None:
+    def __init__(self, address: DatabaseAddress, on_step: OnStep) -> None:
         self._location = address.location
         self._on_step = on_step
         self._connection = open_connection(address)
@@ -74,7 +74,7 @@ class Move:
         self._source_id = source.store_id
         try:
             self._begin(now)
-            places = [_Place(self._connection, table) for table in source.tables()]
+            places = [_TargetTable(self._connection, table) for table in source.tables()]
             for place in places:
                 self._copy(source, place)
             return [self._verify(source, place) for place in places]
@@ -111,9 +111,9 @@ class Move:
             )
         execute(STATEMENTS["begin_move"], {"source": self._source_id, "now": now})
 
-    def _copy(self, source: Snapshot, place: _Place) -> None:
+    def _copy(self, source: Snapshot, place: _TargetTable) -> None:
         total, done = source.count(place.table), 0
-        self._on_step(Step(place.name, 0, total))
+        self._on_step(MoveStep(place.name, 0, total))
         behind: Row | None = None
         pieces = place.pieces(source.rows(place.table, place.order))
         for piece, last in _with_last(pieces):
@@ -122,12 +122,12 @@ class Move:
                 place.replace(behind, upto, piece)
             done += len(piece)
             behind = upto
-            self._on_step(Step(place.name, done, total))
+            self._on_step(MoveStep(place.name, done, total))
         place.number_on(source.last_numbers().get(place.name, 0))
 
-    def _verify(self, source: Snapshot, place: _Place) -> Moved:
+    def _verify(self, source: Snapshot, place: _TargetTable) -> Moved:
         total = source.count(place.table)
-        here = _Sum(lambda done: self._on_step(Step(place.name, done, total, verifying=True)))
+        here = _Sum(lambda done: self._on_step(MoveStep(place.name, done, total, verifying=True)))
         there = _Sum()
         for row in source.rows(place.table, place.order):
             there.add(place.converted(row))
@@ -142,7 +142,7 @@ class Move:
         return Moved(place.name, here.rows, here.digest())
 
 
-class _Place:
+class _TargetTable:
     """Where a table's rows go: its columns, its key, and how values are written here."""
 
     def __init__(self, connection: Connection, table: Table) -> None:

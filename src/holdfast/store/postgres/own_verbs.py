@@ -9,27 +9,28 @@ from typing import TypeVar
 
 import psycopg
 
-from ...domain.leases import Lease
 from ...domain.messages import NewMessage
 from ...domain.nodes import Liveness, Node
+from ...domain.turns import Lease
 from ...errors import SearchFailed
+from .. import nodes as node_writes
+from .. import reads
 from ..base import Figures, Found
 from ..search_terms import CATCH_UP_SECONDS, Deadline
 from ..search_threads import SearchThreads
-from ..transactions import node_writes, overviews
-from ..transactions.transaction import Q, Transaction
-from ..transactions.verbs.base import Verbs
+from ..transaction import Q, Transaction
+from ..verbs.base import Verbs
 from . import locks, search
-from .locks import NodeLocks
+from .locks import AdvisoryNodeLocks
 from .search import Indexer
-from .writer import Writer
+from .writer import PostgresWriter
 
 T = TypeVar("T")
 
 
-class OwnVerbs(Verbs):
-    _locks: NodeLocks
-    _writer: Writer
+class PostgresOwnVerbs(Verbs):
+    _locks: AdvisoryNodeLocks
+    _writer: PostgresWriter
     _indexer: Indexer
     _searches: SearchThreads
 
@@ -107,6 +108,6 @@ class OwnVerbs(Verbs):
     async def figures(self) -> Figures:
         def read(tx: Transaction) -> Figures:
             row = tx.one(Q.unindexed_total)
-            return overviews.figures(tx, 0, int(row[0]) if row else None)
+            return reads.figures(tx, 0, int(row[0]) if row else None)
 
         return await self._read(read)

@@ -16,10 +16,10 @@ from typing import TypeVar
 import psycopg
 
 from ...errors import StoreClosed, StoreFailed
-from .faults import cannot_connect, translate
+from .db_errors import cannot_connect, translate
+from .pipeline import ConnectionLost, Pipeline
 from .statements import BEGIN_READING, COMMIT
 from .transaction import Changes
-from .wire import Lost, Wire
 
 T = TypeVar("T")
 
@@ -29,10 +29,10 @@ STOP_SECONDS = 2.0
 """How long closing waits for reads that are under way."""
 
 
-class Readers:
+class PostgresReaders:
     def __init__(
         self,
-        connect: Callable[[], Wire],
+        connect: Callable[[], Pipeline],
         location: str,
         patience: float,
         on_failure: Callable[[StoreFailed], None],
@@ -43,7 +43,7 @@ class Readers:
         self._patience = patience
         self._on_failure = on_failure
         self._local = threading.local()
-        self._opened: list[Wire] = []
+        self._opened: list[Pipeline] = []
         self._guard = threading.Lock()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-reader")
         self._closed = False
@@ -72,7 +72,7 @@ class Readers:
             try:
                 return self._once(work)
             except psycopg.Error as error:
-                lost = isinstance(error, Lost) or cannot_connect(error)
+                lost = isinstance(error, ConnectionLost) or cannot_connect(error)
                 if lost and not self._closed and time.monotonic() < until:
                     time.sleep(pause)
                     pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -96,8 +96,8 @@ class Readers:
                 wire.roll_back()
             raise
 
-    def _wire(self) -> Wire:
-        wire: Wire | None = getattr(self._local, "wire", None)
+    def _wire(self) -> Pipeline:
+        wire: Pipeline | None = getattr(self._local, "wire", None)
         if wire is None or wire.lost:
             wire = self._local.wire = self._connect()
             with self._guard:

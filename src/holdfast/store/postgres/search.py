@@ -22,6 +22,9 @@ import psycopg
 
 from ...errors import SearchFailed, SearchTimeout, StoreError
 from ..base import Found
+from ..reads import check_limit, snippet
+from ..resolve import conversation_of
+from ..rows import to_message
 from ..search_terms import (
     Deadline,
     Term,
@@ -33,12 +36,9 @@ from ..search_terms import (
     text_of,
     tsquery_of,
 )
-from ..transactions.places import conversation_of
-from ..transactions.reads import check_limit, snippet
-from ..transactions.rows import to_message
-from ..transactions.transaction import Q, Transaction
+from ..transaction import Q, Transaction
+from .pipeline import Pipeline, asked
 from .statements import BEGIN, COMMIT, statement
-from .wire import Wire, asked
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +55,10 @@ END_OF_TIME = 2**62
 class Indexer:
     """Follows from a thread. Several nodes may do so at once: each takes what the others leave."""
 
-    def __init__(self, connect: Callable[[], Wire]) -> None:
+    def __init__(self, connect: Callable[[], Pipeline]) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        self._wire: Wire | None = None
+        self._wire: Pipeline | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._started = False
@@ -129,7 +129,7 @@ class Indexer:
                 raise
 
 
-def _index(wire: Wire) -> int:
+def _index(wire: Pipeline) -> int:
     waiting = wire.exchange(
         [
             (BEGIN, []),
@@ -175,12 +175,12 @@ def search(
         tx.one(Q.search_deadline, timeout=f"{max(1, int(deadline.left * 1000))}")
         if conversation_id is not None:
             owner = conversation_of(tx, owner, conversation_id).owner
-        return _Search(tx, terms, words, conversation_id, limit, deadline).found_of(owner)
+        return _IndexSearch(tx, terms, words, conversation_id, limit, deadline).found_of(owner)
     except psycopg.errors.QueryCanceled as error:
         raise SearchTimeout(deadline.seconds) from error
 
 
-class _Search:
+class _IndexSearch:
     """One search, in one snapshot."""
 
     def __init__(

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from ...errors import BadInput
-from ..transactions.queries import load
+from ..queries import load
 
 BIGINTS = frozenset(
     [

@@ -23,11 +23,11 @@ from ...domain.flushes import FlushRules
 from ...domain.messages import NewMessage
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
-from ..transactions.checks import INVARIANTS
-from ..transactions.rows import Row, to_json
-from ..transactions.transaction import NO_RESETS, Q, Transaction
+from ..checks import INVARIANTS
+from ..rows import Row, to_json
+from ..transaction import NO_RESETS, Q, Transaction
+from .pipeline import Asked, Pipeline, StatementResult, asked
 from .statements import statement as named
-from .wire import Answer, Asked, Wire, asked
 
 # By statement: what is locked before it, and which of its values says what. A lock is taken once a
 # transaction.
@@ -183,7 +183,7 @@ class Changes:
         "wire",
     )
 
-    def __init__(self, wire: Wire, *, strict: bool = False) -> None:
+    def __init__(self, wire: Pipeline, *, strict: bool = False) -> None:
         self.wire = wire
         self.strict = strict
         self.expected: list[int] = []
@@ -200,7 +200,7 @@ class Changes:
         self.rows = 0
         """How many times something was changed, so far."""
 
-    def carry_out(self, *more: Asked) -> list[Answer]:
+    def carry_out(self, *more: Asked) -> list[StatementResult]:
         """Send what waits, and these behind it; returns the answers to these."""
         batch, self.waiting = [*self.waiting, *more], []
         expected, self.expected = self.expected, []
@@ -310,7 +310,7 @@ class PostgresTransaction(Transaction):
             return 1
         return self._ask(statement, values).count
 
-    def _ask(self, name: str, values: Mapping[str, Any]) -> Answer:
+    def _ask(self, name: str, values: Mapping[str, Any]) -> StatementResult:
         wanted = asked(named(name), values)
         changes = self._changes
         if name in WHOLE:
@@ -326,7 +326,7 @@ class PostgresTransaction(Transaction):
             changes.rows += 1
         return answer
 
-    def _ask_locked(self, name: str, wanted: Asked, values: Mapping[str, Any]) -> Answer:
+    def _ask_locked(self, name: str, wanted: Asked, values: Mapping[str, Any]) -> StatementResult:
         """Lock, then read. Repeated while the read finds what the lock did not: each statement looks at what
         is committed when it begins, so a row may appear, or a name move, between the two."""
         changes, column = self._changes, CONVERSATION_IN.get(name)

@@ -15,16 +15,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ...domain.ids import new_id
-from ..transactions.queries import load
-from .line import Connection, Line
+from ..queries import load
+from .listen_connection import Connection, ListenConnection
 
 STATEMENTS = load(__package__)
 
 POLL_SECONDS = 0.25
 
 
-class ChangeWatch:
-    def __init__(self, line: Line) -> None:
+class NotifyChangeWatch:
+    def __init__(self, line: ListenConnection) -> None:
         self.tag = new_id("tag")
         """What our own notifications carry: they have been counted before they come back."""
         self._line = line

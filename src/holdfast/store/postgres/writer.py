@@ -26,21 +26,14 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from ...domain.leases import Lease
 from ...domain.messages import NewMessage, size_of
-from ...errors import (
-    HoldfastError,
-    LeaseLost,
-    StoreClosed,
-    StoreFailed,
-    StoreUncertain,
-    StoreUpgraded,
-)
-from ..transactions.transaction import Q
-from .faults import LOCKED, RUN_AGAIN, cannot_connect, state_of, translate
+from ...domain.turns import Lease
+from ...errors import HoldfastError, LeaseLost, StoreClosed, StoreFailed, StoreUncertain, StoreUpgraded
+from ..transaction import Q
+from .db_errors import LOCKED, RUN_AGAIN, cannot_connect, state_of, translate
+from .pipeline import ConnectionLost, Pipeline, asked
 from .statements import BEGIN, COMMIT, statement
 from .transaction import Changes, Unmet, message_row
-from .wire import Lost, Wire, asked
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +59,7 @@ _NUMBER_ALL = statement(Q.number_all)
 _TELL = statement(Q.tell)
 
 
-class Job:
+class PostgresJob:
     """One caller's write, and where to tell how it went. Appends are no function: they are carried out
     together."""
 
@@ -90,12 +83,12 @@ class Job:
         self.error: BaseException | None = None
 
 
-class Writer:
+class PostgresWriter:
     """Owns the writing connection. `submit` from any event loop, in any thread."""
 
     def __init__(
         self,
-        connect: Callable[[], Wire],
+        connect: Callable[[], Pipeline],
         location: str,
         schema: int,
         patience: float,
@@ -110,8 +103,8 @@ class Writer:
         self._tag = tag
         self._on_commit = on_commit
         self._on_time = on_time
-        self._wire: Wire | None = None
-        self._queue: deque[Job] = deque()
+        self._wire: Pipeline | None = None
+        self._queue: deque[PostgresJob] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._stop_by = math.inf
@@ -127,7 +120,7 @@ class Writer:
         """Run `work` inside the next group; returns when it is committed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._accept(Job(work, None, loop, future))
+        self._accept(PostgresJob(work, None, loop, future))
         # A caller that goes away (is cancelled) does not undo its write: it may be committed already.
         return await future
 
@@ -135,10 +128,10 @@ class Writer:
         """Number and store messages under a lease; returns the last number. LeaseLost if it was lost."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int] = loop.create_future()
-        self._accept(Job(None, (lease, messages), loop, future))
+        self._accept(PostgresJob(None, (lease, messages), loop, future))
         return await future
 
-    def _accept(self, job: Job) -> None:
+    def _accept(self, job: PostgresJob) -> None:
         with self._wake:
             if self._failure is not None:
                 raise self._failure
@@ -190,7 +183,7 @@ class Writer:
         if self._wire is not None:
             self._wire.close()
 
-    def _commit(self, group: list[Job]) -> None:
+    def _commit(self, group: list[PostgresJob]) -> None:
         """Run a group in one transaction; afterwards every job has its result or its error."""
         error: BaseException | None = None
         if len(group) > 1 and self._failure is None:
@@ -198,9 +191,9 @@ class Writer:
             if error is None:
                 return
         for job in group:
-            error = self._alone(job, error if isinstance(error, Lost) else None)
+            error = self._alone(job, error if isinstance(error, ConnectionLost) else None)
 
-    def _alone(self, job: Job, error: BaseException | None) -> BaseException | None:
+    def _alone(self, job: PostgresJob, error: BaseException | None) -> BaseException | None:
         """Run one job, again and again while only others were in its way, or nobody can be reached, and
         there is time. `error`: how it went so far, for whoever has no time left."""
         until = min(job.since + self._patience, self._stop_by)
@@ -217,14 +210,14 @@ class Writer:
                 job.later = True
                 return None
             tries += 1
-            again = isinstance(error, Lost) or (
+            again = isinstance(error, ConnectionLost) or (
                 tries < MOST_TRIES and (isinstance(error, Unmet) or state_of(error) in RUN_AGAIN)
             )
             strict = strict or isinstance(error, Unmet)
             if not again or time.monotonic() >= until:
                 job.result, job.error = None, self._answer(error)
                 return error
-            if isinstance(error, Lost):
+            if isinstance(error, ConnectionLost):
                 time.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
@@ -236,12 +229,14 @@ class Writer:
             self.fail(error)
         return error
 
-    def _try(self, group: list[Job], patience: float, *, strict: bool = False) -> BaseException | None:
+    def _try(
+        self, group: list[PostgresJob], patience: float, *, strict: bool = False
+    ) -> BaseException | None:
         """One transaction over `group`. None: every job has its answer; an error: nothing of it was kept."""
         for job in group:
             job.result, job.error = None, None
         number: str | None = None
-        wire: Wire | None = None
+        wire: Pipeline | None = None
         committing = False
         try:
             wire = self._wire = self._connected()
@@ -262,7 +257,7 @@ class Writer:
             wire.exchange(ending)
             self._news = self._news or changes.rows > 0
             return None
-        except Lost as error:
+        except ConnectionLost as error:
             if committing and wire is not None and number is not None:
                 return self._find_out(group, number, wire, error)
             return error
@@ -274,14 +269,14 @@ class Writer:
                     wire.close()
             return error
 
-    def _connected(self) -> Wire:
+    def _connected(self) -> Pipeline:
         if self._wire is not None and not self._wire.lost:
             return self._wire
         try:
             wire = self._connect()
         except psycopg.OperationalError as error:
             if cannot_connect(error):
-                raise Lost(str(error)) from error
+                raise ConnectionLost(str(error)) from error
             raise
         try:
             wire.history = _history_of(wire)
@@ -290,7 +285,7 @@ class Writer:
             raise
         return wire
 
-    def _work(self, group: list[Job], changes: Changes, now: int) -> None:
+    def _work(self, group: list[PostgresJob], changes: Changes, now: int) -> None:
         appends = [job for job in group if job.append is not None]
         if appends:
             self._append(appends, changes, now)
@@ -305,7 +300,7 @@ class Writer:
                     raise
                 job.error = refusal
 
-    def _append(self, jobs: list[Job], changes: Changes, now: int) -> None:
+    def _append(self, jobs: list[PostgresJob], changes: Changes, now: int) -> None:
         """All appends of a group: one statement numbers, guarded by each lease, and one stores."""
         counts: dict[Holding, int] = {}
         sizes: dict[Holding, int] = {}
@@ -346,7 +341,9 @@ class Writer:
 
     # --- what became of it -------------------------------------------------------------------------
 
-    def _find_out(self, group: list[Job], number: str, before: Wire, lost: Lost) -> BaseException | None:
+    def _find_out(
+        self, group: list[PostgresJob], number: str, before: Pipeline, lost: ConnectionLost
+    ) -> BaseException | None:
         """The connection was lost in a COMMIT. None: it was committed; an error: it was not."""
         until = time.monotonic() + self._patience
         pause = PAUSE_SECONDS
@@ -384,12 +381,12 @@ class Writer:
             log.critical("the store has stopped: %s", failure)
             self._failure = failure
 
-    def _tell(self, group: list[Job]) -> None:
+    def _tell(self, group: list[PostgresJob]) -> None:
         """One wake-up per event loop, not per job. Whoever is told finds the store's version moved on."""
         if self._news:
             self._news = False
             self._on_commit()
-        by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[PostgresJob]] = {}
         for job in group:
             if job.loop is not None:
                 by_loop.setdefault(job.loop, []).append(job)
@@ -400,19 +397,19 @@ class Writer:
                 log.debug("%d callers' event loop has closed before they could be told", len(jobs))
 
 
-def _history_of(wire: Wire) -> str | None:
+def _history_of(wire: Pipeline) -> str | None:
     """To which line of writes this server belongs; None if it does not say, as some services do not."""
     try:
         ((history,),) = wire.ask(statement(Q.server_history))
     except psycopg.Error as error:
-        if isinstance(error, Lost):
+        if isinstance(error, ConnectionLost):
             raise
         log.debug("the server does not tell its history: %s", error)
         return None
     return str(history)
 
 
-def _settle(jobs: list[Job]) -> None:
+def _settle(jobs: list[PostgresJob]) -> None:
     for job in jobs:
         if job.future is None or job.future.done():
             continue

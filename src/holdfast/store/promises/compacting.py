@@ -5,10 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Protocol
 
-from ...domain.claims import Claim, CompactionOutcome, Facts, Outline, Report, Unclaimed
-from ...domain.compaction import Failure, Trigger
-from ...domain.leases import Lease
+from ...domain.compaction import (
+    Claim,
+    ClaimRefused,
+    CompactionFailure,
+    CompactionOutcome,
+    CompactionStats,
+    ContextOutline,
+    Report,
+    Trigger,
+)
 from ...domain.sessions import Session
+from ...domain.turns import Lease
 from ...domain.views import View
 
 
@@ -19,7 +27,7 @@ class Compacts(Protocol):
         """What a model last reported of this conversation's context; None: none has yet."""
         ...
 
-    async def outline(self, owner: str | None, session_id: str) -> Outline:
+    async def outline(self, owner: str | None, session_id: str) -> ContextOutline:
         """A session's context, message by message. Costs what is in the context, not what is stored."""
         ...
 
@@ -33,7 +41,7 @@ class Compacts(Protocol):
         tokens: int,
         window: int,
         lease: Lease | None = None,
-    ) -> Claim | Unclaimed:
+    ) -> Claim | ClaimRefused:
         """The right to compact the conversation whose tip this is, for `span` at most, with its event.
 
         Unclaimed, having written nothing: it is not the open tip, somebody living has the right, or earlier
@@ -43,7 +51,7 @@ class Compacts(Protocol):
         ...
 
     async def compact(
-        self, claim: Claim, view: View, revision: int, facts: Facts, *, lease: Lease | None = None
+        self, claim: Claim, view: View, revision: int, facts: CompactionStats, *, lease: Lease | None = None
     ) -> CompactionOutcome:
         """End the session as `compaction` and open one with this view behind it: one transaction.
 
@@ -63,7 +71,7 @@ class Compacts(Protocol):
         ...
 
     async def give_up_compaction(
-        self, claim: Claim, failure: Failure, why: Trigger, *, turn_id: str | None = None
+        self, claim: Claim, failure: CompactionFailure, why: Trigger, *, turn_id: str | None = None
     ) -> bool:
         """It did not come about, and is told: everything stays as it is. What would fail again is not tried
         for a while, which grows with each failure in a row. False if somebody else has taken the right over.

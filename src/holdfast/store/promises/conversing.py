@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
+from ...domain.api_keys import ApiKey
 from ...domain.conversations import Address, Conversation
-from ...domain.keys import ApiKey
 from ...domain.messages import NewMessage
 from ...domain.notices import Notice
 from ...domain.sessions import Session
-from ..values import (
-    Claimed,
-    Page,
-)
+from ..values import Claimed, Page
 
 
 class Converses(Protocol):

@@ -7,27 +7,17 @@ from typing import Protocol
 
 from ...domain.contexts import Context
 from ...domain.conversations import Address, Conversation
-from ...domain.drafts import Draft
 from ...domain.events import Event
 from ...domain.messages import Message
 from ...domain.sessions import Session
-from ...domain.turns import Response, Turn
-from ..values import (
-    Figures,
-    Found,
-    OwnerUsage,
-    Page,
-    Place,
-    Pulse,
-    SessionFilter,
-    Statistics,
-)
+from ...domain.turns import Draft, Response, Turn
+from ..values import Figures, Found, OwnerUsage, Page, Pulse, Resolved, SessionFilter, Statistics
 
 
 class Finds(Protocol):
     """Reads, and changes nothing."""
 
-    async def resolve(self, owner: str | None, address: Address) -> Place:
+    async def resolve(self, owner: str | None, address: Address) -> Resolved:
         """Where a session id (newest or stale), conversation id, alias or key leads. Opens nothing."""
         ...
 

@@ -8,14 +8,7 @@ from typing import Protocol
 
 from ...domain.nodes import Identity, Liveness, Node, NodeKind
 from ...domain.processes import Process, ProcessState, Sighting
-from ..values import (
-    Held,
-    Leftovers,
-    Page,
-    Pruned,
-    Retention,
-    StorePolicy,
-)
+from ..values import Held, Orphans, Page, Pruned, Retention, StorePolicy
 
 
 class Lives(Protocol):
@@ -55,7 +48,7 @@ class Lives(Protocol):
         """Mark a node as dead, unless its beat has moved since. Its leftovers are then to be settled."""
         ...
 
-    async def leftovers(self, also: Sequence[str] = ()) -> Leftovers:
+    async def leftovers(self, also: Sequence[str] = ()) -> Orphans:
         """Leases and attached sessions of nodes that are gone, and of the nodes in `also`. Costs what there
         is, not what is stored."""
         ...

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ...domain.drafts import Draft
 from ...domain.events import Event
-from ...domain.leases import Lease
 from ...domain.messages import NewMessage
 from ...domain.resets import Verdict
-from ...domain.turns import Delivery, Settlement, TurnOutcome, TurnRequest, TurnStatus
-from ...domain.why import Judged
+from ...domain.turns import Delivery, Draft, Lease, TurnFailure, TurnOutcome, TurnRequest, TurnStatus
+from ...domain.why import ResetDecision
 
 
 class Takes(Protocol):
@@ -59,7 +57,7 @@ class Takes(Protocol):
         """
         ...
 
-    async def settle_turn(self, lease: Lease, settlement: Settlement) -> None:
+    async def settle_turn(self, lease: Lease, settlement: TurnFailure) -> None:
         """End a turn without an answer (interrupted, failed, cancelled) and release the lease.
 
         Its draft becomes an interrupted reply; its open tool calls are closed as "interrupted, outcome
@@ -91,7 +89,7 @@ class Takes(Protocol):
         something holds it. Returns the verdict; None if there is no such session any more."""
         ...
 
-    async def judge_session(self, owner: str | None, session_id: str) -> Judged:
+    async def judge_session(self, owner: str | None, session_id: str) -> ResetDecision:
         """Would this session be reset now? With every reason, either way. Changes nothing."""
         ...
 

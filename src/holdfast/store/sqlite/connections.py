@@ -12,8 +12,8 @@ from pathlib import Path
 import apsw
 
 from ...errors import StoreUnusable
-from ...platforms import IS_MACOS, private_umask
-from .faults import cannot_open
+from ...os_support import IS_MACOS, private_umask
+from .db_errors import cannot_open
 
 APPLICATION_ID = 0x686F6C64  # "hold"
 OLDEST_SAFE = (3, 51, 3)

@@ -22,32 +22,32 @@ from ...domain.flushes import FlushRules
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
+from .. import checks
 from ..base import Finding
+from ..context import ContextCache
+from ..rows import to_stamp
 from ..search_threads import SearchThreads
-from ..transactions import checks
-from ..transactions.contexts import ContextCache
-from ..transactions.rows import to_stamp
-from ..transactions.transaction import NO_RESETS, Transaction
-from ..transactions.verbs.compacting import CompactingVerbs
-from ..transactions.verbs.conversing import ConversingVerbs
-from ..transactions.verbs.finding import FindingVerbs
-from ..transactions.verbs.importing import ImportingVerbs
-from ..transactions.verbs.living import LivingVerbs
-from ..transactions.verbs.remembering import RememberingVerbs
-from ..transactions.verbs.turning import TurningVerbs
-from .anchor import Anchor, handles_of
+from ..transaction import NO_RESETS, Transaction
+from ..verbs.compacting import CompactingVerbs
+from ..verbs.conversing import ConversingVerbs
+from ..verbs.finding import FindingVerbs
+from ..verbs.importing import ImportingVerbs
+from ..verbs.living import LivingVerbs
+from ..verbs.remembering import RememberingVerbs
+from ..verbs.turning import TurningVerbs
+from .backup import back_up
 from .connections import PATIENCE_SECONDS, check_library, connect
-from .copies import back_up
-from .faults import cannot_open
+from .db_errors import cannot_open
 from .files import Inodes, log_size, prepare_directory, real
-from .locks import NodeLocks
+from .locks import FileNodeLocks
 from .migrations import migrate, newest
-from .own_verbs import OwnVerbs
-from .readers import Readers
+from .own_verbs import SQLiteOwnVerbs
+from .posix_lock_guard import PosixLockGuard, handles_of
+from .readers import SQLiteReaders
 from .search import SearchIndex
 from .transaction import STATEMENTS, SQLiteTransaction
-from .watch import ChangeWatch
-from .writer import Writer
+from .watch import FileChangeWatch
+from .writer import SQLiteWriter
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class SQLiteStore(
     LivingVerbs,
     RememberingVerbs,
     ImportingVerbs,
-    OwnVerbs,
+    SQLiteOwnVerbs,
 ):
     """One open store. Made by `open_store`; see `store.base.Store` for what each verb promises."""
 
@@ -100,7 +100,7 @@ class SQLiteStore(
         try:
             migrate(connection, self._database, to_stamp(clock()))
             self._inodes = Inodes(self._database)
-            self._anchor = Anchor(self._database, handles)
+            self._anchor = PosixLockGuard(self._database, handles)
         except apsw.Error as error:
             reason = connection.system_errno
             connection.close()
@@ -111,16 +111,18 @@ class SQLiteStore(
         except BaseException:
             connection.close()
             raise
-        self._locks = NodeLocks(self._database)
+        self._locks = FileNodeLocks(self._database)
         self._cache = ContextCache()
         self._search: SearchIndex | None = None
         self._search_guard = threading.Lock()
-        self._watch = ChangeWatch(self._connect_reader, self.location, self._failed)
-        self._writer = Writer(connection, self._database, newest(), self._inodes, self._committed, patience)
+        self._watch = FileChangeWatch(self._connect_reader, self.location, self._failed)
+        self._writer = SQLiteWriter(
+            connection, self._database, newest(), self._inodes, self._committed, patience
+        )
         if left:  # a process that crashed may have left text in it that it had deleted
             self._writer.truncate_soon()
-        self._readers = Readers(self._connect_reader, self.location, self._writer.fail)
-        self._search_readers = Readers(self._connect_reader, self.location, self._writer.fail)
+        self._readers = SQLiteReaders(self._connect_reader, self.location, self._writer.fail)
+        self._search_readers = SQLiteReaders(self._connect_reader, self.location, self._writer.fail)
         self._searches = SearchThreads()
         self._forked = False
         self._closed = False

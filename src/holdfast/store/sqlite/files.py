@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from ...errors import StoreFailed, StoreUnusable
-from ...platforms import filesystem_of, private_umask
+from ...os_support import filesystem_of, private_umask
 
 NETWORK_FILESYSTEMS = frozenset(
     {

@@ -13,10 +13,10 @@ import threading
 from pathlib import Path
 
 from ...errors import Conflict
-from ...platforms import private_umask
+from ...os_support import private_umask
 
 
-class NodeLocks:
+class FileNodeLocks:
     def __init__(self, database: Path) -> None:
         self._directory = database.with_name(f"{database.name}.nodes")
         self._held: dict[str, int] = {}

@@ -17,9 +17,9 @@ import apsw
 
 from ...domain.ids import new_id
 from ...errors import StoreUnusable
-from ...platforms import private_umask
+from ...os_support import private_umask
+from .backup import copy_database
 from .connections import APPLICATION_ID
-from .copies import copy_database
 
 log = logging.getLogger(__name__)
 

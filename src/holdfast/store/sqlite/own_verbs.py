@@ -11,26 +11,27 @@ from typing import TypeVar
 
 from ...domain.nodes import Identity, Liveness, Node, proof_of_death
 from ...errors import SearchFailed, StoreUnusable
-from ...platforms import HIDDEN, identity, start_of
+from ...os_support import HIDDEN, identity, start_of
+from .. import nodes as node_writes
+from .. import reads
 from ..base import Figures, Found
+from ..reads import check_limit, snippet
+from ..resolve import conversation_of
+from ..rows import to_message
 from ..search_terms import CATCH_UP_SECONDS, Deadline, terms_of
 from ..search_threads import SearchThreads
-from ..transactions import node_writes, overviews
-from ..transactions.places import conversation_of
-from ..transactions.reads import check_limit, snippet
-from ..transactions.rows import to_message
-from ..transactions.transaction import Q, Transaction
-from ..transactions.verbs.base import Verbs
+from ..transaction import Q, Transaction
+from ..verbs.base import Verbs
 from .files import log_size
-from .locks import NodeLocks
+from .locks import FileNodeLocks
 from .search import SearchIndex
 
 T = TypeVar("T")
 
 
-class OwnVerbs(Verbs):
+class SQLiteOwnVerbs(Verbs):
     _database: Path
-    _locks: NodeLocks
+    _locks: FileNodeLocks
 
     _searches: SearchThreads
 
@@ -112,7 +113,7 @@ class OwnVerbs(Verbs):
     async def figures(self) -> Figures:
         self._check_open()
         unindexed = await asyncio.to_thread(_unindexed, self._index())
-        return await self._read(lambda tx: overviews.figures(tx, log_size(self._database), unindexed))
+        return await self._read(lambda tx: reads.figures(tx, log_size(self._database), unindexed))
 
 
 def _search(

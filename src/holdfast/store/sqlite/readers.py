@@ -14,12 +14,12 @@ from typing import TypeVar
 import apsw
 
 from ...errors import StoreClosed, StoreFailed
-from .faults import translate
+from .db_errors import translate
 
 T = TypeVar("T")
 
 
-class Readers:
+class SQLiteReaders:
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],

@@ -33,7 +33,7 @@ from typing import Any
 import apsw
 
 from ...errors import SearchFailed, SearchTimeout, StoreError
-from ...platforms import private_umask
+from ...os_support import private_umask
 from ..search_terms import Deadline, Term, holds, mark_of, marked
 from .connections import PATIENCE_SECONDS, BusyDeadline, Patience
 

@@ -16,12 +16,12 @@ from typing import Any
 import apsw
 
 from ...errors import StoreError, StoreUnusable
-from ...platforms import private_umask
-from ..transactions.queries import load
+from ...os_support import private_umask
+from ..queries import load
+from .backup import copy_database
 from .connections import APPLICATION_ID
-from .copies import copy_database
 from .files import real
-from .locks import NodeLocks
+from .locks import FileNodeLocks
 from .migrations import migrate, newest
 
 STATEMENTS = load(__package__)
@@ -107,7 +107,7 @@ def snapshot(database: Path, now: int) -> Iterator[Snapshot]:
 
 def running_on(database: Path) -> int:
     """How many nodes run on this store right now. Raises StoreUnusable if it is none."""
-    locks = NodeLocks(real(database))
+    locks = FileNodeLocks(real(database))
     with _reading(database) as connection:
         nodes = connection.execute(STATEMENTS["present_nodes"]).fetchall()
     return sum(locks.is_free(str(row[0])) is False for row in nodes)

@@ -13,9 +13,9 @@ from ...domain.messages import NewMessage
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import BadInput
-from ..transactions.queries import load
-from ..transactions.rows import Row, to_json
-from ..transactions.transaction import NO_RESETS, Q, Transaction
+from ..queries import load
+from ..rows import Row, to_json
+from ..transaction import NO_RESETS, Q, Transaction
 
 STATEMENTS = load(__package__)
 _INSERT_EVENT = STATEMENTS["insert_event"]

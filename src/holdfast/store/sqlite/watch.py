@@ -16,12 +16,12 @@ from contextlib import suppress
 import apsw
 
 from ...errors import StoreFailed
-from .faults import translate
+from .db_errors import translate
 
 POLL_SECONDS = 0.1
 
 
-class ChangeWatch:
+class FileChangeWatch:
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],

@@ -30,7 +30,7 @@ import apsw
 
 from ...errors import HoldfastError, StoreBusy, StoreClosed, StoreFailed, StoreUpgraded
 from .connections import PATIENCE_SECONDS, BusyDeadline, Patience
-from .faults import translate
+from .db_errors import translate
 from .files import Inodes
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
 
 
-class Job:
+class SQLiteJob:
     """One caller's write, and where to tell how it went."""
 
     __slots__ = ("error", "future", "loop", "result", "work")
@@ -69,7 +69,7 @@ class Job:
         self.error: BaseException | None = None
 
 
-class Writer:
+class SQLiteWriter:
     """Owns the writing connection. `submit` from any event loop, in any thread."""
 
     def __init__(
@@ -87,11 +87,11 @@ class Writer:
         self._inodes = inodes
         self._on_commit = on_commit
         self._patience = patience
-        self._queue: deque[Job] = deque()
+        self._queue: deque[SQLiteJob] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._failure: HoldfastError | None = None
-        self._group: list[Job] = []
+        self._group: list[SQLiteJob] = []
         """What the thread is working on."""
         self._wal_pages = 0
         self._checkpoint_at = CHECKPOINT_PAGES
@@ -111,15 +111,15 @@ class Writer:
         """Run `work` inside the next group; returns when it is on disk."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._accept(Job(work, loop, future))
+        self._accept(SQLiteJob(work, loop, future))
         # A caller that goes away (is cancelled) does not undo its write: it may be on disk already.
         return await future
 
     def submit_later(self, work: Work[Any]) -> None:
         """The same without waiting, for bookkeeping that is simply done again if it fails."""
-        self._accept(Job(work))
+        self._accept(SQLiteJob(work))
 
-    def _accept(self, job: Job) -> None:
+    def _accept(self, job: SQLiteJob) -> None:
         with self._wake:
             failure = self.failure
             if failure is not None:
@@ -188,7 +188,7 @@ class Writer:
         self._checkpoint()
         return True
 
-    def _next_group(self) -> list[Job]:
+    def _next_group(self) -> list[SQLiteJob]:
         with self._wake:
             while not self._queue and not self._stopping:
                 left = None if self._erase_at is None else self._erase_at - time.monotonic()
@@ -217,7 +217,7 @@ class Writer:
             self._erase()
         self._connection.close()
 
-    def _commit(self, group: list[Job]) -> None:
+    def _commit(self, group: list[SQLiteJob]) -> None:
         """Run a group in one transaction; afterwards every job has its result or its error."""
         if self._failure is None and self._try(group):
             return
@@ -230,7 +230,7 @@ class Writer:
             if job.error is None and self._failure is not None:
                 job.error = self._failure
 
-    def _try(self, group: list[Job]) -> bool:
+    def _try(self, group: list[SQLiteJob]) -> bool:
         """One transaction over `group`. False: nothing of it was kept, run its members alone.
 
         A group of one always gets its answer here.
@@ -262,7 +262,7 @@ class Writer:
                 job.error = failure
         return True
 
-    def _judge(self, group: list[Job], error: BaseException) -> bool:
+    def _judge(self, group: list[SQLiteJob], error: BaseException) -> bool:
         """Decide what a rolled back group means. True: everybody has an answer."""
         if isinstance(error, apsw.Error):
             error = translate(error, str(self._database), self._connection.system_errno)
@@ -289,7 +289,7 @@ class Writer:
             self._failure = failure
             log.critical("the store has stopped: %s", failure)
 
-    def _tell(self, group: list[Job]) -> None:
+    def _tell(self, group: list[SQLiteJob]) -> None:
         """Answer the callers, then notify those who wait for commits: their errors must not stop the writer,
         because what was committed stays committed."""
         self._answer(group)
@@ -298,9 +298,9 @@ class Writer:
         except Exception:
             log.exception("%s: a listener to commits failed; writing goes on", self._database)
 
-    def _answer(self, group: list[Job]) -> None:
+    def _answer(self, group: list[SQLiteJob]) -> None:
         """One wake-up per event loop, not per job."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[SQLiteJob]] = {}
         for job in group:
             if job.loop is not None:
                 by_loop.setdefault(job.loop, []).append(job)
@@ -395,7 +395,7 @@ class Writer:
         self._wal_alarm = too_long
 
 
-def _settle(jobs: list[Job]) -> None:
+def _settle(jobs: list[SQLiteJob]) -> None:
     for job in jobs:
         if job.future is None or job.future.done():
             continue

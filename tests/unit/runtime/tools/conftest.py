@@ -13,15 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.domain.api_keys import TOOLS
 from holdfast.domain.conversations import Address
-from holdfast.domain.keys import TOOLS
 from holdfast.domain.processes import ProcessLimits
 from holdfast.domain.sessions import Session
-from holdfast.platforms import running_processes
-from holdfast.runtime.process_looks import members
-from holdfast.runtime.supervisor import Supervisor
-from holdfast.runtime.tools.base import Tool, ToolCall
-from holdfast.runtime.tools.toolbox import Toolbox
+from holdfast.os_support import running_processes
+from holdfast.runtime.processes.probe import members
+from holdfast.runtime.processes.supervisor import Supervisor
+from holdfast.runtime.tools.toolbox import Tool, Toolbox, ToolCall
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.unit.runtime.conftest import Joined, clock, joined, store
 

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.domain.keys import Scope, new_key
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.nodes import NodeKind
 from holdfast.errors import BadSetting
-from holdfast.rules import command_environment
-from holdfast.runtime.supervisor import Supervisor
+from holdfast.runtime.processes.supervisor import Supervisor
 from holdfast.runtime.tools.choose import toolbox_of
 from holdfast.settings import load
 from holdfast.store.sqlite.engine import SQLiteStore
+from holdfast.wiring import command_environment
 
 SECRETS = (
     *("HOLDFAST_API_KEY", "OPENAI_API_KEY", "UPSTREAM_KEY", "PGPASSWORD"),
@@ -56,7 +56,7 @@ def test_a_key_of_ours_is_hidden_under_whatever_name(monkeypatch: pytest.MonkeyP
 def test_a_hidden_process_shows_its_environment_to_no_command_of_the_same_user() -> None:
     script = """
 import ctypes, os, subprocess, sys
-from holdfast.platforms import hide_from_own_user, is_hidden, start_of
+from holdfast.os_support import hide_from_own_user, is_hidden, start_of
 is_hidden()
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.conversations import Address
-from holdfast.runtime.supervisor import Supervisor
+from holdfast.runtime.processes.supervisor import Supervisor
 from holdfast.runtime.tools.process import ProcessTool
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.unit.runtime.conftest import Joined

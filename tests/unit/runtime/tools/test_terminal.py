@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.platforms import running_processes, send_signal
-from holdfast.runtime.supervisor import Supervisor
-from holdfast.runtime.tools import commands
-from holdfast.runtime.tools.base import LONGEST_OUTPUT
+from holdfast.os_support import running_processes, send_signal
+from holdfast.runtime.processes.supervisor import Supervisor
+from holdfast.runtime.tools import terminal as commands
 from holdfast.runtime.tools.terminal import Terminal
+from holdfast.runtime.tools.toolbox import LONGEST_OUTPUT
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests.unit.runtime.tools.conftest import OWNER, Caller
 

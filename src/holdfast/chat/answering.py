@@ -1,0 +1,223 @@
+"""One turn of a chat: what was said goes to disk, the reply comes word by word, Ctrl-C keeps what it said.
+
+A conversation that somebody else speaks in is waited for, saying who; what could not be said is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..cli.format import Styled, complain, next_step_after, sentences
+from ..cli.run import SAY_WAITING_SECONDS, ReplyPrinter
+from ..domain.conversations import Address
+from ..domain.ids import new_id
+from ..domain.messages import NewMessage, instruction, user_message
+from ..domain.sessions import Edge
+from ..domain.turns import Turn, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
+from ..errors import BadInput, ConversationBusy, HoldfastError, LeaseLost, ModelError, NodeReaped, TurnStopped
+from ..runtime.turns.live import Answered, RunningTurn, TurnSpec, Unanswered
+from .state import ChatState
+
+BY_PERSON = "a person interrupted it"
+LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a turn went."""
+
+    answered: bool
+    unsaid: str = ""
+    """What could not be said: the person may want it back."""
+
+
+class Answering:
+    def __init__(self, room: ChatState) -> None:
+        self._room = room
+
+    async def say(self, text: str) -> Ended:
+        """Say this, and show the reply."""
+        try:
+            message = user_message(text)
+        except BadInput as error:
+            complain(error)
+            return Ended(False)
+        return await self._turn(self._request(messages=(message,)), text)
+
+    async def retry(self) -> Ended:
+        """Take the newest turn up again; one that was answered, or cancelled, is answered anew."""
+        room = self._room
+        turns = await room.node.store.turns(room.owner, room.conversation_id, limit=1)
+        tip = await room.tip()
+        if not turns or (tip.edge is Edge.RESET and turns[0].first_seq < tip.first_seq):
+            room.tell("There is nothing to take up: nobody has said anything in this session yet.")
+            return Ended(True)
+        (turn,) = turns
+        if turn.status in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
+            return await self._turn(self._request(retries=turn.id))
+        if turn.status is TurnStatus.RUNNING:
+            room.tell(f"It is being answered right now{await self.by(turn.node_id)}.")
+            return Ended(True)
+        return await self._again(turn)
+
+    async def _again(self, turn: Turn) -> Ended:
+        said = await self._room.node.store.turn_messages(turn.id)
+        replies = tuple(message.seq for message in said if message.role == "assistant" and not message.inner)
+        if not any(message.role == "user" for message in said):
+            self._room.tell("The last reply answered no message of a person; there is nothing to ask again.")
+            return Ended(True)
+        return await self._turn(self._request(replaces=replies, again=True))
+
+    def _request(
+        self,
+        messages: tuple[NewMessage, ...] = (),
+        *,
+        retries: str | None = None,
+        replaces: tuple[int, ...] = (),
+        again: bool = False,
+    ) -> TurnRequest:
+        room = self._room
+        return TurnRequest(
+            turn_id=new_id("turn"),
+            owner=room.owner,
+            node_id=room.node.node_id,
+            address=Address(id=room.conversation_id, create=False),
+            messages=messages,
+            attached=True,
+            model=room.invocation.settings.model.name or None,
+            retries=retries,
+            replaces=replaces,
+            again=again,
+        )
+
+    # --- one turn --------------------------------------------------------------------------------------
+
+    async def _turn(self, request: TurnRequest, text: str = "") -> Ended:
+        room = self._room
+        try:
+            begun = await self._begin(request)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # the chat itself is to end
+            room.tell("Not said: you did not want to wait.")
+            return Ended(False, text)
+        except ConversationBusy as error:
+            complain(f"it was not said: {error}", next_step_after(error))
+            return Ended(False, text)
+        except HoldfastError as error:
+            complain(error)
+            return Ended(False, text)
+        if isinstance(begun, TurnRepeated | TurnOutdated):
+            room.tell("Somebody else has taken it up meanwhile.")
+            return Ended(True)
+        room.own_turns.add(begun.turn.id)
+        room.live = await room.node.session(id=room.conversation_id)
+        await self._hear(begun)
+        await room.deliver()
+        return self._ended(begun)
+
+    async def _begin(self, request: TurnRequest) -> RunningTurn | TurnRepeated | TurnOutdated:
+        """Begin the turn, waiting for the conversation if need be; Ctrl-C gives up waiting."""
+        room, settings = self._room, self._room.invocation.settings
+        prompt = settings.agent.system_prompt
+        self._voice = _ChatReplyPrinter(room)
+        order = TurnSpec(
+            request,
+            self._voice,
+            (instruction(prompt),) if prompt else (),
+            model=request.model,
+            tools=frozenset(settings.agent.tools),
+        )
+        wait = settings.server.busy_wait_seconds
+        beginning = asyncio.ensure_future(room.runner.begin(order, wait))
+        saying = asyncio.ensure_future(self._say_who_holds_it(wait))
+        room.desk.on_interrupt = beginning.cancel
+        try:
+            return await beginning
+        finally:
+            room.desk.on_interrupt = None
+            saying.cancel()
+
+    async def _say_who_holds_it(self, wait: float) -> None:
+        await asyncio.sleep(SAY_WAITING_SECONDS)
+        room = self._room
+        holder = (await room.tip()).running_node
+        by = await self.by(holder) if holder else ""
+        room.tell(f"Another turn is running here{by}; waiting up to {wait:g} s. Ctrl-C gives up waiting.")
+
+    async def by(self, node_id: str) -> str:
+        """Which process that is, as far as it is known."""
+        for node in await self._room.node.store.nodes():
+            if node.id == node_id:
+                return f", in {node.kind.value} process {node.identity.pid} on {node.identity.host}"
+        return ""
+
+    async def _hear(self, running: RunningTurn) -> None:
+        """Until the reply has ended, one way or the other."""
+        room = self._room
+
+        def interrupt() -> None:
+            stopping.append(
+                asyncio.ensure_future(
+                    room.runner.stop(room.owner, running.turn.id, TurnStatus.INTERRUPTED, BY_PERSON)
+                )
+            )
+
+        stopping: list[asyncio.Future[bool]] = []
+        room.desk.on_interrupt = interrupt
+        doing = "model"
+        try:
+            while await running.ended(LOOK_SECONDS) is None:
+                if running.doing != doing:
+                    doing = running.doing
+                    if doing.startswith("tool:"):
+                        self._voice.aside(f"[{doing.removeprefix('tool:')} …]")
+            await asyncio.gather(*stopping)
+        finally:
+            room.desk.on_interrupt = None
+            self._voice.finish()
+
+    def _ended(self, running: RunningTurn) -> Ended:
+        room, outcome = self._room, running.outcome
+        if isinstance(outcome, Answered):
+            return Ended(True)
+        assert isinstance(outcome, Unanswered)
+        error = outcome.error
+        kept = "What it had said is kept" if outcome.spoke else "Your message is kept"
+        if isinstance(error, ModelError):
+            complain(error, sentences(kept, "/retry asks again"))
+        elif running.stop is not None and running.stop.why == BY_PERSON:
+            room.tell(Styled("— interrupted. ", "yellow"), f"{kept}; /retry takes it up.")
+        elif isinstance(error, TurnStopped | LeaseLost | NodeReaped):
+            why = (
+                "somebody else cancelled it"
+                if outcome.status is TurnStatus.CANCELLED
+                else "cut short from outside"
+            )
+            room.tell(Styled(f"— interrupted: {why}. ", "yellow"), f"{kept}; /retry takes it up.")
+        else:
+            complain(error, sentences(kept, "/retry asks again"))
+        return Ended(False)
+
+
+class _ChatReplyPrinter(ReplyPrinter):
+    """The reply on the screen. What the person should be told of comes before it."""
+
+    def __init__(self, room: ChatState) -> None:
+        super().__init__(nobody_listens=room.desk.stop)
+        self._room = room
+
+    def begin(self, begun: TurnBegun) -> Sequence[bytes]:
+        for notice in begun.notices:
+            if notice.id not in self._room.told:
+                self._room.tell(Styled(notice.text, "yellow"))
+            self._room.told[notice.id] = False  # the model hears of it in this turn
+        return ()
+
+    def aside(self, words: str) -> None:
+        """Something that is not the model's, on a line of its own."""
+        self.finish()
+        self._room.tell(words)

@@ -1,0 +1,145 @@
+"""What happens to a conversation while the person sits at the prompt: resets, compactions, processes, others.
+
+It follows the events of the conversation, and wakes the desk when one concerns the person. What was caused
+from here is known here, and not told again. Notices are told once; each is a row until it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from ..cli.format import Styled, count
+from ..cli.session_views import show_messages
+from ..domain.events import Event, EventType
+from ..domain.processes import ProcessState, shown
+from ..domain.sessions import EndReason
+from ..errors import NotFound, StoreError
+from ..runtime.states import why_of
+from .state import ChatState
+
+log = logging.getLogger(__name__)
+
+TURN_ENDS = {
+    EventType.TURN_COMPLETED,
+    EventType.TURN_INTERRUPTED,
+    EventType.TURN_FAILED,
+    EventType.TURN_CANCELLED,
+}
+TOLD = {
+    *TURN_ENDS,
+    EventType.SESSION_ENDED,
+    EventType.SESSION_RESET,
+    EventType.RESET_DEFERRED,
+    EventType.COMPACTION_COMPLETED,
+    EventType.COMPACTION_FAILED,
+    EventType.PROCESS_STARTED,
+    EventType.PROCESS_ENDED,
+    EventType.PROCESS_LOST,
+    EventType.CONVERSATION_DELETED,
+}
+ENDINGS: Mapping[str, str] = {
+    EndReason.REAPED: "This chat was taken for dead meanwhile, and its session was ended; simply go on.",
+    EndReason.CLOSED: "Somebody else has ended this session; the next message goes on from there.",
+    EndReason.COMPLETED: "Somebody else has ended this session; the next message goes on from there.",
+    EndReason.NEW: "Somebody else has ended this session; the next message begins afresh.",
+}
+
+
+class LiveUpdates:
+    """Use as `async with Tidings(room) as tidings`, and call `tell` between replies."""
+
+    def __init__(self, room: ChatState) -> None:
+        self._room = room
+        self._pending: list[Event] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> LiveUpdates:
+        _, newest = await self._room.node.store.event_bounds()
+        self._task = asyncio.create_task(self._follow(newest))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
+        if isinstance(ended, Exception):
+            log.error("what happened meanwhile could not be shown to the end: %r", ended)
+
+    async def tell(self) -> None:
+        """Show what has happened since the last time."""
+        room, store = self._room, self._room.node.store
+        pending, self._pending = self._pending, []
+        for event in pending:
+            if event.conversation_id == room.conversation_id and not self._is_own(event):
+                await self._show(event)
+        for notice in await store.undelivered(room.conversation_id):
+            if notice.id not in room.told:
+                room.tell(Styled(notice.text, "yellow"))
+                room.told[notice.id] = notice.process_id is not None
+
+    async def _follow(self, after: int) -> None:
+        """Gather what concerns this conversation; a store in trouble is asked again."""
+        room = self._room
+        while True:
+            try:
+                async for event in room.node.events(after, follow=True):
+                    after = event.id
+                    if event.type in TOLD and event.conversation_id == room.conversation_id:
+                        self._pending.append(event)
+                        if not self._is_own(event):
+                            room.desk.wake()
+            except StoreError:
+                await asyncio.sleep(1.0)  # whoever speaks next is told of it
+
+    def _is_own(self, event: Event) -> bool:
+        if event.type in TURN_ENDS:
+            return event.turn_id in self._room.own_turns
+        if event.type == EventType.COMPACTION_COMPLETED:
+            return event.data.get("parent") in self._room.own_ends
+        own_act = event.type in (EventType.SESSION_ENDED, EventType.COMPACTION_FAILED)
+        return own_act and event.session_id in self._room.own_ends
+
+    async def _show(self, event: Event) -> None:
+        room, data = self._room, event.data
+        match event.type:
+            case EventType.CONVERSATION_DELETED:
+                room.tell(Styled("Somebody has deleted this conversation. /new begins another.", "yellow"))
+            case EventType.SESSION_ENDED if (reason := str(data.get("reason"))) in ENDINGS:
+                room.tell(Styled(ENDINGS[reason], "yellow"))
+            case EventType.RESET_DEFERRED:
+                assert event.session_id is not None
+                found = await why_of(room.node.store, room.owner, event.session_id)
+                room.tell(Styled(found.sentence, "yellow"))
+            case EventType.COMPACTION_COMPLETED:
+                left = count(int(data.get("messages") or 0), "older message")
+                room.tell(f"Compacted: {left} stand as a summary now, and stay readable.")
+            case EventType.COMPACTION_FAILED:
+                room.tell(f"Could not compact ({data.get('reason')}); everything stays as it was.")
+            case EventType.PROCESS_STARTED | EventType.PROCESS_ENDED | EventType.PROCESS_LOST:
+                await self._show_process(event)
+            case each if each in TURN_ENDS:
+                await self._show_turn(event)
+
+    async def _show_process(self, event: Event) -> None:
+        name = str(event.data.get("process"))
+        try:
+            process = await self._room.node.store.process(self._room.owner, name)
+        except NotFound:
+            return  # so long ago that it has been forgotten
+        if event.type == EventType.PROCESS_STARTED:
+            self._room.tell(
+                f"Runs in the background: {shown(process.command)} ({name}); /ps shows what does."
+            )
+        elif process.state is ProcessState.STOPPED:  # of any other end there is a notice
+            self._room.tell(f"Stopped: {shown(process.command)} ({name}).")
+
+    async def _show_turn(self, event: Event) -> None:
+        """What was said elsewhere, in this conversation."""
+        room, store = self._room, self._room.node.store
+        assert event.turn_id is not None
+        said = [message for message in await store.turn_messages(event.turn_id) if not message.inner]
+        if said:
+            room.tell("Said elsewhere, meanwhile:")
+            show_messages(said, store.now())

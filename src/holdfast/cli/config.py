@@ -1,0 +1,176 @@
+"""`holdfast config|version`: what is in effect here. Neither needs a store."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .context import AsJson, CommandContext, command
+from .groups import app
+from .groups import settings as settings_group
+
+if TYPE_CHECKING:
+    from ..settings import Settings
+    from .format import Cell
+
+HIDDEN = "(hidden)"
+_PASSWORD = re.compile(r"(?P<before>://[^/?#@\s:]*:)[^/?#@\s]*(?=@)")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+
+
+@command(settings_group, "show")
+async def config(invocation: CommandContext, as_json: AsJson = False) -> None:
+    """Show every setting, its value, and where it came from.
+
+    Secrets are never shown.
+
+    Later wins: the file (--config, $HOLDFAST_CONFIG, ./holdfast.toml if it is trusted, or holdfast.toml in
+    $HOLDFAST_HOME), the environment (HOLDFAST_SECTION__NAME), options.
+
+    \b
+    Examples:
+      holdfast config show
+      HOLDFAST_LEASE__STALE_SECONDS=60 holdfast config --json
+    """
+    from ..server import objects
+    from .format import Column, Styled, print_json, say, table, wide
+
+    settings = list(effective(invocation.settings))
+    ignored = invocation.settings.ignored
+    if as_json:
+        print_json({**objects.listed(settings), "ignored_file": str(ignored.absolute()) if ignored else None})
+        return
+    rows: list[list[Cell]] = []
+    for each in settings:
+        default = each["origin"] == "default"
+        value = each["value"]
+        if each["name"] == "store.url" and not value:
+            value = invocation.location
+        rows.append(
+            [
+                each["name"],
+                Styled(_shown(value) or "—", "" if default else "bold"),
+                Styled(each["origin"], "dim" if default else ""),
+                *([Styled(each["meaning"], "dim")] if wide() else []),
+            ]
+        )
+    titles = ("setting", "value", "from", *(("meaning",) if wide() else ()))
+    table([Column(title, whole=title == "setting") for title in titles], rows)
+    if ignored is not None:
+        say(f"{ignored.absolute()} is not trusted and was ignored; `holdfast config trust` uses it.")
+
+
+SettingsFile = Annotated[
+    Path | None, typer.Argument(metavar="[PATH]", help="The file; without one ./holdfast.toml.")
+]
+
+
+@command(settings_group, "trust")
+async def trust(invocation: CommandContext, path: SettingsFile = None) -> None:
+    """Use the holdfast.toml of a directory when you work there.
+
+    It decides where keys are sent and which commands may be run, so read it first. Its path and the hash of
+    its content are kept in the home: when it changes, it is ignored until it is trusted again.
+
+    \b
+    Examples:
+      holdfast config trust
+      holdfast config trust ~/work/agent/holdfast.toml
+    """
+    from ..settings import trust_file
+    from .format import say
+
+    file = _settings_file(path)
+    sets = trust_file(file)
+    say(f"{file.resolve()} is trusted as it is now. It sets {', '.join(sets) or 'nothing'}.")
+
+
+@command(settings_group, "untrust")
+async def untrust(invocation: CommandContext, path: SettingsFile = None) -> None:
+    """Ignore the holdfast.toml of a directory again.
+
+    \b
+    Example:
+      holdfast config untrust
+    """
+    from ..settings import home
+    from ..trust import untrust as forget
+    from .format import say
+
+    file = _settings_file(path)
+    was = forget(home(), file)
+    say(f"{file.resolve()} is {'no longer' if was else 'not'} trusted.")
+
+
+def _settings_file(path: Path | None) -> Path:
+    """The file that is meant: a directory means the one in it."""
+    from ..settings import LOCAL_FILE
+
+    return path / LOCAL_FILE if path is not None and path.is_dir() else path or LOCAL_FILE
+
+
+def effective(settings: Settings) -> Iterator[dict[str, Any]]:
+    """Every setting with its value, where it came from, and what it means."""
+    from dataclasses import fields
+
+    from ..settings import SECTIONS
+
+    for section in SECTIONS:
+        values = getattr(settings, section)
+        for each in fields(values):
+            name = f"{section}.{each.name}"
+            yield {
+                "name": name,
+                "value": without_secret(name, getattr(values, each.name)),
+                "origin": settings.origins.get(name, "default"),
+                "meaning": each.metadata.get("meaning", ""),
+            }
+
+
+def without_secret(name: str, value: Any, environment: Mapping[str, str] = os.environ) -> Any:
+    """The value without a password in an address, or a key written where its variable's name belongs."""
+    if not isinstance(value, str):
+        return value
+    if name.endswith("_env") and value and not (_VARIABLE.fullmatch(value) or value in environment):
+        return HIDDEN
+    return _PASSWORD.sub(rf"\g<before>{HIDDEN}", value)
+
+
+def _shown(value: Any) -> str:
+    """A setting's value in a line; nothing for an empty one."""
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {number}" for name, number in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@command(app, "version")
+async def version(invocation: CommandContext, as_json: AsJson = False) -> None:
+    """Say which holdfast this is, and what it stands on.
+
+    \b
+    Example:
+      holdfast version
+    """
+    import platform
+
+    import apsw
+
+    from .. import __version__
+    from .format import print_json, say
+
+    versions = {
+        "holdfast": __version__,
+        "python": platform.python_version(),
+        "sqlite": apsw.sqlite_lib_version(),
+    }
+    if as_json:
+        print_json(versions)
+    else:
+        say(f"holdfast {__version__} (Python {versions['python']}, SQLite {versions['sqlite']})")

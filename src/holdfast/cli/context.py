@@ -1,0 +1,280 @@
+"""One call of a command: the options that every command has, and what follows from them.
+
+`command` turns an async function into a command: its first parameter is the `Invocation`, the others are
+options and arguments of its own. Expected errors become a sentence or two on stderr and an exit code.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
+    from ..models.base import Model
+    from ..runtime.agents.sweeper import Swept
+    from ..settings import Settings
+    from ..store.base import Store
+
+EVERYBODY = "*"
+
+Owner = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Whose data: 'default' unless named; '*' is everybody's."),
+]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="The settings file, instead of the usual.")]
+StoreUrl = Annotated[
+    str | None, typer.Option(metavar="URL", help="The store, such as sqlite:///agent.db; else the settings'.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+IdOrKey = Annotated[
+    str, typer.Argument(metavar="ID_OR_KEY", help="A session, conversation or turn id, a key or an alias.")
+]
+
+Body = Callable[..., Coroutine[Any, Any, int | None]]
+
+
+@dataclass
+class CommandContext:
+    context: typer.Context
+    owner_name: str | None
+    config: Path | None
+    store_url: str | None
+    overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Settings that options of the command itself stand for."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        from ..settings import load
+
+        given = {name: dict(section) for name, section in self.overrides.items()}
+        if self.store_url is not None:
+            given.setdefault("store", {})["url"] = self.store_url
+        return load(self.config, given=given, given_by="the command line")
+
+    @property
+    def owner(self) -> str | None:
+        """Whose data is read; None: everybody's."""
+        from ..domain.ids import DEFAULT_OWNER, check_name
+
+        if self.owner_name == EVERYBODY:
+            return None
+        return DEFAULT_OWNER if self.owner_name is None else check_name("an owner", self.owner_name)
+
+    @property
+    def of_everybody(self) -> bool:
+        return self.owner_name == EVERYBODY
+
+    @property
+    def location(self) -> str:
+        """Where the store is, for people."""
+        from ..settings import store_location
+
+        return store_location(self.settings.store.url)
+
+    @property
+    def exists(self) -> bool:
+        """Is there a store? Of a database server that is known when it is asked, so it counts as one."""
+        from ..settings import database_path, is_postgres
+
+        url = self.settings.store.url
+        return is_postgres(url) or database_path(url).exists()
+
+    # --- the store ---------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def reading(self, *, quiet: bool = False) -> AsyncIterator[Opened | None]:
+        """The store, swept, without becoming a node; None if there is none yet: reading makes nothing."""
+        if not self.exists:
+            self.start_logging()
+            yield None
+            return
+        async with self.making(quiet=quiet) as opened:
+            yield opened
+
+    @asynccontextmanager
+    async def making(self, *, quiet: bool = False) -> AsyncIterator[Opened]:
+        """The same for commands that begin something: where there is no store yet, one is made."""
+        from ..app import open_store
+        from ..runtime.agents.reaper import Reaper
+        from ..runtime.agents.resetter import Resetter
+
+        self.start_logging()
+        store = await open_store(self.settings)
+        try:
+            swept = await sweep(Reaper(store, own_node=lambda: None), Resetter(store), quiet=quiet)
+            yield Opened(store, self.owner, swept)
+        finally:
+            await store.close()
+
+    @asynccontextmanager
+    async def existing(self, *, quiet: bool = False) -> AsyncIterator[Opened]:
+        """The same for commands that need something to be there."""
+        async with self.reading(quiet=quiet) as opened:
+            if opened is None:
+                raise self.nothing_yet()
+            yield opened
+
+    @asynccontextmanager
+    async def node(
+        self, *, existing: bool = False, quiet: bool = False, stays: bool = False, model: Model | None = None
+    ) -> AsyncIterator[Holdfast]:
+        """This process as a node; leaving the block ends what it holds. `existing`: the store must be there.
+        `stays`: it is no matter of a moment, so it goes on sweeping and looks after background processes.
+        `model`: who is asked for summaries, and what to remember.
+
+        Neither joining nor leaving is cut short by a signal: a half-open store would have nobody to close it.
+        """
+        from ..app import Holdfast
+        from ..domain.ids import DEFAULT_OWNER
+        from ..domain.nodes import NodeKind
+        from ..runtime.shutdown import finished
+
+        self.start_logging()
+        if existing and not self.exists:
+            raise self.nothing_yet()
+        owner = self.owner or DEFAULT_OWNER
+        node = Holdfast(
+            self.settings, owner=owner, kind=NodeKind.CLI, sweep=stays, catch_signals=False, model=model
+        )
+        try:
+            await finished(node.start())
+            if not stays:
+                await sweep(node.reaper, node.resetter, quiet=quiet)
+            yield node
+        finally:
+            await finished(node.stop())
+
+    # --- words -------------------------------------------------------------------------------------
+
+    def command(self, *words: str) -> str:
+        """A command to be copied, for the same owner and store as this one: `holdfast sessions …`."""
+        import shlex
+
+        shared = (("--owner", self.owner_name), ("--config", self.config), ("--store", self.store_url))
+        options = [word for option, value in shared if value is not None for word in (option, str(value))]
+        return f"holdfast {shlex.join([*words, *options])}"
+
+    def speaking(self, session_id: str, key: str | None, owner: str | None = None) -> str:
+        """The command that speaks to this session's conversation."""
+        mine = replace(self, owner_name=owner) if self.of_everybody else self
+        return f'{mine.command("run", *(("--key", key) if key else ("--resume", session_id)))} "…"'
+
+    def wrong_usage(self, sentence: str) -> NoReturn:
+        """Exit 2, with how the command is used."""
+        self.context.fail(sentence)
+
+    def nothing_yet(self) -> Exception:
+        from ..errors import BadInput
+
+        return BadInput(f"there is nothing yet: no store at {self.location}. `holdfast run` begins one")
+
+    def start_logging(self, level: str = "warning") -> None:
+        """On stderr, from this level on unless the settings say otherwise: commands speak by their output."""
+        from .logs import start_logging
+
+        settings = self.settings
+        start_logging(settings.log.level if "log.level" in settings.origins else level, settings.log.format)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A store that was opened for one command, whose data it looks at, and what the sweep before it did."""
+
+    store: Store
+    owner: str | None
+    swept: Swept
+
+
+async def sweep(reaper: Any, resetter: Any, *, quiet: bool = False) -> Swept:
+    """Sweep first, and say so on stderr if something was due. Trouble is told and does not stop a reader."""
+    from ..errors import StoreError
+    from ..runtime.agents.sweeper import Sweeper, Swept
+    from .format import count, note
+
+    try:
+        done = await Sweeper(reaper, 0, resetter=resetter).sweep_once()
+    except StoreError as error:
+        note(f"could not sweep first: {error}")
+        return Swept()
+    reaped = done.reaped
+    if not quiet and (reaped.sessions or reaped.conversations):
+        note(
+            f"swept: {count(len(reaped.nodes), 'process')} had died; "
+            f"{count(len(reaped.conversations), 'running turn')} interrupted, "
+            f"{count(len(reaped.sessions), 'session')} ended as reaped"
+        )
+    if not quiet and done.reset.reset:
+        note(f"swept: {count(len(done.reset.reset), 'session')} reset, as due")
+    return done
+
+
+# --- from a function to a command ----------------------------------------------------------------------
+
+
+def command(group: typer.Typer, name: str, *, fast_loop: bool = False) -> Callable[[Body], Body]:
+    """Make `body` the command `name` of a group, with the options that every command has behind its own.
+
+    `fast_loop`: run it on uvloop, which takes longer to import than most commands take to run.
+    """
+
+    def register(body: Body) -> Body:
+        def call(context: typer.Context, **values: Any) -> None:
+            above = context.find_root().obj or {}
+            shared = {
+                option: above.get(option) if (value := values.pop(option)) is None else value
+                for option in ("owner", "config", "store")
+            }
+            invocation = CommandContext(context, shared["owner"], shared["config"], shared["store"])
+            raise typer.Exit(carry_out(body(invocation, **values), fast_loop=fast_loop))
+
+        parameter, kind = inspect.Parameter, inspect.Parameter.KEYWORD_ONLY
+        _, *own = inspect.signature(body, eval_str=True).parameters.values()
+        parameters = [
+            parameter("context", kind, annotation=typer.Context),
+            *(each.replace(kind=kind) for each in own),
+            parameter("owner", kind, default=None, annotation=Owner),
+            parameter("config", kind, default=None, annotation=Config),
+            parameter("store", kind, default=None, annotation=StoreUrl),
+        ]
+        call.__doc__ = body.__doc__
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        group.command(name)(call)
+        return body
+
+    return register
+
+
+def carry_out(work: Coroutine[Any, Any, int | None], *, fast_loop: bool = False) -> int:
+    """Run a command to its exit code; expected errors are told in a sentence or two."""
+    import asyncio
+    import sys
+
+    from ..errors import HoldfastError
+    from .format import complain, mute
+
+    try:
+        with asyncio.Runner(loop_factory=_uvloop if fast_loop else None) as runner:
+            code = runner.run(work) or 0
+        sys.stdout.flush()
+        return code
+    except HoldfastError as error:
+        complain(error)
+        return 1
+    except BrokenPipeError:
+        mute()
+        return 141
+
+
+def _uvloop() -> Any:
+    import uvloop
+
+    return uvloop.new_event_loop()

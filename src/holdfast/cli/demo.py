@@ -1,0 +1,70 @@
+"""`holdfast demo`: what holdfast promises, seen in a minute."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .context import CommandContext, command
+from .groups import app
+
+
+@command(app, "demo")
+async def demo(
+    invocation: CommandContext,
+    no_page: Annotated[
+        bool, typer.Option("--no-page", help="End after the tour, without the page and its red button.")
+    ] = False,
+) -> int:
+    """Take a tour in about a minute, on real processes.
+
+    Talks, is killed in the middle of a reply, comes back with nothing lost, leaves nothing open, compacts,
+    resets past a forgotten preview server, remembers once; each with its proof. A script answers instead of a
+    model. It all happens in a temporary home: your own is not touched. On a terminal it ends with a page
+    and a red button.
+
+    \b
+    Examples:
+      holdfast demo
+      holdfast demo --no-page
+    """
+    import asyncio
+    import time
+
+    from ..demo.stage import Stage, WentWrong
+    from ..demo.storyteller import Storyteller
+    from ..demo.tour import Tour, keep_page
+    from .format import Styled, complain, on_terminal, remark, say
+    from .signals import Interrupts
+
+    began, toured = time.monotonic(), False
+    with Interrupts() as interrupts:
+        try:
+            async with Storyteller() as teller, Stage(teller.url) as stage:
+                try:
+                    say("holdfast, on real processes, in ", Styled(str(stage.home), "bold"))
+                    say(
+                        Styled(
+                            "A script answers instead of a model; everything else is as it always is.", "dim"
+                        )
+                    )
+                    await Tour(stage, teller).run()
+                    toured = True
+                    took = time.monotonic() - began
+                    say()
+                    say(Styled(f"Five promises kept, in {took:.0f} s.", "bold green"))
+                    if not no_page and on_terminal() and sys.stdin.isatty():
+                        await keep_page(stage)
+                except (WentWrong, OSError) as error:
+                    complain(f"the demo went wrong: {error}", _and_logged(stage.last_words()))
+                    return 1
+        except asyncio.CancelledError:
+            remark("Ended; everything that the demo made is gone")
+            return 0 if toured else interrupts.exit_code
+    return 0
+
+
+def _and_logged(words: str) -> str:
+    return f"What its programs said last:\n{words}" if words else ""

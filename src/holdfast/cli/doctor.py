@@ -1,0 +1,170 @@
+"""`holdfast doctor|backup`: looking after a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .context import AsJson, CommandContext, command
+from .groups import app
+
+if TYPE_CHECKING:
+    from ..runtime.agents.doctor import Diagnosis
+    from ..settings import Settings
+    from ..store.base import FlushFigures, OwnerUsage
+
+MOST_OWNERS = 10
+
+
+@command(app, "doctor")
+async def doctor(
+    invocation: CommandContext,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend what can be mended safely, then look again.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Check every invariant and the store's health.
+
+    Exits 1 if one is broken.
+
+    \b
+    Examples:
+      holdfast doctor
+      holdfast doctor --repair
+    """
+    from ..runtime.agents.doctor import Doctor
+    from ..runtime.agents.reaper import Reaper
+    from ..runtime.processes.launcher import ProcessReader
+    from ..server.objects import owner_usage
+    from ..wiring import processes_directory
+    from .format import Styled, note, print_json, say
+    from .signals import busy
+
+    async with invocation.reading(quiet=as_json) as opened:
+        if opened is None:
+            if as_json:
+                print_json({"object": "diagnosis", "ok": True, "store": None, "repaired": [], "data": []})
+            else:
+                note(f"there is nothing to check yet: no store at {invocation.location}")
+            return 0
+        reader = ProcessReader(opened.store, processes_directory(invocation.settings))
+        examiner = Doctor(opened.store, Reaper(opened.store, own_node=lambda: None), reader)
+        with busy("examining the store"):
+            repaired = await examiner.repair() if repair else []
+            found = await examiner.examine()
+        usage = await opened.store.usage(None, limit=MOST_OWNERS)
+        well = all(each.ok for each in found)
+        if as_json:
+            print_json(
+                {
+                    "object": "diagnosis",
+                    "ok": well,
+                    "store": opened.store.location,
+                    "repaired": repaired,
+                    "flushes": _flushes(await opened.store.flush_figures()),
+                    "usage": [owner_usage(each) for each in usage],
+                    "data": [_diagnosis(each) for each in found],
+                }
+            )
+            return 0 if well else 1
+        say(Styled(opened.store.location, "bold"))
+        for sentence in repaired:
+            say(Styled("  + ", "cyan"), sentence)
+        for each in found:
+            say(Styled("  ✓ ", "green") if each.ok else Styled("  ✗ ", "bold red"), each.invariant)
+            _explain(each)
+        if waiting := _what_waits(await opened.store.flush_figures(), invocation.settings):
+            say(Styled("  · ", "dim"), waiting)
+        _who_holds_how_much(usage)
+        broken = sum(not each.ok for each in found)
+        verdict = f"{broken} of {len(found)} broken."
+        say(Styled("All is well.", "green") if well else Styled(verdict, "bold red"))
+        return 0 if well else 1
+
+
+def _who_holds_how_much(usage: Sequence[OwnerUsage]) -> None:
+    """The owners with the most bytes, one a line."""
+    from .format import Styled, count, one_line, say, size
+
+    for each in usage:
+        held = f"{one_line(each.owner)}: {size(each.bytes)} in {count(each.conversations, 'conversation')}"
+        say(Styled("  · ", "dim"), held)
+    if len(usage) == MOST_OWNERS:
+        say(Styled(f"  · (the {MOST_OWNERS} owners with the most)", "dim"))
+
+
+def _flushes(figures: FlushFigures) -> dict[str, int]:
+    return {
+        "pending": figures.pending,
+        "running": figures.running,
+        "dead": figures.dead,
+        "coming": figures.coming,
+    }
+
+
+def _what_waits(figures: FlushFigures, settings: Settings) -> str:
+    """How far the flushes of ended sessions are; empty: nothing waits and nothing failed."""
+    from .format import count
+
+    told = []
+    if waiting := figures.pending + figures.running:
+        minutes = -(-waiting // settings.memory.per_minute)
+        told.append(f"{count(waiting, 'session')} to be flushed, which takes about {minutes} min")
+    if figures.dead:
+        told.append(f"{count(figures.dead, 'session')} could not be flushed: `holdfast memories --failed`")
+    return "; ".join(told)
+
+
+def _diagnosis(each: Diagnosis) -> dict[str, object]:
+    finding = each.finding
+    return {
+        "invariant": each.invariant,
+        "ok": each.ok,
+        "count": finding.count if finding else 0,
+        "examples": list(finding.examples) if finding else [],
+        "repairable": finding.repairable if finding else False,
+    }
+
+
+def _explain(each: Diagnosis) -> None:
+    """What breaks an invariant, and what to do."""
+    from .format import Styled, say
+
+    finding = each.finding
+    if finding is None:
+        return
+    examples = ", ".join(finding.examples)
+    times = f"{finding.count:,} times" if finding.count > 1 else "once"
+    say(f"      broken {times}: {examples}")
+    what_to_do = (
+        "`holdfast doctor --repair` mends this."
+        if finding.repairable
+        else "This cannot be mended safely by itself: make a copy with `holdfast backup FILE`, stop what "
+        "writes to the store, and report it with the examples above."
+    )
+    say(Styled(f"      {what_to_do}", "yellow"))
+
+
+@command(app, "backup")
+async def backup(
+    invocation: CommandContext,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not exist yet.")],
+) -> None:
+    """Copy the store to a file while everything goes on.
+
+    \b
+    Example:
+      holdfast backup ~/holdfast-2026-03-01.db
+    """
+    from .format import say, size
+    from .signals import busy
+
+    async with invocation.existing() as opened:
+        with busy("copying the store"):
+            await opened.store.backup(file)
+        say(f"{opened.store.location} is backed up to {file} ({size(file.stat().st_size)}).")
+        say(f"Look into it with: holdfast sessions --store sqlite:///{file}")

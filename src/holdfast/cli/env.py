@@ -1,0 +1,67 @@
+"""`holdfast env`: what an OpenAI client needs to talk to the local server, for a shell to take over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .context import AsJson, CommandContext, command
+from .groups import app
+
+if TYPE_CHECKING:
+    from ..settings import Settings
+
+EVERY_ADDRESS = {"0.0.0.0", "::", "[::]", "*"}
+
+
+@command(app, "env")
+async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
+    """Print the local server's address and key, for a shell.
+
+    After these exports any OpenAI client or script talks to the local server, as owner 'default'. The key is
+    this user's own (api.key in $HOLDFAST_HOME); it is made if there is none.
+
+    \b
+    Examples:
+      eval "$(holdfast env)"
+      holdfast env --json
+    """
+    import shlex
+
+    from ..runtime.local_server import ensure_local_key
+    from ..settings import home
+    from .format import on_terminal, print_json, remark, write
+
+    base_url = address(invocation.settings)
+    async with invocation.making(quiet=True) as opened:
+        token, _ = await ensure_local_key(opened.store, home())
+    variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": token}
+    if as_json:
+        print_json(variables)
+        return
+    for name, value in variables.items():
+        write(f"export {name}={shlex.quote(value)}\n")
+    if on_terminal():
+        remark('To set them in this shell: eval "$(holdfast env)"')
+
+
+def address(settings: Settings) -> str:
+    """Where a client on this machine reaches the server: one that runs may have been told another port by an
+    option. What the environment says goes before that."""
+    from ..errors import BadSetting
+    from ..runtime.local_server import local_address
+    from ..settings import home, is_variable
+
+    host, port = settings.server.host, settings.server.port
+    named = any(is_variable(settings.origins.get(name, "")) for name in ("server.host", "server.port"))
+    if not (named and port) and (running := local_address(home())) is not None:
+        return f"{running}/v1"
+    if not port:
+        raise BadSetting(
+            "server.port is 0, so the server takes any free port, and none is running; start it first: "
+            "`holdfast serve`"
+        )
+    if host in EVERY_ADDRESS:
+        host = "127.0.0.1"
+    elif ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return f"http://{host}:{port}/v1"

@@ -1,0 +1,308 @@
+"""Times, numbers and names as people say them."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+
+def ago(then: datetime | None, now: datetime) -> str:
+    """How long since, in the one unit that matters: `3 min ago`."""
+    if then is None:
+        return "never"
+    return f"{span(now - then)} ago" if now - then >= timedelta(seconds=1) else "just now"
+
+
+def span(time: timedelta) -> str:
+    seconds = int(time.total_seconds())
+    for size, name in ((86_400, "day"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            number = seconds // size
+            return f"{number} {name}{'s' if name == 'day' and number != 1 else ''}"
+    return f"{seconds} s"
+
+
+def took(time: timedelta) -> str:
+    seconds = time.total_seconds()
+    return f"{seconds:.1f} s" if 0 <= seconds < 60 else span(time)
+
+
+def moment(then: datetime | None, now: datetime) -> str:
+    """A time on this machine's clock, and how long ago that was."""
+    if then is None:
+        return "—"
+    return f"{then.astimezone():%Y-%m-%d %H:%M:%S} ({ago(then, now)})"
+
+
+def clock(then: datetime, now: datetime) -> str:
+    """A time on this machine's clock, as short as it can be."""
+    local = then.astimezone()
+    return f"{local:%H:%M:%S}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 session`, `2 sessions`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}es" if noun.endswith("s") else f"{number:,} {noun}s"
+
+
+def percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "—"
+
+
+def size(number: int) -> str:
+    amount = float(number)
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if amount < 1024 or unit == "GB":
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError
+
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDE = 120
+
+STATE_STYLES = {
+    "active": "green",
+    "idle": "",
+    "orphaned": "red",
+    "ended": "dim",
+    "running": "green",
+    "completed": "",
+    "interrupted": "yellow",
+    "failed": "red",
+    "cancelled": "yellow",
+    "alive": "green",
+    "dead": "red",
+    "unknown": "yellow",
+}
+
+
+@dataclass(frozen=True)
+class Styled:
+    """A text and how it looks on a terminal."""
+
+    text: str
+    style: str = ""
+
+
+Cell = str | Styled
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    right: bool = False
+    whole: bool = False
+    """Never cut or wrapped on a terminal, such as an id that will be copied."""
+
+
+def state(name: str) -> Styled:
+    return Styled(name, STATE_STYLES.get(name, ""))
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def wide() -> bool:
+    """Is there room for columns that can be missed?"""
+    return not on_terminal() or console().width >= WIDE
+
+
+def harmless(text: str) -> str:
+    """Without control characters but newline and tab: an escape sequence is shown, not obeyed."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else f"\\x{ord(c):02x}"
+        for c in text.replace("\r\n", "\n")
+    )
+
+
+def one_line(text: str) -> str:
+    return " ".join(harmless(text).split())
+
+
+def print_json(value: Any) -> None:
+    """The one document on stdout."""
+    import msgspec
+
+    document = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(document + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def say(*parts: Cell) -> None:
+    """A line of words on stdout."""
+    if on_terminal():
+        console().print(_text(parts), soft_wrap=True)
+    else:
+        write("".join(_plain(part) for part in parts) + "\n")
+
+
+def note(sentence: str) -> None:
+    """Something aside, on stderr."""
+    _to_stderr(Styled(f"({sentence})", "dim"))
+
+
+def complain(error: Exception | str, next_step: str = "") -> None:
+    """What went wrong and what to do next, on stderr."""
+    sentence = sentences(str(error), next_step or next_step_after(error))
+    _to_stderr(Styled("Error: ", "bold red"), sentence)
+
+
+def _to_stderr(*parts: Cell) -> None:
+    with suppress(OSError):  # a terminal that was closed: there is nobody to tell
+        if sys.stderr.isatty():
+            console(stderr=True).print(_text(parts), soft_wrap=True)
+        else:
+            print(harmless("".join(_plain(part) for part in parts)), file=sys.stderr)
+
+
+def remark(*pieces: str) -> None:
+    """What became of the command, on stderr."""
+    _to_stderr(sentences(*pieces))
+
+
+def mute() -> None:
+    """Whoever read stdout has left: nothing more goes there, not even what is flushed at exit."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def next_step_after(error: Exception | str) -> str:
+    """For errors whose own words do not say what to do at a command line."""
+    from ..errors import BadSetting, ConversationBusy, NotFound, StoreBusy
+
+    match error:
+        case NotFound(what="API key"):
+            return "`holdfast keys list` lists those there are."
+        case NotFound(what="memory"):
+            return "`holdfast memories` lists those there are; another owner's needs --owner NAME."
+        case NotFound(what="flush of session"):
+            return "It was too short, goes on, or memory is off; `holdfast sessions show` says more."
+        case NotFound(what="process"):
+            return "`holdfast ps` lists those there are; another owner's needs --owner NAME."
+        case NotFound():
+            return "`holdfast sessions` lists what there is; another owner's needs --owner NAME."
+        case ConversationBusy():
+            return f"Or stop it: holdfast sessions cancel {error.conversation_id}"
+        case BadSetting():
+            return "Correct it and try again."
+        case StoreBusy():
+            return "Try again; `holdfast nodes` shows who else is there."
+        case _:
+            return ""
+
+
+def sentences(*pieces: str) -> str:
+    """Pieces of prose, each ending as a sentence does, joined."""
+    ended = [piece if piece[-1] in '.!?`"' else f"{piece}." for piece in (p.strip() for p in pieces) if piece]
+    return " ".join(ended)
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
+    """Rows under their titles."""
+    rows = list(rows)
+    if on_terminal():
+        _rich_table(columns, rows)
+    else:
+        _plain_table([column.title for column in columns], [column.right for column in columns], rows)
+
+
+def facts(pairs: Iterable[tuple[str, Cell]]) -> None:
+    """Names and values, one below the other."""
+    pairs = list(pairs)
+    width = max((len(name) for name, _ in pairs), default=0)
+    for name, value in pairs:
+        say(Styled(f"  {name:<{width}}  ", "dim"), value)
+
+
+def _plain_table(titles: Sequence[str], right: Sequence[bool], rows: Sequence[Sequence[Cell]]) -> None:
+    lines = [[title.upper() for title in titles]]
+    lines += [[_in_table(cell).text for cell in row] for row in rows]
+    widths = [max(width_of(line[number]) for line in lines) for number in range(len(titles))]
+    for line in lines:
+        padded = [
+            " " * (widths[n] - width_of(cell)) + cell
+            if right[n]
+            else cell + " " * (widths[n] - width_of(cell))
+            for n, cell in enumerate(line)
+        ]
+        write("  ".join(padded).rstrip() + "\n")
+
+
+def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    from rich.table import Table
+
+    grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        grid.add_column(
+            column.title.upper(),
+            justify="right" if column.right else "left",
+            no_wrap=column.whole,
+            overflow="fold" if column.whole else "ellipsis",
+            min_width=max((width_of(_plain(r[columns.index(column)])) for r in rows), default=0)
+            if column.whole
+            else None,
+        )
+    for row in rows:
+        grid.add_row(*(_text([_in_table(cell)]) for cell in row))
+    console().print(grid)
+
+
+def _in_table(cell: Cell) -> Styled:
+    """On one line, its indentation kept."""
+    styled = cell if isinstance(cell, Styled) else Styled(cell)
+    indent = len(styled.text) - len(styled.text.lstrip(" "))
+    return Styled(" " * indent + one_line(styled.text), styled.style)
+
+
+def width_of(text: str) -> int:
+    """How many columns a text takes: wide characters two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def _text(parts: Iterable[Cell]) -> Any:
+    from rich.text import Text
+
+    text = Text()
+    for part in parts:
+        styled = part if isinstance(part, Styled) else Styled(part)
+        text.append(harmless(styled.text), styled.style)
+    return text
+
+
+def _plain(cell: Cell) -> str:
+    return cell.text if isinstance(cell, Styled) else cell
+
+
+def write(text: str) -> None:
+    """On stdout, at once also if that is a pipe; what its encoding does not have is escaped."""
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()

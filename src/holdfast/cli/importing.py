@@ -1,0 +1,352 @@
+"""`holdfast import hermes|file`: taking conversations over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .context import AsJson, CommandContext, command
+from .groups import imports
+
+if TYPE_CHECKING:
+    from ..importers.hermes.doctor import Examination
+    from ..importers.hermes.importer import Taken
+    from .format import Cell
+
+FEW = 5
+
+
+@command(imports, "hermes")
+async def hermes(
+    invocation: CommandContext,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The home, usually ~/.hermes.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only look, and tell what it looks like. Changes nothing.")
+    ] = False,
+    timezone: Annotated[
+        str,
+        typer.Option(metavar="ZONE", help="Of times that Hermes wrote without a zone; else this machine's."),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Take over a Hermes home.
+
+    Every conversation, under the ids and keys that it had there. The home is only read, also while Hermes
+    runs. Again with a newer copy: what is new is added.
+
+    \b
+    Examples:
+      holdfast import hermes ~/.hermes --dry-run
+      holdfast import hermes ~/.hermes
+    """
+    from ..domain.ids import DEFAULT_OWNER
+    from ..importers.hermes.importer import Importer
+    from ..importers.hermes.snapshot import visit
+    from ..settings import home
+    from .format import print_json
+    from .signals import bar
+
+    if invocation.of_everybody:
+        invocation.wrong_usage("name one owner for what is imported, not '*'")
+    zone = _zone(invocation, timezone)
+    with bar() as shows:
+        with visit(path.expanduser(), zone, [home()], shows) as seen:
+            if dry_run:
+                from datetime import UTC, datetime
+
+                from ..importers.hermes.doctor import examine
+
+                found = examine(seen, datetime.now(UTC))
+            else:
+                async with invocation.making(quiet=as_json) as opened:
+                    owner = opened.owner or DEFAULT_OWNER
+                    taken = await Importer(opened.store, owner, seen, shows).run()
+    if dry_run:
+        print_json(_examination(found)) if as_json else _tell(found)
+    elif as_json:
+        print_json(_taken(taken, owner))
+    else:
+        _tell_taken(taken, invocation)
+
+
+@command(imports, "file")
+async def file(
+    invocation: CommandContext,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="What `holdfast sessions export` wrote.")],
+    as_json: AsJson = False,
+) -> None:
+    """Take over conversations from a file of `holdfast sessions export`.
+
+    Ids are kept. A file that is damaged, or clashes with what is there, is refused whole. Everything stays
+    its owner's, unless --owner names another.
+
+    \b
+    Examples:
+      holdfast import conversations.jsonl
+      holdfast import file conversations.jsonl
+    """
+    from ..transfer.files import FileImporter
+    from .format import count, print_json, say
+    from .signals import bar
+
+    async with invocation.making(quiet=as_json) as opened:
+        owner = None if invocation.owner_name is None else opened.owner
+        with bar() as shows:
+            importer = FileImporter(
+                opened.store, path.expanduser(), owner, lambda done, whole: shows("importing", done, whole)
+            )
+            carried = await importer.run()
+    if as_json:
+        print_json(
+            {
+                "object": "import",
+                "origin": "holdfast",
+                "conversations": carried.conversations,
+                "unchanged": carried.there,
+                "sessions": carried.sessions,
+                "messages": carried.messages,
+            }
+        )
+        return
+    say(
+        f"{count(carried.conversations, 'conversation')} imported: {count(carried.sessions, 'session')}, "
+        f"{count(carried.messages, 'message')}."
+    )
+    if carried.there:
+        say(f"{count(carried.there, 'conversation')} there already.")
+
+
+def _zone(invocation: CommandContext, name: str) -> Any:
+    from zoneinfo import ZoneInfo
+
+    from ..os_support import timezone
+
+    try:
+        return ZoneInfo(name or timezone())
+    except (ValueError, OSError, LookupError):
+        invocation.wrong_usage(f"{name!r} is no time zone; name one such as Europe/Berlin")
+
+
+# --- what a home looks like ----------------------------------------------------------------------------
+
+
+def _examination(found: Examination) -> dict[str, Any]:
+    from ..server.objects import time
+
+    whole = found.sessions
+    return {
+        "object": "hermes.home",
+        "path": found.path,
+        "schema": found.schema,
+        "timezone": found.zone,
+        "sessions": whole,
+        "messages": found.messages,
+        "undone_messages": found.undone,
+        "never_ended": {
+            "count": found.never_ended,
+            "percent": round(100 * found.never_ended / whole, 1) if whole else 0.0,
+        },
+        "end_reasons": dict(found.end_reasons),
+        "sources": dict(found.sources),
+        "conversations": found.conversations,
+        "edges": dict(found.edges),
+        "keys": found.keys,
+        "held_open": [
+            {
+                "key": each.key,
+                "session_id": each.session_id,
+                "command": each.command,
+                "pid": each.pid,
+                "since": time(each.since),
+                "state": each.state,
+                "running": each.state == "runs",
+            }
+            for each in found.held_open
+        ],
+        "stale_ids": {"count": len(found.stale), "ids": list(found.stale), "keys": list(found.stale_keys)},
+        "flushes_to_repeat": {"count": len(found.repeats), "keys": list(found.repeats)},
+        "reset": {
+            "mode": found.rule.mode,
+            "idle_minutes": found.rule.idle_minutes,
+            "at_hour": found.rule.at_hour,
+        },
+        "orphan_tool_calls": found.orphan_calls,
+        "wrong_counts": found.wrong_counts,
+        "duplicate_rows": found.repeated_rows,
+        "messages_without_session": found.strays,
+        "messages_without_mark": found.unmarked,
+        "lineage": {
+            "cycles": list(found.cycles),
+            "dangling_parents": list(found.dangling),
+            "several_continuations": list(found.several),
+        },
+        "problems": list(found.problems),
+        "changed": False,
+    }
+
+
+def _tell(found: Examination) -> None:
+    from .format import Column, Styled, facts, percent, say, table
+
+    say(Styled(found.path, "bold"))
+    reasons = {**found.end_reasons}
+    rows = [(name, number, "") for name, number in reasons.items()]
+    if found.never_ended:
+        rows.append(("(never ended)", found.never_ended, "red"))
+    rows.sort(key=lambda row: -row[1])
+    table(
+        [Column("ended as", whole=True), Column("sessions", right=True), Column("share", right=True)],
+        [
+            (Styled(name, style), f"{number:,}", percent(number, found.sessions))
+            for name, number, style in rows
+        ],
+    )
+    say()
+    facts(_facts(found))
+    for each in found.held_open:
+        say(Styled("  ! ", "yellow"), _held_open(each))
+    for problem in found.problems:
+        say(Styled("  ! ", "yellow"), problem)
+    say("Nothing was changed.")
+
+
+def _facts(found: Examination) -> list[tuple[str, Cell]]:
+    from .format import Styled, count, percent
+
+    def trouble(number: int, words: str = "") -> Cell:
+        text = f"{number:,}{f' ({words})' if words and number else ''}"
+        return Styled(text, "yellow") if number else text
+
+    edges = ", ".join(f"{number:,} {edge}" for edge, number in found.edges.items()) or "no edges"
+    running = sum(each.state == "runs" for each in found.held_open)
+    rule = found.rule
+    when = {"idle": f"{rule.idle_minutes:g} min", "daily": f"{rule.at_hour}:00"}
+    policy = f"session_reset {rule.mode}" + "".join(
+        f", {when[mode]}" for mode in ("idle", "daily") if rule.mode in (mode, "both")
+    )
+    sources = ", ".join(f"{number:,} {name}" for name, number in list(found.sources.items())[:FEW])
+    return [
+        ("sessions", f"{found.sessions:,} in {count(found.conversations, 'conversation')} ({edges})"),
+        ("never ended", trouble(found.never_ended, percent(found.never_ended, found.sessions))),
+        ("messages", f"{found.messages:,}, and {found.undone:,} undone"),
+        ("sources", sources or "none"),
+        ("keys of chats", f"{found.keys:,}"),
+        ("held open by a process", trouble(len(found.held_open), f"{running:,} of them still running")),
+        (
+            "ids that point at stale parents",
+            trouble(len(found.stale), f"{count(len(found.stale_keys), 'chat')} goes to one"),
+        ),
+        ("flushes the next restart repeats", trouble(len(found.repeats), policy)),
+        ("orphan tool calls", trouble(found.orphan_calls)),
+        ("wrong message counts", trouble(found.wrong_counts)),
+        ("duplicate rows", trouble(found.repeated_rows)),
+        ("messages without a session", trouble(found.strays)),
+        ("messages without a mark", trouble(found.unmarked, "active is NULL; they count as said")),
+        ("parents that are not there", trouble(len(found.dangling), _some(found.dangling))),
+        ("sessions continued twice", trouble(len(found.several), _some(found.several))),
+        ("sessions in a circle", trouble(len(found.cycles), _some(found.cycles))),
+        ("times without a zone", f"read as {found.zone}"),
+    ]
+
+
+def _held_open(each: Any) -> str:
+    from .format import one_line
+
+    words = {
+        "runs": "still runs",
+        "gone": "is gone; Hermes has not noticed",
+        "reused": "is gone, and another program has its number",
+        "unknown": "cannot be seen from here",
+    }
+    since = f" since {each.since.astimezone():%Y-%m-%d %H:%M}" if each.since else ""
+    what = f"{one_line(each.command)[:80]} (pid {each.pid})"
+    return f"{each.key or '(no chat)'}: {what}{since} {words[each.state]}"
+
+
+def _some(names: Any) -> str:
+    return ", ".join([*names[:FEW], *(["…"] if len(names) > FEW else [])])
+
+
+# --- what was taken over -------------------------------------------------------------------------------
+
+
+def _taken(taken: Taken, owner: str) -> dict[str, Any]:
+    return {
+        "object": "import",
+        "origin": "hermes",
+        "owner": owner,
+        "conversations": taken.conversations,
+        "grown": taken.grown,
+        "unchanged": taken.unchanged,
+        "sessions": taken.sessions,
+        "messages": taken.messages,
+        "edges": dict(taken.edges),
+        "closed": taken.unclosed,
+        "undone_messages": taken.undone,
+        "mended_messages": taken.mended,
+        "aliases": taken.names,
+        "keys": taken.keys,
+        "memories": taken.memories,
+        "gone_on": taken.gone_on,
+        "deleted": taken.deleted,
+        "problems": taken.problems,
+    }
+
+
+def _tell_taken(taken: Taken, invocation: CommandContext) -> None:
+    from .format import Styled, count, facts, say
+
+    if not taken.anything:
+        say(
+            "Nothing is new there: everything was imported before."
+            if taken.unchanged
+            else "Nothing to import."
+        )
+    else:
+        edges = ", ".join(f"{number:,} {edge}" for edge, number in taken.edges.items()) or "none"
+        say(
+            f"{count(taken.conversations, 'conversation')} imported"
+            + (f", {taken.grown:,} went on" if taken.grown else "")
+            + (f", {taken.unchanged:,} as they were" if taken.unchanged else "")
+            + "."
+        )
+        facts(
+            [
+                (
+                    "sessions",
+                    f"{taken.sessions:,}; {taken.unclosed:,} had no end, and ended at their last message",
+                ),
+                (
+                    "messages",
+                    f"{taken.messages:,}; {taken.undone:,} undone ones left out, {taken.mended:,} mended",
+                ),
+                ("edges", edges),
+                ("old ids", f"{taken.names:,} lead to their conversations"),
+                ("keys of chats", f"{taken.keys:,}"),
+                ("memories", f"{taken.memories:,}"),
+            ]
+        )
+    _tell_left(taken)
+    if taken.anything:
+        say(Styled(f"Look at it with: {invocation.command('sessions')}", "dim"))
+
+
+def _tell_left(taken: Taken) -> None:
+    from .format import Styled, count, say
+
+    if taken.gone_on:
+        say(
+            Styled("  ! ", "yellow"),
+            f"{count(len(taken.gone_on), 'session')} went on both there and here; left as here: "
+            f"{_some(taken.gone_on)}",
+        )
+    if taken.deleted:
+        say(
+            Styled("  ! ", "yellow"),
+            f"{count(len(taken.deleted), 'session')} deleted here since; not brought back: "
+            f"{_some(taken.deleted)}",
+        )
+    for problem in taken.problems:
+        say(Styled("  ! ", "yellow"), problem)

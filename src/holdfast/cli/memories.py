@@ -1,0 +1,302 @@
+"""`holdfast memories list|search|edit|forget|retry|skip`: what was remembered, and flushes that failed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .context import AsJson, CommandContext, command
+from .groups import memories
+
+if TYPE_CHECKING:
+    from ..domain.memories import Memory
+    from ..store.base import Page, Store
+
+MemoryId = Annotated[str, typer.Argument(metavar="ID", help="The memory's id, as the list shows it.")]
+SKIPPED = "a person skipped it"
+MOST_AT_ONCE = 1000
+
+
+@command(memories, "list")
+async def list_(
+    invocation: CommandContext,
+    key: Annotated[str | None, typer.Option(help="Only memories of this key's conversation.")] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Instead: sessions whose flush failed and was given up.")
+    ] = False,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="The page behind this one.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List memories, the newest first.
+
+    A memory is what a session that ended left for the next ones. Whether sessions wait to be flushed, and
+    whether some could not be, is said below the list.
+
+    \b
+    Examples:
+      holdfast memories
+      holdfast memories --key telegram:dm:42 --json
+      holdfast memories list --failed
+    """
+    from ..server import objects
+    from .format import print_json
+
+    async with invocation.reading(quiet=as_json) as opened:
+        if opened is None:
+            return _nothing(invocation, as_json)
+        if failed:
+            return await _list_failed(invocation, opened.store, opened.owner, after, limit, as_json)
+        page = await opened.store.memories(opened.owner, key=key, after=after, limit=limit)
+        if as_json:
+            everybody = invocation.of_everybody
+            data = [objects.memory(each, with_owner=everybody) for each in page.items]
+            print_json(objects.listed(data, has_more=page.has_more))
+            return
+        _show(page, opened.store.now(), "nothing is remembered")
+        await _say_what_waits(opened.store)
+
+
+@command(memories, "search")
+async def search(
+    invocation: CommandContext,
+    words: Annotated[list[str], typer.Argument(metavar="WORDS…", help="All of them, in any case.")],
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Find memories that hold all these words.
+
+    \b
+    Example:
+      holdfast memories search kelp
+    """
+    from ..server import objects
+    from .format import print_json
+
+    async with invocation.reading(quiet=as_json) as opened:
+        if opened is None:
+            return _nothing(invocation, as_json)
+        page = await opened.store.memories(opened.owner, words=" ".join(words), limit=limit)
+        if as_json:
+            everybody = invocation.of_everybody
+            data = [objects.memory(each, with_owner=everybody) for each in page.items]
+            print_json(objects.listed(data, has_more=page.has_more))
+        else:
+            _show(page, opened.store.now(), "nothing was found")
+
+
+@command(memories, "edit")
+async def edit(
+    invocation: CommandContext,
+    memory_id: MemoryId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What it says from now on.")],
+    as_json: AsJson = False,
+) -> None:
+    """Change what a memory says.
+
+    \b
+    Example:
+      holdfast memories edit mem_3f2a… "Ada likes kelp, but not raw."
+    """
+    from ..server import objects
+    from .format import print_json, say
+
+    async with invocation.existing(quiet=as_json) as opened:
+        memory = await opened.store.edit_memory(opened.owner, memory_id, text)
+        if as_json:
+            print_json(objects.memory(memory, with_owner=invocation.of_everybody))
+        else:
+            say(f"{memory.id} is changed.")
+
+
+@command(memories, "forget")
+async def forget(
+    invocation: CommandContext,
+    memory_ids: Annotated[list[str], typer.Argument(metavar="ID…", help="The memories' ids.")],
+    as_json: AsJson = False,
+) -> None:
+    """Forget memories, for good: nothing of what they said is left.
+
+    What was said stays where it was said; `holdfast sessions delete` removes that.
+
+    \b
+    Example:
+      holdfast memories forget mem_3f2a…
+    """
+    from ..server import objects
+    from .format import print_json, say
+
+    async with invocation.existing(quiet=as_json) as opened:
+        for memory_id in memory_ids:  # all are there, or none is forgotten
+            await opened.store.memory(opened.owner, memory_id)
+        for memory_id in memory_ids:
+            await opened.store.forget_memory(opened.owner, memory_id)
+            if not as_json:
+                say(f"{memory_id} is forgotten.")
+        if as_json:
+            gone = [{"id": each, "object": "memory.deleted", "deleted": True} for each in memory_ids]
+            print_json(objects.listed(gone))
+
+
+@command(memories, "retry")
+async def retry(
+    invocation: CommandContext,
+    session_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="SESSION…", help="Sessions; without any, all that failed.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have flushes tried again that were given up.
+
+    The server does it, or the next one that starts. Named sessions are also taken up that were skipped, or
+    that wait.
+
+    \b
+    Examples:
+      holdfast memories retry
+      holdfast memories retry sess_3f2a…
+    """
+    from .format import count, print_json, say
+
+    async with invocation.existing(quiet=as_json) as opened:
+        retried = 0
+        if session_ids:
+            for session_id in session_ids:
+                await opened.store.retry_flush(opened.owner, session_id)
+                retried += 1
+        else:
+            while some := await opened.store.retry_flushes(opened.owner, limit=MOST_AT_ONCE):
+                retried += some
+        if as_json:
+            print_json({"object": "flushes.retried", "count": retried})
+        elif retried:
+            say(f"{count(retried, 'session')} will be flushed by the server.")
+        else:
+            say("No flush was given up.")
+
+
+@command(memories, "skip")
+async def skip(
+    invocation: CommandContext,
+    session_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="SESSION…", help="Sessions that are not to be flushed.")
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="All that nobody has spoken in since, such as 2026-03-01."),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Do not flush sessions: those named, or all that are older than a date.
+
+    With --before, what waits is skipped, what failed, and what open sessions have said so far, which a reset
+    would have flushed. What is said in them from now on is flushed as ever. A skipped session can be taken up
+    again by its id: `holdfast memories retry SESSION`.
+
+    \b
+    Examples:
+      holdfast memories skip --before 2026-03-01
+      holdfast memories skip --before 2026-03-01T08:00 --owner '*'
+      holdfast memories skip sess_3f2a…
+    """
+    from .format import count, print_json, say
+
+    if not session_ids and before is None:
+        invocation.wrong_usage("name sessions, or a date with --before")
+    since = _time(invocation, before) if before is not None else None
+    async with invocation.existing(quiet=as_json) as opened:
+        skipped = 0
+        for session_id in session_ids or ():
+            await opened.store.skip_flush(opened.owner, session_id, SKIPPED)
+            skipped += 1
+        if since is not None:
+            skipped += await _skip_before(opened.store, opened.owner, since)
+        if as_json:
+            print_json({"object": "flushes.skipped", "count": skipped})
+        else:
+            say(f"{count(skipped, 'session')} will not be flushed." if skipped else "There was none to skip.")
+    return 0
+
+
+async def _skip_before(store: Store, owner: str | None, since: datetime) -> int:
+    skipped = 0
+    while some := await store.skip_flushes(owner, since, SKIPPED, limit=MOST_AT_ONCE):
+        skipped += some
+    return skipped
+
+
+def _time(invocation: CommandContext, text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        invocation.wrong_usage(f"{text!r} is no date such as 2026-03-01 or 2026-03-01T08:00")
+
+
+def _show(page: Page[Memory], now: datetime, nothing: str) -> None:
+    from .format import Styled, clock, note, one_line, say
+
+    if not page.items:
+        note(nothing)
+        return
+    for number, memory in enumerate(page.items):
+        if number:
+            say()
+        where = Styled(one_line(memory.key or memory.conversation_id), "bold")
+        say(where, Styled(f"  {clock(memory.created_at, now)}  {memory.origin.value}  {memory.id}", "dim"))
+        say(memory.text)
+    if page.has_more:
+        note(f"there are more: --after {page.items[-1].id}")
+
+
+async def _list_failed(
+    invocation: CommandContext, store: Store, owner: str | None, after: str | None, limit: int, as_json: bool
+) -> None:
+    from ..domain.flushes import FlushState
+    from ..server import objects
+    from .format import Column, ago, note, one_line, print_json, table
+
+    page = await store.flushes(owner, state=FlushState.DEAD, after=after, limit=limit)
+    if as_json:
+        data = [objects.flush(each, with_owner=invocation.of_everybody) for each in page.items]
+        print_json(objects.listed(data, has_more=page.has_more))
+        return
+    if not page.items:
+        note("no flush was given up")
+        return
+    titles = ("session", "key", "ended", "attempts", "given up", "why")
+    rows = [
+        [
+            flush.session_id,
+            flush.key or "—",
+            flush.reason,
+            str(flush.attempts),
+            ago(flush.settled_at, store.now()),
+            one_line(flush.error or ""),
+        ]
+        for flush in page.items
+    ]
+    table([Column(title, whole=title == "session") for title in titles], rows)
+    note("`holdfast memories retry` tries them again")
+
+
+async def _say_what_waits(store: Store) -> None:
+    from .format import count, note
+
+    figures = await store.flush_figures()
+    if waiting := figures.pending + figures.running:
+        note(f"{count(waiting, 'session')} of all owners to be flushed")
+    if figures.dead:
+        failed = count(figures.dead, "session")
+        note(f"{failed} of all owners could not be flushed: `holdfast memories --failed`")
+
+
+def _nothing(invocation: CommandContext, as_json: bool) -> None:
+    from ..server import objects
+    from .format import note, print_json
+
+    if as_json:
+        print_json(objects.listed([]))
+    else:
+        note(f"there is nothing yet: no store at {invocation.location}")

@@ -1,0 +1,204 @@
+"""`holdfast sweep|nodes`: who is alive, and what the dead left behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .context import AsJson, CommandContext, Opened, command
+from .groups import app
+
+if TYPE_CHECKING:
+    from ..domain.nodes import Liveness, Node
+    from ..runtime.agents.reaper import Reaped
+    from ..runtime.agents.resetter import Reset
+    from ..store.base import Pruned, Store
+    from .format import Cell
+
+A_FEW = 5
+
+
+@command(app, "sweep")
+async def sweep(invocation: CommandContext, as_json: AsJson = False) -> int:
+    """Settle what is due, and say what was done.
+
+    What dead processes left behind: their turns are interrupted, their sessions ended. Sessions that are due
+    are reset ([reset]). Every command does that first, and every running program by itself. Also drops what
+    was kept long enough ([retention]).
+
+    \b
+    Example:
+      holdfast sweep
+    """
+    from ..runtime.agents.reaper import Reaped
+    from ..runtime.agents.resetter import Reset
+    from ..store.base import Pruned
+    from .format import print_json, say
+
+    async with invocation.reading(quiet=True) as opened:
+        if opened is None:
+            done, reset, pruned = Reaped(), Reset(), Pruned()
+        else:
+            done, reset = opened.swept.reaped, await _reset(opened)
+            pruned = await _prune(opened.store, invocation)
+        if as_json:
+            print_json(_swept(done, reset, pruned))
+        elif not (done.anything or reset.anything or pruned.anything or pruned.spared):
+            say("Nothing was due.")
+        else:
+            assert opened is not None
+            await _tell(opened, done, reset, pruned)
+        return 1 if done.troubles or reset.troubles else 0
+
+
+async def _reset(opened: Opened) -> Reset:
+    """All that is due: what the sweep before every command has begun, to its end."""
+    from ..runtime.agents.resetter import Resetter
+
+    done = opened.swept.reset
+    if done.more:
+        rest = await Resetter(opened.store).reset_all()
+        done.reset |= rest.reset
+        done.deferred += rest.deferred
+        done.troubles += rest.troubles
+    return done
+
+
+async def _prune(store: Store, invocation: CommandContext) -> Pruned:
+    """Drop, pass by pass, all that was kept long enough."""
+    from ..runtime.agents.sweeper import Pruner
+    from ..store.base import Pruned
+    from ..wiring import retention_of
+    from .signals import busy
+
+    pruner, total = Pruner(store, retention_of(invocation.settings)), Pruned()
+    with busy("dropping what was kept long enough"):
+        while True:
+            done = await pruner.prune_once()
+            total = Pruned(
+                total.drafts + done.drafts,
+                total.events + done.events,
+                total.requests + done.requests,
+                conversations=total.conversations + done.conversations,
+                spared=done.spared,
+            )
+            if not done.more:
+                return total
+
+
+async def _tell(opened: Opened, done: Reaped, reset: Reset, pruned: Pruned) -> None:
+    from .format import count, say
+
+    known = {node.id: node for node in await opened.store.nodes(gone=True)}
+    for node_id, why in done.nodes.items():
+        who = known[node_id]
+        process = f"{who.kind.value}, process {who.identity.pid} on {who.identity.host}"
+        say(f"{node_id} ({process}) is dead ({why}).")
+    if done.conversations:
+        turns = count(len(done.conversations), "turn")
+        say(f"Interrupted {turns}, keeping what was said: {_few(done.conversations)}.")
+    if done.sessions:
+        say(f"Ended {count(len(done.sessions), 'session')} as reaped: {_few(done.sessions)}.")
+    for reason in sorted(set(reset.reset.values())):
+        ids = [session_id for session_id, why in reset.reset.items() if why == reason]
+        say(f"Reset {count(len(ids), 'session')} ({reason}): {_few(ids)}.")
+    if reset.deferred:
+        which = _few(reset.deferred)
+        say(f"Put {count(len(reset.deferred), 'due reset')} off: {which}. `holdfast why ID` says what for.")
+    if pruned.drafts or pruned.events or pruned.requests:
+        dropped = (count(pruned.drafts, "draft"), count(pruned.events, "event"))
+        say(f"Dropped {', '.join(dropped)} and {count(pruned.requests, 'request key')}, kept long enough.")
+    if pruned.conversations:
+        say(f"Deleted {count(pruned.conversations, 'conversation')}, kept long enough.")
+    if pruned.spared:
+        spared = count(pruned.spared, "conversation")
+        say(f"Kept {spared} as old: something still goes on there (a turn, a program, a process, a flush).")
+    for trouble in [*done.troubles, *reset.troubles]:
+        say(f"Could not settle {trouble}. It will be tried again.")
+
+
+def _few(ids: list[str]) -> str:
+    rest = f" and {len(ids) - A_FEW:,} more" if len(ids) > A_FEW else ""
+    return ", ".join(ids[:A_FEW]) + rest
+
+
+def _swept(done: Reaped, reset: Reset, pruned: Pruned) -> dict[str, object]:
+    return {
+        "object": "sweep",
+        "anything": done.anything or reset.anything or pruned.anything,
+        "nodes": [{"id": node_id, "why": why} for node_id, why in done.nodes.items()],
+        "conversations": done.conversations,
+        "sessions": done.sessions,
+        "reset": [{"id": session_id, "reason": reason} for session_id, reason in reset.reset.items()],
+        "deferred": reset.deferred,
+        "pruned": {
+            "drafts": pruned.drafts,
+            "events": pruned.events,
+            "requests": pruned.requests,
+            "conversations": pruned.conversations,
+            "spared": pruned.spared,
+        },
+        "troubles": [*done.troubles, *reset.troubles],
+    }
+
+
+@command(app, "nodes")
+async def nodes(
+    invocation: CommandContext,
+    gone: Annotated[bool, typer.Option("--all", help="Also those that have left or were reaped.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List who is alive: the holdfast processes of this store.
+
+    \b
+    Examples:
+      holdfast nodes
+      holdfast nodes --all --json
+    """
+    from ..server import objects
+    from .format import Column, ago, note, print_json, state, table, wide
+
+    async with invocation.reading(quiet=True) as opened:
+        found = await _judged(opened, gone) if opened else []
+        if as_json:
+            print_json(objects.listed([objects.node(*each) for each in found]))
+            return
+        if not found:
+            note("nobody is there" if opened else f"there is nothing yet: no store at {invocation.location}")
+            return
+        assert opened is not None
+        now = opened.store.now()
+        roomy = wide()
+        rows: list[list[Cell]] = [
+            [
+                node.id,
+                state(liveness.value),
+                node.kind.value,
+                str(node.identity.pid),
+                *([node.identity.host, ago(node.started_at, now)] if roomy else []),
+                ago(node.heartbeat_at, now),
+                why,
+            ]
+            for node, liveness, why in found
+        ]
+        titles = ("node", "state", "kind", "pid", *(("host", "started") if roomy else ()), "last beat", "why")
+        table(
+            [
+                Column(title, right=title == "pid", whole=title in ("node", "pid", "last beat"))
+                for title in titles
+            ],
+            rows,
+        )
+
+
+async def _judged(opened: Opened, gone: bool) -> list[tuple[Node, Liveness, str]]:
+    """Nodes, the living first, each with whether it lives and why; also those that were reaped just now."""
+    from ..readings import judged_nodes
+
+    reaped = opened.swept.reaped.nodes
+    return [
+        (node, liveness, f"{reaped[node.id]}; reaped just now" if node.id in reaped else why)
+        for node, liveness, why in await judged_nodes(opened.store, gone=gone or bool(reaped))
+        if gone or not node.gone or node.id in reaped
+    ]

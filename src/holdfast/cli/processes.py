@@ -1,0 +1,253 @@
+"""`holdfast ps|logs|stop|pin`: what sessions have running in the background."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .context import AsJson, CommandContext, command
+from .groups import app
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ..domain.processes import Process
+    from ..runtime.processes.launcher import ProcessReader
+    from ..server.objects import Object
+    from ..store.base import Store
+    from .format import Cell
+
+ProcessId = Annotated[
+    str, typer.Argument(metavar="PROC", help="The id of a process, as `holdfast ps` shows it.")
+]
+
+FOLLOW_SECONDS = 0.2
+
+
+@command(app, "ps")
+async def ps(
+    invocation: CommandContext,
+    id_or_key: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID_OR_KEY]", help="Only those of this session's conversation."),
+    ] = None,
+    running: Annotated[bool, typer.Option("--running", help="Only those that have not ended.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many at most.")] = 20,
+    after: Annotated[str | None, typer.Option(metavar="PROC", help="The page behind this process.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List background processes, newest first: what they do, and since when.
+
+    \b
+    Examples:
+      holdfast ps
+      holdfast ps telegram:dm:42 --running
+    """
+    from ..readings import place_of
+    from ..server import objects
+    from .format import note, print_json
+
+    async with invocation.reading(quiet=as_json) as opened:
+        if opened is None:
+            if as_json:
+                print_json(objects.listed([]))
+            else:
+                note(f"there is nothing yet: no store at {invocation.location}")
+            return
+        conversation = None
+        if id_or_key is not None:
+            conversation = (await place_of(opened.store, opened.owner, id_or_key)).conversation.id
+        page = await opened.store.processes(
+            opened.owner,
+            conversation_id=conversation,
+            running=True if running else None,
+            after=after,
+            limit=limit,
+        )
+        reader, now = _reader(invocation, opened.store), opened.store.now()
+        seen = [await reader.seen(each) for each in page.items]
+        found = [each for each in seen if not (running and each.ended)]
+        if as_json:
+            data = [_object(invocation, each, now) for each in found]
+            print_json(objects.listed(data, has_more=page.has_more))
+        elif not found:
+            note("no session has started a process" if id_or_key is None else "it has started no process")
+        else:
+            show_processes(invocation, found, now)
+            if page.has_more:
+                note(f"there are more: {invocation.command('ps', '--after', found[-1].id)}")
+
+
+def _reader(invocation: CommandContext, store: Store) -> ProcessReader:
+    from ..runtime.processes.launcher import ProcessReader
+    from ..wiring import processes_directory
+
+    return ProcessReader(store, processes_directory(invocation.settings))
+
+
+def _active(invocation: CommandContext, process: Process, now: datetime) -> bool:
+    from ..domain.processes import is_active
+    from ..wiring import process_limits_of
+
+    return is_active(process, now, process_limits_of(invocation.settings))
+
+
+def _object(invocation: CommandContext, process: Process, now: datetime) -> Object:
+    from ..server import objects
+
+    active = _active(invocation, process, now)
+    return objects.process(process, active, with_owner=invocation.of_everybody)
+
+
+def show_processes(invocation: CommandContext, found: list[Process], now: datetime) -> None:
+    from ..domain.processes import shown
+    from .format import Column, ago, state, table, wide
+
+    roomy = wide()
+    rows: list[list[Cell]] = [
+        [
+            each.id,
+            state(each.state.value),
+            "" if each.pid is None else str(each.pid),
+            "" if each.exit_code is None else str(each.exit_code),
+            ago(each.started_at, now),
+            _doing(each, now, _active(invocation, each, now)),
+            *([each.session_id] if roomy else []),
+            shown(each.command),
+        ]
+        for each in found
+    ]
+    titles = [
+        "process",
+        "state",
+        "pid",
+        "exit",
+        "started",
+        "doing",
+        *(["session"] if roomy else []),
+        "command",
+    ]
+    table(
+        [Column(each, right=each in ("pid", "exit"), whole=each in ("process", "pid")) for each in titles],
+        rows,
+    )
+
+
+def _doing(each: Process, now: datetime, active: bool) -> str:
+    from ..domain.processes import is_pinned
+    from .format import ago, span
+
+    if each.ended:
+        return f"ended {ago(each.ended_at, now)}"
+    if each.stopping:
+        return f"is being stopped: {each.stop_reason}"
+    if is_pinned(each, now):
+        assert each.pinned_until is not None
+        return f"pinned for {span(each.pinned_until - now)} more"
+    if each.exit_code is not None:
+        return "has ended; what it started still runs"
+    if active:
+        return f"{each.activity} {ago(each.last_active_at, now)}"
+    return "nobody connected" if each.listening else f"last active {ago(each.last_active_at, now)}"
+
+
+@command(app, "logs")
+async def logs(
+    invocation: CommandContext,
+    proc: ProcessId,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the process has ended.")
+    ] = False,
+    tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last N lines.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a process has said.
+
+    Its beginning and its newest are kept; what is missing in between is said.
+
+    \b
+    Examples:
+      holdfast logs proc_7f3a… --tail 20
+      holdfast logs proc_7f3a… --follow
+    """
+    import asyncio
+    import sys
+
+    from ..server import objects
+    from .format import harmless, print_json, write
+
+    async with invocation.existing(quiet=True) as opened:
+        reader = _reader(invocation, opened.store)
+        part = await reader.log(opened.owner, proc, tail=tail)
+        process = await opened.store.process(opened.owner, proc)
+        if as_json:
+            print_json(objects.process_log(process, part))
+            return
+        write(harmless(part.text))
+        while follow:
+            sys.stdout.flush()
+            ended = (await reader.seen(await opened.store.process(opened.owner, proc))).ended
+            part = await reader.log(opened.owner, proc, after=part.next)
+            write(harmless(part.text))
+            if ended and not part.text:
+                break
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+
+@command(app, "stop")
+async def stop(invocation: CommandContext, proc: ProcessId, as_json: AsJson = False) -> int:
+    """Stop a process and everything it has started.
+
+    SIGTERM first, and SIGKILL to whatever is left after [processes] grace_seconds.
+
+    \b
+    Example:
+      holdfast stop proc_7f3a…
+    """
+    from ..domain.processes import shown
+    from .format import complain, print_json, say
+    from .signals import busy
+
+    async with invocation.node(existing=True, quiet=as_json) as node:
+        before = await node.store.process(invocation.owner, proc)
+        with busy("waiting for it to end"):
+            stopped = await node.supervisor.stop(invocation.owner, before.id, "a person stopped it")
+        if as_json:
+            print_json(_object(invocation, stopped, node.store.now()))
+        elif before.ended:
+            say(f"{proc} had already ended: {shown(before.command)}")
+        elif stopped.ended:
+            say(f"{proc} has been stopped: {shown(before.command)}")
+        else:
+            complain(f"{proc} still runs", f"It will be stopped by the holdfast on {before.host}.")
+        return 0 if stopped.ended else 1
+
+
+@command(app, "pin")
+async def pin(
+    invocation: CommandContext,
+    proc: ProcessId,
+    hours: Annotated[float, typer.Option(metavar="N", help="For how long; 0: no longer.")],
+    as_json: AsJson = False,
+) -> None:
+    """Let a process hold resets of its session up, for a stated time.
+
+    \b
+    Examples:
+      holdfast pin proc_7f3a… --hours 8
+      holdfast pin proc_7f3a… --hours 0
+    """
+    from ..domain.processes import pinned_until
+    from .format import print_json, say
+
+    async with invocation.existing(quiet=as_json) as opened:
+        now = opened.store.now()
+        until = pinned_until(hours, now, by_agent=False)
+        pinned = await opened.store.pin_process(opened.owner, proc, until)
+        if as_json:
+            print_json(_object(invocation, pinned, now))
+        elif until is None:
+            say(f"{proc} is not pinned any more.")
+        else:
+            say(f"{proc} is pinned until {until.astimezone():%Y-%m-%d %H:%M}.")

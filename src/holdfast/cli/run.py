@@ -1,0 +1,300 @@
+"""`holdfast run`: one turn by the configured model, streamed to stdout."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .context import EVERYBODY, CommandContext, command
+from .groups import app
+
+if TYPE_CHECKING:
+    from ..app import Holdfast
+    from ..domain.turns import TurnBegun
+    from ..models.base import Chunk, Model
+    from ..runtime.turns.live import Outcome
+    from ..session import LiveSession
+    from .signals import Interrupts
+
+KINDS = ("auto", "local", "scripted")
+_ADDRESS = re.compile(
+    r"(localhost|\[[0-9a-fA-F:.]+\]|\d+\.\d+\.\d+\.\d+)(:\d+)?(/.*)?"
+    r"|[\w.-]+\.[A-Za-z]+:\d+(/.*)?"
+    r"|[\w.-]+:\d+/.*"
+    r"|[^\s/]+/(.*/)?v\d+/?"
+)
+"""An address without a scheme: a host that can be nothing else, a port, or a path that ends as APIs' do."""
+SAY_WAITING_SECONDS = 1.0
+
+
+@command(app, "run")
+async def run(
+    invocation: CommandContext,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT|-", help="What to say; - or nothing: read it from stdin."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Go on with the conversation of this key, or begin it.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="ID", help="Go on with the conversation this id belongs to.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Where it comes from; else read off the key, else 'cli'.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="auto|local|scripted|URL|NAME", help="Who answers.")
+    ] = None,
+) -> int:
+    """Say something and print the answer, as it comes.
+
+    One turn of a session that ends with it. What you say is on disk before the model is asked, and what it
+    answers is never further than half a second ahead of the disk: stop it, kill it, and go on with the same
+    key.
+
+    \b
+    Examples:
+      holdfast run --key cli:ada "my name is Ada"
+      holdfast run --key cli:ada "what is my name?"
+      git diff | holdfast run --model http://localhost:11434/v1 -
+    """
+    from .signals import Interrupts
+
+    if invocation.owner_name == EVERYBODY:
+        invocation.wrong_usage("a turn belongs to one owner; name it with --owner NAME")
+    if key is not None and resume is not None:
+        invocation.wrong_usage("name the conversation by --key or by --resume, not by both")
+    words = spoken(prompt, invocation)
+    with model_usage(invocation):
+        invocation.overrides = {"model": model_setting(model)} if model is not None else {}
+    if source is None:
+        source = "" if resume or (key and ":" in key) else "cli"
+    with Interrupts() as interrupts:
+        return await _Run(invocation, interrupts).turn(words, key, resume, source)
+
+
+def spoken(prompt: str | None, invocation: CommandContext) -> str:
+    """What is to be said; from stdin if the prompt is `-`, or absent and somebody pipes."""
+    if prompt is None and sys.stdin.isatty():
+        invocation.wrong_usage('there is nothing to say; for example: holdfast run "hello"')
+    if prompt is None or prompt == "-":
+        try:
+            prompt = sys.stdin.buffer.read().decode()
+        except UnicodeDecodeError as error:
+            invocation.wrong_usage(f"stdin is not UTF-8 text: {error.reason} at byte {error.start}")
+    if not prompt.strip():
+        invocation.wrong_usage("there is nothing to say: the prompt is empty")
+    return prompt
+
+
+def model_setting(value: str) -> dict[str, str]:
+    """Which settings `--model` stands for: a kind, an address, or a model's name. BadSetting for an address
+    without its scheme."""
+    from ..errors import BadSetting
+
+    if value in KINDS:
+        return {"kind": value}
+    if "://" in value:
+        return {"kind": "openai", "base_url": value}
+    if _ADDRESS.fullmatch(value):
+        raise BadSetting(
+            f"--model {value} looks like an address without its scheme; write http://{value} or "
+            f"https://{value}. If it is a model's name, set [model] name (HOLDFAST_MODEL__NAME)"
+        )
+    return {"name": value}
+
+
+@contextmanager
+def model_usage(invocation: CommandContext) -> Iterator[None]:
+    """What cannot be right about `--model` or `[model]` is wrong usage: exit 2, with what to do."""
+    from ..errors import BadSetting
+
+    try:
+        yield
+    except BadSetting as error:
+        invocation.wrong_usage(str(error))
+
+
+class _Run:
+    """One `holdfast run`, from choosing the model to the exit code."""
+
+    def __init__(self, invocation: CommandContext, interrupts: Interrupts) -> None:
+        self._invocation = invocation
+        self._interrupts = interrupts
+        self._voice = ReplyPrinter(nobody_listens=interrupts.stop)
+        self._session: LiveSession | None = None
+        self._begun = False
+        self._answered = False
+
+    async def turn(self, words: str, key: str | None, resume: str | None, source: str) -> int:
+        import asyncio
+
+        from ..errors import LeaseLost, ModelError, TurnStopped
+        from ..models.choose import choose_from
+        from ..readings import place_of
+        from .format import complain
+
+        try:
+            settings = self._invocation.settings
+            with model_usage(self._invocation):
+                model = await choose_from(settings.model)
+            try:
+                async with self._invocation.node(existing=resume is not None) as node:
+                    if resume is not None:
+                        # Looked up first: to the library an unknown name would be a new one.
+                        resume = (await place_of(node.store, node.owner, resume)).conversation.id
+                    self._session = await node.session(key, id=resume, source=source)
+                    await self._answer(node, model, words)
+            finally:
+                self._voice.finish()
+                await model.close()
+        except asyncio.CancelledError:
+            return self._stopped()
+        except (LeaseLost, TurnStopped):
+            complain("the turn was ended by someone else; what was said is kept", self._go_on())
+            return 1
+        except ModelError as error:
+            complain(error, f"Your message is kept. {self._go_on()}" if self._begun else "")
+            return 1
+        return 0
+
+    async def _answer(self, node: Holdfast, model: Model, words: str) -> None:
+        import asyncio
+
+        from ..app import compactor_of
+        from ..domain.conversations import Address
+        from ..domain.ids import new_id
+        from ..domain.messages import instruction, user_message
+        from ..domain.sessions import EndReason
+        from ..domain.turns import TurnRequest
+        from ..runtime.shutdown import finished
+        from ..runtime.turns.live import RunningTurn, TurnSpec, Unanswered
+        from ..runtime.turns.runner import TurnRunner
+        from .format import note
+
+        assert self._session is not None
+        settings = self._invocation.settings
+        name, wait = settings.model.name or None, settings.server.busy_wait_seconds
+        prompt = settings.agent.system_prompt
+        request = TurnRequest(
+            turn_id=new_id("turn"),
+            owner=node.owner,
+            node_id=node.node_id,
+            address=Address(id=self._session.conversation_id),
+            messages=(user_message(words),),
+            attached=True,
+            model=name,
+        )
+        order = TurnSpec(
+            request,
+            self._voice,
+            (instruction(prompt),) if prompt else (),
+            model=name,
+            tools=frozenset(settings.agent.tools),
+        )
+        runner = TurnRunner(
+            node.store,
+            node.keeper,
+            node.leases,
+            model,
+            settings.server.checkpoint_seconds,
+            toolbox=node.toolbox,
+            news=node.news,
+            compactor=compactor_of(node, model),
+        )
+        busy = f"the conversation is busy with another turn; waiting up to {wait:g} s"
+        waiting = asyncio.get_running_loop().call_later(SAY_WAITING_SECONDS, note, busy)
+        try:
+            running = await runner.begin(order, wait)
+            waiting.cancel()
+            assert isinstance(running, RunningTurn)
+            self._begun = True
+            outcome = await running.ended()
+        finally:
+            waiting.cancel()
+            await finished(runner.close())
+        if isinstance(outcome, Unanswered):
+            raise outcome.error
+        self._answered = True
+        # Only a session that was opened for this run ends with it; one that was open before goes on.
+        await finished(node.stop(EndReason.COMPLETED))
+
+    def _stopped(self) -> int:
+        """After a signal, or when nobody listens any more."""
+        from .format import remark
+
+        if self._answered:
+            return 0
+        if self._interrupts.number is None:
+            return 141
+        if self._begun:
+            remark("Interrupted; what was said is kept", self._go_on())
+        else:
+            remark("Interrupted before anything was said")
+        return self._interrupts.exit_code
+
+    def _go_on(self) -> str:
+        assert self._session is not None
+        return f"Go on with: {self._invocation.speaking(self._session.id, self._session.key)}"
+
+
+class ReplyPrinter:
+    """The answer on stdout, piece by piece; harmless to a terminal. How `run` tells a turn."""
+
+    numbered = False
+    apart = False
+
+    def __init__(self, nobody_listens: Callable[[], None]) -> None:
+        self._nobody_listens = nobody_listens
+        self._muted = False
+        self._last = "\n"
+
+    def begin(self, begun: TurnBegun) -> Sequence[bytes]:
+        return ()
+
+    def add(self, chunk: Chunk) -> Sequence[bytes]:
+        self.say(chunk)
+        return ()
+
+    def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
+        if spoke:
+            self._write("\n\n")
+        return ()
+
+    def moved(self, begun: TurnBegun) -> None:
+        return None
+
+    def end(self, outcome: Outcome) -> Sequence[bytes]:
+        self.finish()
+        return ()
+
+    def say(self, chunk: Chunk) -> None:
+        from .format import harmless, on_terminal
+
+        text = chunk.adds.get("content", "")
+        if text:
+            self._write(harmless(text) if on_terminal() else text)
+
+    def finish(self) -> None:
+        """Begin a new line, unless the answer did."""
+        if not self._last.endswith("\n"):
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        from .format import mute, write
+
+        if self._muted:
+            return
+        try:
+            write(text)
+            self._last = text
+        except OSError:  # the pipe's reader has left, or the terminal was closed
+            self._muted = True
+            mute()
+            self._nobody_listens()

@@ -1,0 +1,138 @@
+"""`holdfast serve`: the OpenAI API over durable sessions."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .context import CommandContext, command
+from .groups import app
+from .run import model_setting, model_usage
+
+if TYPE_CHECKING:
+    from ..models.base import Model
+    from ..server.server import Listening
+    from ..settings import Settings
+    from ..store.base import Store
+
+log = logging.getLogger(__name__)
+
+SHORTEST_KEY = 20
+"""Characters of $HOLDFAST_API_KEY that cannot be guessed over a network."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+
+@command(app, "serve", fast_loop=True)
+async def serve(
+    invocation: CommandContext,
+    host: Annotated[str | None, typer.Option(metavar="H", help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(metavar="P", help="The port to listen on; 0: any.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="auto|local|scripted|URL|NAME", help="Who answers.")
+    ] = None,
+) -> int:
+    """Serve the OpenAI API; every conversation is kept.
+
+    Any OpenAI client works with only its base URL changed. On 127.0.0.1, the default, the first start makes a
+    key for this user, and `holdfast env` prints it; any other address needs one made before: `holdfast keys
+    create`. Ctrl-C or SIGTERM lets running turns finish for a few seconds; whatever is cut short is kept.
+
+    \b
+    Examples:
+      holdfast serve
+      holdfast serve --model http://localhost:11434/v1
+      holdfast serve --port 9000 --store sqlite:///agent.db
+    """
+    from ..errors import BadSetting, ModelError
+    from ..models.choose import choose_from
+    from ..models.effective_window import WindowOrigin, window_of
+    from ..runtime.local_server import note_address, take_back_address
+    from ..server.server import serve as serve_until_stopped
+    from ..settings import home
+    from .format import write
+
+    server: dict[str, Any] = {"host": host, "port": port}
+    invocation.overrides = {"server": {name: value for name, value in server.items() if value is not None}}
+    if model is not None:
+        with model_usage(invocation):
+            invocation.overrides["model"] = model_setting(model)
+    settings = invocation.settings
+    if invocation.owner_name is not None:
+        raise BadSetting("a server has no owner: each request's key says whose data it reads and writes")
+    invocation.start_logging(settings.log.level)
+    with model_usage(invocation):
+        answers = await choose_from(settings.model)
+    url = ""
+    try:
+        try:
+            window = await window_of(answers, settings.model)
+            tokens = f"{window.tokens:,} tokens of context"
+            if window.origin is WindowOrigin.ASSUMED:
+                tokens += ", which is a guess: the model does not say; set [model] context_window"
+        except ModelError as error:
+            tokens = f"not reachable now: {error}"
+
+        async def announce(listening: Listening) -> None:
+            nonlocal url
+            url = listening.url
+            note_address(home(), url)
+            await say_hello(listening, settings, answers, tokens)
+            if listening.backlog is not None:
+                write(f"  memory {listening.backlog}\n")
+
+        return await serve_until_stopped(settings, answers, prepare=keys_are_ready, announce=announce)
+    finally:
+        if url:
+            take_back_address(home(), url)
+        await answers.close()
+
+
+async def keys_are_ready(store: Store, settings: Settings) -> None:
+    """Make sure that somebody can get in: on loopback the local key; anywhere else a key made beforehand."""
+    import os
+
+    from ..errors import BadSetting
+    from ..runtime.local_server import ensure_local_key
+    from ..settings import home
+
+    given = os.environ.get("HOLDFAST_API_KEY", "").strip()
+    is_short = 0 < len(given) < SHORTEST_KEY
+    advice = f"use at least {SHORTEST_KEY}, such as those that `openssl rand -hex 32` prints"
+    if settings.server.host in LOOPBACK:
+        if is_short:
+            log.warning("HOLDFAST_API_KEY has only %d characters and can be guessed; %s", len(given), advice)
+        await ensure_local_key(store, home())
+    elif is_short:
+        raise BadSetting(
+            f"{settings.server.host} can be reached from other machines, and HOLDFAST_API_KEY, an admin key, "
+            f"has only {len(given)} characters; {advice}, or unset it and use `holdfast keys create`"
+        )
+    elif not given and not any(key.revoked_at is None for key in await store.keys(None)):
+        raise BadSetting(
+            f"{settings.server.host} can be reached from other machines, and there is no API key yet; make "
+            "one with `holdfast keys create`, or set HOLDFAST_API_KEY"
+        )
+
+
+async def say_hello(listening: Listening, settings: Settings, model: Model, tokens: str) -> None:
+    """Who answers, where the store is, how to get in; the key and a link that logs in only to a terminal."""
+    from ..dashboard.browser_sessions import login_link
+    from ..runtime.local_server import local_key
+    from ..settings import home
+    from .format import on_terminal, write
+
+    write(f"holdfast answers at {listening.url}/v1\n")
+    write(f"  model  {model.description}; {tokens}\n")
+    write(f"  store  {listening.location}\n")
+    token = local_key(home()) if settings.server.host in LOOPBACK else None
+    if token is None:
+        write("  keys   those of `holdfast keys list`, and $HOLDFAST_API_KEY if it is set\n")
+    elif on_terminal():
+        write(f"  key    {token}\n")
+        write(f"  page   {login_link(listening.url, home())}  (logs your browser in, once)\n")
+        write('  try    eval "$(holdfast env)", then any OpenAI client; Ctrl-C stops\n')
+    else:
+        write("  key    `holdfast env` prints it\n")
+        write(f"  page   {listening.url}/  (log in with the key)\n")

@@ -1,0 +1,283 @@
+"""`holdfast sessions end|cancel|resume|fork|delete`: acting on a session by hand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .context import AsJson, CommandContext, IdOrKey, command
+from .groups import sessions
+
+if TYPE_CHECKING:
+    from ..domain.sessions import Session
+    from ..store.base import Store
+
+
+class EndReasonOption(StrEnum):
+    CLOSED = "closed"
+    COMPLETED = "completed"
+    NEW = "new"
+
+
+@command(sessions, "end")
+async def end(
+    invocation: CommandContext,
+    id_or_key: IdOrKey,
+    reason: Annotated[
+        EndReasonOption,
+        typer.Option(help="Why; after 'new' the next message begins afresh, else it goes on."),
+    ] = EndReasonOption.CLOSED,
+    as_json: AsJson = False,
+) -> None:
+    """End an open session.
+
+    \b
+    Examples:
+      holdfast sessions end cli:ada
+      holdfast sessions end cli:ada --reason new
+    """
+    from ..readings import session_going_on
+    from .format import say
+
+    async with invocation.existing(quiet=as_json) as opened:
+        session = await session_going_on(opened.store, opened.owner, id_or_key)
+        ended = await opened.store.end_session(opened.owner, session.id, reason.value)
+        session = await opened.store.session(opened.owner, session.id)
+        if as_json:
+            await _print_session(opened.store, session)
+        elif ended:
+            say(f"{session.id} has ended: {session.end_reason}.")
+        else:
+            say(f"{session.id} had already ended: {session.end_reason}.")
+
+
+@command(sessions, "cancel")
+async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
+    """Stop the turn that is running; what it had said is kept.
+
+    \b
+    Example:
+      holdfast sessions cancel cli:ada
+    """
+    from ..domain.turns import TurnStatus
+    from ..readings import place_of
+    from ..server import objects
+    from .format import print_json, say
+
+    async with invocation.existing(quiet=as_json) as opened:
+        if id_or_key.startswith("turn_"):
+            turn_id: str | None = id_or_key
+        else:
+            turn_id = (await place_of(opened.store, opened.owner, id_or_key)).tip.running_turn
+        stopped = turn_id is not None and await opened.store.cancel_turn(
+            opened.owner, turn_id, TurnStatus.CANCELLED, "a person cancelled it"
+        )
+        turn = await opened.store.turn(opened.owner, turn_id) if turn_id else None
+        if as_json:
+            print_json(objects.turn(turn) if turn else None)
+        elif stopped:
+            say(f"{turn_id} was cancelled; what it had said is kept.")
+        elif turn:
+            say(f"{turn_id} was not running any more: {turn.status.value}.")
+        else:
+            say("No turn is running there.")
+
+
+@command(sessions, "resume")
+async def resume(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
+    """Go on from an older session.
+
+    Opens a new session, detached, that sees what that very session saw. If a newer one of the conversation
+    is open, it ends as 'new'.
+
+    \b
+    Example:
+      holdfast sessions resume sess_3f2a…
+    """
+    from ..readings import session_named
+    from .format import say
+
+    async with invocation.node(existing=True, quiet=as_json) as node:
+        session = await session_named(node.store, invocation.owner, id_or_key)
+        resumed = await node.keeper.as_living(
+            lambda: node.store.resume_session(session.owner, session.id, node.node_id)
+        )
+        if as_json:
+            await _print_session(node.store, resumed)
+        elif resumed.id == session.id:
+            say(f"{session.id} is open already.")
+        else:
+            say(f"{resumed.id} goes on where {session.id} stood.")
+        if not as_json:
+            say(f"Speak to it with: {invocation.speaking(resumed.id, resumed.key, resumed.owner)}")
+
+
+@command(sessions, "fork")
+async def fork(
+    invocation: CommandContext,
+    id_or_key: IdOrKey,
+    up_to: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Only up to message number N.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The new conversation's key.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a new conversation with a copy of a session's context.
+
+    The session itself stays as it is.
+
+    \b
+    Examples:
+      holdfast sessions fork cli:ada --key cli:ada:experiment
+      holdfast sessions fork sess_3f2a… --up-to 4
+    """
+    from ..readings import session_named
+    from .format import say
+
+    async with invocation.node(existing=True, quiet=as_json) as node:
+        session = await session_named(node.store, invocation.owner, id_or_key)
+        forked = await node.keeper.as_living(
+            lambda: node.store.fork(session.owner, session.id, node.node_id, up_to=up_to, key=key)
+        )
+        if as_json:
+            await _print_session(node.store, forked)
+        else:
+            say(f"{forked.id} in {forked.conversation_id} begins as a copy of {session.id}.")
+            say(f"Speak to it with: {invocation.speaking(forked.id, forked.key, forked.owner)}")
+
+
+@command(sessions, "delete")
+async def delete(
+    invocation: CommandContext,
+    id_or_key: IdOrKey,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> int:
+    """Delete a whole conversation, for good.
+
+    The one the session belongs to, with every session and message in it; a running turn is cancelled.
+
+    \b
+    Examples:
+      holdfast sessions delete cli:ada
+      holdfast sessions delete conv_9c41… --yes
+    """
+    from ..readings import place_of
+    from .format import complain, count, say
+
+    async with invocation.existing() as opened:
+        place = await place_of(opened.store, opened.owner, id_or_key)
+        conversation = place.conversation
+        line = await opened.store.line(opened.owner, conversation.id)
+        name = f"{conversation.id} ({conversation.key})" if conversation.key else conversation.id
+        holds = f"{count(len(line), 'session')}, {count(conversation.last_seq, 'message')}"
+        if not yes:
+            if not sys.stdin.isatty():
+                complain(f"this would delete {name} for good", "Say --yes to do so.")
+                return 2
+            if not typer.confirm(f"Delete {name}, {holds}, for good?"):
+                say("Nothing was deleted.")
+                return 1
+        await opened.store.delete_conversation(opened.owner, conversation.id)
+        say(f"{name} is deleted: {holds}.")
+        return 0
+
+
+async def _print_session(store: Store, session: Session) -> None:
+    from ..runtime.states import flushes_of, states_of
+    from ..server import objects
+    from .format import print_json
+
+    states, flushes = await states_of(store, [session]), await flushes_of(store, [session])
+    print_json(objects.session(session, states[session.id], flushes.get(session.id)))
+
+
+@command(sessions, "export")
+async def export(
+    invocation: CommandContext,
+    id_or_key: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ID_OR_KEY]", help="The conversation that this session id, key or alias leads to."
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every conversation, also without saying so.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to; it must not exist yet.")
+    ] = None,
+) -> None:
+    """Write conversations as JSON Lines, with everything in them.
+
+    `holdfast import FILE` takes them over into another store.
+
+    \b
+    Examples:
+      holdfast sessions export cli:ada > ada.jsonl
+      holdfast sessions export --all -o conversations.jsonl
+    """
+    import sys
+
+    from ..readings import place_of
+    from ..transfer.files import all_conversations, exported
+    from .format import count, remark
+    from .signals import busy
+
+    if id_or_key is not None and everything:
+        invocation.wrong_usage("name one conversation, or say --all, but not both")
+    _require_new(output)
+    async with invocation.existing(quiet=True) as opened:
+        if id_or_key is not None:
+            place = await place_of(opened.store, opened.owner, id_or_key)
+            wanted = _only(place.conversation.id)
+        else:
+            wanted = all_conversations(opened.store, opened.owner)
+        lines = exported(opened.store, opened.owner, wanted)
+        if output is None:
+            async for line in lines:
+                sys.stdout.buffer.write(line + b"\n")
+            return
+        with busy("exporting"):
+            conversations = await _write(output, lines)
+        remark(f"{count(conversations, 'conversation')} exported to {output}")
+
+
+def _require_new(target: Path | None) -> None:
+    from ..errors import BadInput
+
+    if target is not None and target.exists():
+        raise BadInput(f"{target} exists already; an export never overwrites a file")
+
+
+async def _only(conversation_id: str) -> AsyncIterator[str]:
+    yield conversation_id
+
+
+async def _write(target: Path, lines: AsyncIterator[bytes]) -> int:
+    """Write a file that appears whole or not at all, readable only by its owner; how many conversations."""
+    import os
+
+    from ..domain.ids import new_id
+    from ..errors import BadInput
+
+    partial = target.with_name(f"{target.name}.{new_id('partial')}")
+    number = 0
+    try:
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            async for line in lines:
+                number += line.startswith(b'{"record":"conversation"')
+                file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(partial, target)
+    except OSError as error:
+        raise BadInput(f"cannot write {target} ({error.strerror}); nothing was left behind") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return number

@@ -1,0 +1,310 @@
+"""`holdfast sessions list|stats|search`: over all sessions. Reading opens nothing."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .context import AsJson, CommandContext, IdOrKey, command
+from .groups import sessions
+
+
+class State(StrEnum):
+    """The states of `domain.sessions`, here because importing that would slow `--help` down."""
+
+    ACTIVE = "active"
+    IDLE = "idle"
+    ORPHANED = "orphaned"
+    ENDED = "ended"
+
+
+@command(sessions, "list")
+async def list_(
+    invocation: CommandContext,
+    state: Annotated[State | None, typer.Option(help="Only sessions in this state.")] = None,
+    source: Annotated[str | None, typer.Option(help="Only sessions from this source.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only sessions of this key.")] = None,
+    words: Annotated[str | None, typer.Option("-q", help="A part of the title or key.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="The page behind this session.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List sessions, the most recently active first.
+
+    \b
+    Examples:
+      holdfast sessions
+      holdfast sessions list --state ended --source telegram --limit 50
+      holdfast sessions --key cli:ada --json
+    """
+    from ..domain.sessions import SessionState
+    from ..readings import page_of_sessions
+    from ..runtime.states import flushes_of
+    from ..server import objects
+    from ..store.base import SessionFilter
+    from . import session_views
+    from .format import note, print_json
+
+    async with invocation.reading(quiet=as_json) as opened:
+        if opened is None:
+            return _nothing(invocation, as_json)
+        wanted = SessionFilter(opened.owner, source=source, key=key, title=words)
+        page, states = await page_of_sessions(
+            opened.store, wanted, SessionState(state.value) if state else None, after=after, limit=limit
+        )
+        everybody = invocation.of_everybody
+        if as_json:
+            flushes = await flushes_of(opened.store, page.items)
+            print_json(
+                objects.sessions(page.items, states, flushes, has_more=page.has_more, with_owner=everybody)
+            )
+        elif not page.items:
+            filtered = any((state, source, key, words, after))
+            note("no session matches" if filtered else "there is no session yet")
+        else:
+            session_views.show_list(page.items, states, opened.store.now(), with_owner=everybody)
+            if page.has_more:
+                note(f"there are more: --after {page.items[-1].id}")
+
+
+@command(sessions, "stats")
+async def stats(invocation: CommandContext, as_json: AsJson = False) -> None:
+    """Count sessions: open, leaked, how they ended.
+
+    A leaked session is open though its owner is dead. A sweep ends those, and one ran just before.
+
+    \b
+    Examples:
+      holdfast sessions stats
+      holdfast sessions stats --owner '*' --json
+    """
+    from ..readings import leaked_sessions
+    from ..server import objects
+    from ..store.base import Statistics
+    from . import session_views
+    from .format import note, print_json
+
+    async with invocation.reading(quiet=as_json) as opened:
+        if opened is None:
+            numbers, leaked = Statistics(0, 0, 0, 0), 0
+        else:
+            numbers = await opened.store.statistics(opened.owner)
+            leaked = len(await leaked_sessions(opened.store, opened.owner))
+        if as_json:
+            print_json(objects.statistics(numbers, leaked))
+        else:
+            if opened is None:
+                note(f"there is nothing yet: no store at {invocation.location}")
+            session_views.show_statistics(numbers, leaked)
+
+
+@command(sessions, "search")
+async def search(
+    invocation: CommandContext,
+    words: Annotated[list[str], typer.Argument(metavar="WORDS…", help="All of them; quotes keep a phrase.")],
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Find messages that hold all these words.
+
+    Each word counts from its beginning: data finds database.
+
+    \b
+    Examples:
+      holdfast sessions search lighthouse keeper
+      holdfast sessions search '"my name is"' --json
+    """
+    from ..server import objects
+    from . import session_views as message_views
+    from .format import note, print_json
+
+    async with invocation.reading(quiet=as_json) as opened:
+        if opened is None:
+            return _nothing(invocation, as_json)
+        found = await opened.store.search(opened.owner, " ".join(words), limit=limit + 1)
+        found, has_more = found[:limit], len(found) > limit
+        if as_json:
+            print_json(objects.listed([objects.found(each) for each in found], has_more=has_more))
+        elif found:
+            message_views.show_found(found, opened.store.now())
+            if has_more:
+                note(f"only the best {limit}; see more with --limit")
+        else:
+            note("nothing was found")
+
+
+def _nothing(invocation: CommandContext, as_json: bool) -> None:
+    from ..server import objects
+    from .format import note, print_json
+
+    if as_json:
+        print_json(objects.listed([]))
+    else:
+        note(f"there is nothing yet: no store at {invocation.location}. `holdfast run` begins one")
+
+
+if TYPE_CHECKING:
+    from ..domain.messages import Message
+    from ..domain.sessions import Session
+    from ..store.base import Store
+
+
+class MessageScopeOption(StrEnum):
+    SESSION = "session"
+    CONVERSATION = "conversation"
+    CONTEXT = "context"
+
+
+@command(sessions, "show")
+async def show(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
+    """Show one session.
+
+    That very session for its id, the newest one for a key or conversation.
+
+    \b
+    Examples:
+      holdfast sessions show cli:ada
+      holdfast sessions show sess_3f2a… --json
+    """
+    from ..readings import session_named
+    from ..runtime.states import flushes_of, states_of
+    from ..server import objects
+    from . import session_views
+    from .format import Styled, print_json, say
+
+    async with invocation.existing(quiet=as_json) as opened:
+        session = await session_named(opened.store, opened.owner, id_or_key)
+        states = await states_of(opened.store, [session])
+        flush = (await flushes_of(opened.store, [session])).get(session.id)
+        if as_json:
+            everybody = invocation.of_everybody
+            print_json(objects.session(session, states[session.id], flush, with_owner=everybody))
+        else:
+            session_views.show_one(session, states[session.id], opened.store.now(), flush)
+            say(Styled(f"\n{_next_step(invocation, session)}", "dim"))
+
+
+@command(sessions, "messages")
+async def messages(
+    invocation: CommandContext,
+    id_or_key: IdOrKey,
+    scope: Annotated[
+        MessageScopeOption,
+        typer.Option(help="This session's, the whole conversation's, or what the model would get."),
+    ] = MessageScopeOption.SESSION,
+    as_json: AsJson = False,
+) -> None:
+    """Read what was said.
+
+    \b
+    Examples:
+      holdfast sessions messages cli:ada
+      holdfast sessions messages cli:ada --scope conversation
+      holdfast sessions messages sess_3f2a… --scope context --json
+    """
+    from ..readings import session_named
+    from ..server import objects
+    from . import session_views as message_views
+    from .format import note, print_json
+
+    async with invocation.existing(quiet=as_json) as opened:
+        session = await session_named(opened.store, opened.owner, id_or_key)
+        if scope.value == "context":
+            context = (await opened.store.context(opened.owner, session.id)).messages()
+            if as_json:
+                print_json(objects.listed(context))
+            else:
+                message_views.show_context(context)
+            shown = len(context)
+        else:
+            found = await _said(opened.store, opened.owner, session, scope.value)
+            if as_json:
+                print_json(objects.listed([objects.message(each) for each in found]))
+            else:
+                message_views.show_messages(found, opened.store.now())
+            shown = len(found)
+        if not shown and not as_json:
+            note("nothing was said yet")
+
+
+@command(sessions, "turns")
+async def turns(
+    invocation: CommandContext,
+    id_or_key: IdOrKey,
+    after: Annotated[str | None, typer.Option(metavar="TURN", help="The page behind this turn.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List turns, newest first.
+
+    Those of a session for its id, those of a whole conversation for a key.
+
+    \b
+    Example:
+      holdfast sessions turns cli:ada
+    """
+    from ..readings import place_of
+    from ..server import objects
+    from . import session_views
+    from .format import note, print_json
+
+    async with invocation.existing(quiet=as_json) as opened:
+        place = await place_of(opened.store, opened.owner, id_or_key)
+        found = await opened.store.turns(
+            opened.owner, place.conversation.id, session_id=place.addressed, after=after, limit=limit + 1
+        )
+        found, has_more = found[:limit], len(found) > limit
+        if as_json:
+            print_json(objects.listed([objects.turn(each) for each in found], has_more=has_more))
+        elif found:
+            session_views.show_turns(found, opened.store.now())
+            if has_more:
+                note(f"there are more: --after {found[-1].id}")
+        else:
+            note("no turn yet")
+
+
+@command(sessions, "lineage")
+async def lineage(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
+    """Draw a conversation's line of sessions, and its forks.
+
+    \b
+    Example:
+      holdfast sessions lineage cli:ada
+    """
+    from ..readings import lineage_of, place_of
+    from ..runtime.states import flushes_of, states_of
+    from ..server import objects
+    from .format import print_json, say
+    from .session_views import draw
+
+    async with invocation.existing(quiet=as_json) as opened:
+        place = await place_of(opened.store, opened.owner, id_or_key)
+        line = await lineage_of(opened.store, opened.owner, place.conversation.id)
+        states = await states_of(opened.store, line)
+        if as_json:
+            print_json(objects.lineage(line, states, await flushes_of(opened.store, line)))
+        else:
+            for parts in draw(line, states, opened.store.now()):
+                say(*parts)
+
+
+def _next_step(invocation: CommandContext, session: Session) -> str:
+    if session.running_turn:
+        return f"Stop what is running: {invocation.command('sessions', 'cancel', session.id)}"
+    if session.tip_id != session.id:
+        return f"Go back to it: {invocation.command('sessions', 'resume', session.id)}"
+    return f"Go on with: {invocation.speaking(session.id, session.key, session.owner)}"
+
+
+async def _said(store: Store, owner: str | None, session: Session, scope: str) -> list[Message]:
+    whole = scope == "conversation"
+    page = await store.messages(
+        owner,
+        session.conversation_id,
+        first=1 if whole else session.first_seq,
+        last=None if whole else session.last_seq,
+    )
+    return list(page.items)

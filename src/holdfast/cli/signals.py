@@ -1,0 +1,89 @@
+"""The polite signals, for a command that has something to bring to rest.
+
+The first SIGINT, SIGTERM or SIGHUP cancels the command's task, which leaves its blocks in good order; the
+second one kills at once. A signal that was ignored when we started (`nohup`) stays ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """Around a command's work, in its task: `with Interrupts() as interrupts: …`."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        """The signal that came, if one did."""
+        self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + (self.number or 0)
+
+    def stop(self) -> None:
+        """Cancel the command, as a signal would."""
+        self._task.cancel()
+
+    def _came(self, number: int, _frame: FrameType | None) -> None:
+        # A handler of Python's own, not of the loop's: it runs even while a write to a full pipe blocks us.
+        self.number = number
+        for each in self._before:
+            signal.signal(each, signal.SIG_DFL)
+        self._loop.call_soon_threadsafe(self.stop)
+
+    def __enter__(self) -> Interrupts:
+        for number in POLITE:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._came)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self.number is None:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """A spinner on stderr while the block runs."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from .format import console
+
+    with console(stderr=True).status(f"{what} …"):
+        yield
+
+
+Shows = Callable[[str, int, int], None]
+
+
+@contextmanager
+def bar() -> Iterator[Shows]:
+    """A bar on stderr that is told what is done, how much of it, of how much."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, whole: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from .format import console
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading", total=None)
+        yield lambda what, done, whole: progress.update(task, description=what, completed=done, total=whole)

@@ -1,0 +1,83 @@
+"""`holdfast why`: will this session be reset, when, by which rule, and what holds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .context import AsJson, CommandContext, IdOrKey, command
+from .groups import app
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ..domain.events import Event
+    from ..domain.why import Why
+
+
+@command(app, "why")
+async def why(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
+    """Say whether and when a session will be reset, by which rule, and what holds it.
+
+    That very session for its id, the newest one for a key or conversation.
+
+    \b
+    Examples:
+      holdfast why telegram:dm:42
+      holdfast why sess_3f2a… --json
+    """
+    from ..readings import session_named
+    from ..runtime.states import why_of
+    from ..server import objects
+    from .format import print_json
+
+    async with invocation.existing(quiet=as_json) as opened:
+        session = await session_named(opened.store, opened.owner, id_or_key)
+        found = await why_of(opened.store, opened.owner, session.id)
+        if as_json:
+            print_json(objects.why(found))
+        else:
+            _show(found, opened.store.now())
+
+
+def _show(found: Why, now: datetime) -> None:
+    from .format import Column, Styled, clock, say, table
+
+    say(found.sentence)
+    say(Styled("\nPolicy", "bold"))
+    table(
+        [Column("setting"), Column("value"), Column("from")],
+        [[name, _number(each.value), each.origin] for name, each in found.policy.items()],
+    )
+    say(Styled("\nReasons", "bold"))
+    table(
+        [Column("reason", whole=True), Column("until"), Column("which")],
+        [
+            [reason.code, clock(reason.until, now) if reason.until else "", reason.message]
+            for reason in found.reasons
+        ],
+    )
+    if found.history:
+        say(Styled("\nHistory", "bold"))
+        table(
+            [Column("when"), Column("what", whole=True), Column("which")],
+            [[clock(event.at, now), event.type, _data(event)] for event in found.history],
+        )
+
+
+def _number(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _data(event: Event) -> str:
+    """What an event says besides, in a line: `reason idle, messages 12`."""
+    return ", ".join(
+        f"{name} {_said(value)}" for name, value in event.data.items() if value not in (None, [], "")
+    )
+
+
+def _said(value: object) -> str:
+    if isinstance(value, list):
+        return " + ".join(_said(each) for each in value)
+    if isinstance(value, dict):
+        return " ".join(str(each) for each in value.values() if each)
+    return str(value)

@@ -1,0 +1,180 @@
+"""The page with the red button: a reply streams, the server is killed, and the reply is still there.
+
+It exists only in a server that was started with HOLDFAST_DEMO=1 and listens on loopback; anywhere else its
+paths are 404. What `holdfast demo` does for it:
+
+- makes a home of its own, sets HOLDFAST_HOME to it and HOLDFAST_DEMO to 1, and runs `holdfast serve` as a
+  child on a fixed port; whenever the child was ended by SIGKILL, it starts another on the same port at once;
+- lets a model answer that takes its time (some twenty seconds), so that there is something to cut;
+- shows the person `logins.login_link(url, home, "/demo")`, once the first child has answered. The login is a
+  file in the home: it survives the kills.
+
+GET /demo            the page
+POST /demo/ask       asks for a long reply, in the conversation with the key `demo:page`; the page's script
+                     does that by itself when nobody has asked yet
+POST /demo/kill      notes in `<home>/demo.kills`, one line of JSON for each kill and synced, what had been
+                     acknowledged until then, and then sends SIGKILL to its own process.
+
+The page goes grey, asks again until a server answers, and shows the half reply with "Go on". Its counter says
+how often the server was killed and how much of what had been acknowledged before is missing now; it is
+reckoned from `demo.kills` and the store each time, so it is true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from ..domain.conversations import Address
+from ..domain.ids import new_id
+from ..domain.messages import text_of
+from ..errors import NotFound
+from ..server.http import HttpResponse, JsonResponse, RequestContext
+from ..settings import home
+from ..store.base import Resolved, Store
+from .conversation import MOST_TURNS, draft_of, kept_of, shown, speak
+from .endpoint import PageRoute
+from .pages import go, html
+from .request import PageRequest
+
+log = logging.getLogger(__name__)
+
+KEY = "demo:page"
+FILE_NAME = "demo.kills"
+SHOWN = 6
+MOST_CHECKED = 100
+QUESTION = "Tell me a long story about a seaweed that never lets go of its rock, whatever the sea does."
+
+
+class Kill(msgspec.Struct):
+    """What had been acknowledged when the server was killed."""
+
+    conversation: str
+    last_seq: int
+    turn: str | None = None
+    kept: int = 0
+    """How many characters of the running reply were on disk."""
+    hash: str = ""
+    """Of these characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    killed: int
+    lost: int
+
+
+class KillBook:
+    """Kills, one line each, in the demo's home."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE_NAME
+
+    def add(self, kill: Kill) -> None:
+        """On disk when this returns."""
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(handle, msgspec.json.encode(kill) + b"\n")
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def all(self) -> list[Kill]:
+        try:
+            lines = self._path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        return [msgspec.json.decode(line, type=Kill) for line in lines]
+
+
+async def score_of(store: Store, kills: list[Kill]) -> Score:
+    """How much of what had been acknowledged before each of the newest kills is missing now."""
+    lost, highest = 0, dict[str, int]()
+    for kill in kills[-MOST_CHECKED:]:
+        highest[kill.conversation] = max(kill.last_seq, highest.get(kill.conversation, 0))
+        if kill.turn is not None and kill.kept and not await _is_kept(store, kill):
+            lost += 1
+    for conversation_id, last in highest.items():
+        found = await store.messages(None, conversation_id, last=last)
+        lost += last - len(found.items)
+    return Score(len(kills), lost)
+
+
+async def _is_kept(store: Store, kill: Kill) -> bool:
+    """Is the half reply still there, to the last character that was on disk?"""
+    assert kill.turn is not None
+    texts = [text_of(each.content().get("content")) for each in await store.turn_messages(kill.turn)]
+    texts.append(await kept_of(store, kill.turn))  # nobody has settled it yet
+    return any(_hash(text[: kill.kept]) == kill.hash for text in texts)
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+async def _place(visit: PageRequest) -> Resolved | None:
+    try:
+        return await visit.store.resolve(visit.caller.owner, Address(key=KEY, create=False))
+    except NotFound:
+        return None
+
+
+async def page(visit: PageRequest) -> HttpResponse:
+    store, place = visit.store, await _place(visit)
+    kills = KillBook(home()).all()
+    if place is None:
+        return html(visit, "demo.html", messages=[], running=None, tip=None, score=Score(len(kills), 0))
+    found = await store.messages(place.tip.owner, place.conversation.id, limit=SHOWN, newest_first=True)
+    turns = await store.turns(place.tip.owner, place.conversation.id, limit=MOST_TURNS)
+    running = place.tip.running_turn
+    return html(
+        visit,
+        "demo.html",
+        messages=shown(list(reversed(found.items)), turns, [place.tip]),
+        tip=place.tip,
+        running=running,
+        draft=await draft_of(visit.services, running) if running else "",
+        speaks=True,
+        score=await score_of(store, kills),
+    )
+
+
+async def ask(visit: PageRequest) -> HttpResponse:
+    await speak(visit, {"x-holdfast-session-key": KEY}, QUESTION, once=new_id("req"))
+    return go("/demo")
+
+
+async def kill(visit: PageRequest) -> HttpResponse:
+    place = await _place(visit)
+    if place is not None:
+        running = place.tip.running_turn
+        kept = await kept_of(visit.store, running) if running else ""
+        KillBook(home()).add(Kill(place.conversation.id, place.tip.last_seq, running, len(kept), _hash(kept)))
+    return LastWords(html(visit, "killed.html"))
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """An answer, and then nothing more, for ever."""
+
+    reply: JsonResponse
+
+    async def send(self, call: RequestContext) -> None:
+        await self.reply.send(call)
+        await asyncio.sleep(0.02)  # so that it is on the wire
+        log.warning("killed by the red button")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+PAGES: tuple[PageRoute, ...] = (
+    PageRoute("GET", "/demo", page, "The page with the red button; only in `holdfast demo`."),
+    PageRoute("POST", "/demo/ask", ask, "Ask for a long reply; only in `holdfast demo`."),
+    PageRoute("POST", "/demo/kill", kill, "SIGKILL to the server itself; only in `holdfast demo`."),
+)

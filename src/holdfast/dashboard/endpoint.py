@@ -1,0 +1,140 @@
+"""The ASGI end of a page: who visits is known and may, or is sent to log in; failures are pages too."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Route as StarletteRoute
+from starlette.types import Receive, Scope, Send
+
+from ..domain.api_keys import acting_as
+from ..domain.ids import new_request_id
+from ..errors import BadKey, HoldfastError, StoreFailed
+from ..server.gate import Headers
+from ..server.http import HttpResponse, RequestContext, note_trouble
+from ..server.http_errors import HttpError, failure_of
+from .pages import go, html
+from .request import DashboardServices, PageRequest, cookie_in
+
+log = logging.getLogger(__name__)
+
+PageHandler = Callable[[PageRequest], Awaitable[HttpResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class PageRoute:
+    method: str
+    path: str
+    handler: PageHandler
+    meaning: str
+    """What it shows or does, in one sentence."""
+    open: bool = False
+    """Is it there for those who are not logged in?"""
+    limited: bool = True
+    """Does it count among the requests under way? Not what a browser keeps open or asks for all the time."""
+
+
+def mounted(desk: DashboardServices, pages: Iterable[PageRoute]) -> list[StarletteRoute]:
+    by_path: dict[str, dict[str, PageRoute]] = {}
+    for page in pages:
+        by_path.setdefault(page.path, {})[page.method] = page
+    return [StarletteRoute(path, _PageEndpoint(desk, found)) for path, found in by_path.items()]
+
+
+class _PageEndpoint:
+    def __init__(self, desk: DashboardServices, pages: Mapping[str, PageRoute]) -> None:
+        self._desk = desk
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services = self._desk.services
+        headers = Headers(scope["headers"])
+        call = RequestContext(services, Request(scope, receive), headers, receive, send, new_request_id())
+        visit = PageRequest(self._desk, call)
+        services.meters.begin()
+        name = next(iter(self._pages.values())).path
+        try:
+            await (await self._answer(visit)).send(call)
+        except ClientDisconnect:
+            return
+        except StoreFailed as error:
+            log.critical("%s; the server stops", error)
+            services.broken.set()
+            await self._fail(visit, error)
+        except (HoldfastError, RecursionError) as error:
+            note_trouble(name, call, error)
+            await self._fail(visit, error)
+        except Exception as error:
+            log.exception("%s failed by a mistake of our own (request %s)", name, call.id)
+            await self._fail(visit, error)
+        finally:
+            call.give_back_all()
+            services.meters.end(name, call.status, call.began)
+
+    async def _answer(self, visit: PageRequest) -> HttpResponse:
+        call, doors = visit.call, self._desk.services.doors
+        doors.check(call.headers)
+        method = call.request.method
+        page = self._pages.get("GET" if method == "HEAD" else method)
+        if page is None:
+            allowed = ", ".join(sorted(self._pages))
+            said = f"{method} is not a method of {call.request.url.path}; it has {allowed}"
+            raise HttpError(405, said, "method_not_allowed", headers={"allow": allowed})
+        changes = method not in ("GET", "HEAD")
+        if changes:
+            visit.check_origin()
+        try:
+            await self._recognise(visit)
+        except BadKey:
+            if not page.open:
+                return self._log_in_first(visit, page)
+        if changes:
+            visit.form = await visit.read_form()
+            if not page.open:
+                visit.check_form()
+        if not page.limited:
+            return await page.handler(visit)
+        if call.key is not None:
+            call.hold_slot()
+            visit.cursor = (await visit.store.event_bounds())[1]
+        return await page.handler(visit)
+
+    async def _recognise(self, visit: PageRequest) -> None:
+        """By the key that a program sends, else by the browser's cookie. BadKey: nobody we know."""
+        call, keys = visit.call, self._desk.services.keys
+        scheme, _, token = call.headers.get("authorization").partition(" ")
+        if scheme.lower() == "bearer":
+            key = await keys.authenticate(token.strip())
+        else:
+            logins, token = self._desk.logins, cookie_in(call.headers)
+            login = await logins.find(token)
+            if login is None:
+                raise BadKey
+
+            async def still_logged_in() -> bool:
+                return await logins.find(token) is not None
+
+            key = await keys.named(login.key)
+            call.still_logged_in = still_logged_in  # a stream ends when its browser logs out
+            visit.login = login
+        call._caller = acting_as(key, call.headers.once("x-holdfast-owner"))
+        call.key = key
+
+    def _log_in_first(self, visit: PageRequest, page: PageRoute) -> HttpResponse:
+        """A page leads to the login and back; anything else only says that it needs one."""
+        request = visit.call.request
+        if page.method != "GET" or "text/html" not in visit.call.headers.get("accept"):
+            raise BadKey
+        query = f"?{request.url.query}" if request.url.query else ""
+        return go(f"/login?next={quote(request.url.path + query, safe='')}")
+
+    async def _fail(self, visit: PageRequest, error: BaseException) -> None:
+        if visit.call.started:
+            return  # the connection says enough by ending
+        failure = failure_of(error)
+        reply = html(visit, "error.html", failure.status, failure.headers, failure=failure)
+        await reply.send(visit.call)

@@ -1,0 +1,73 @@
+"""`/memories`: what is remembered, to be mended or forgotten, and flushes that were given up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ..server.http import HttpResponse
+from .actions import Act
+from .pages import go, html
+from .request import PageRequest
+from .sessions import EVERYBODY
+
+PAGE = 50
+MOST_COUNTED = 100
+
+FORGET = Act(
+    "forget",
+    ("DELETE", "/api/memories/{id}"),
+    "Forget this memory",
+    "Nothing of what it says is left, and the session it came from is not flushed again. This cannot be "
+    "undone.",
+    "Forget it",
+    danger=True,
+)
+
+
+async def memories(visit: PageRequest) -> HttpResponse:
+    if visit.owner_named == EVERYBODY:  # what is remembered is read one owner at a time
+        return go(visit.link("/memories", owner=None))
+    asked = {"q": visit.query("q"), "key": visit.query("key"), "after": visit.query("after")}
+    page, dead, waiting = await asyncio.gather(
+        visit.ask("GET", "/api/memories", query={**asked, "limit": PAGE}),
+        visit.ask("GET", "/api/flushes", query={"state": "dead", "limit": PAGE}),
+        counted(visit, "pending"),
+    )
+    return html(visit, "memories.html", page=page, asked=asked, dead=dead, waiting=waiting)
+
+
+async def counted(visit: PageRequest, state: str) -> dict[str, Any]:
+    """How many flushes are in this state: `number`, and whether there are `more`."""
+    page = await visit.ask("GET", "/api/flushes", query={"state": state, "limit": MOST_COUNTED})
+    return {"number": len(page["data"]), "more": page["has_more"]}
+
+
+async def edit(visit: PageRequest) -> HttpResponse:
+    text = visit.form.get("text", "").replace("\r\n", "\n")
+    await visit.ask("PATCH", "/api/memories/{id}", names={"id": visit.path("id")}, body={"text": text})
+    return go(visit.link("/memories"))
+
+
+async def confirm_forgetting(visit: PageRequest) -> HttpResponse:
+    return html(visit, "confirm.html", act=FORGET, about=visit.path("id"), back=visit.link("/memories"))
+
+
+async def forget(visit: PageRequest) -> HttpResponse:
+    await visit.ask(*FORGET.route, names={"id": visit.path("id")})
+    return go(visit.link("/memories"))
+
+
+async def retry(visit: PageRequest) -> HttpResponse:
+    await visit.ask("POST", "/api/flushes/{id}/retry", names={"id": visit.path("id")})
+    return go(visit.link("/memories"))
+
+
+async def retry_all(visit: PageRequest) -> HttpResponse:
+    await visit.ask("POST", "/api/flushes/retry")
+    return go(visit.link("/memories"))
+
+
+async def skip(visit: PageRequest) -> HttpResponse:
+    await visit.ask("POST", "/api/flushes/{id}/skip", names={"id": visit.path("id")})
+    return go(visit.link("/memories"))

@@ -1,0 +1,190 @@
+"""What every page tells the browser about itself: our one script, our one style sheet, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+import msgspec
+
+from .. import __version__
+from ..cli import format
+from ..cli.session_views import text_of
+from ..domain.messages import NESTED_TOO_DEEPLY, is_nested_deeper
+from ..server.http import HttpResponse, JsonResponse
+from ..server.http_errors import HttpError
+from .request import PageRequest
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+KINDS = {
+    "holdfast.css": "text/css; charset=utf-8",
+    "holdfast.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@cache
+def content(name: str) -> bytes:
+    return files(__package__).joinpath("static", name).read_bytes()
+
+
+@cache
+def address(name: str) -> str:
+    """Another for another content, so that browsers may keep what they have."""
+    return f"/static/{name}?v={sha256(content(name)).hexdigest()[:12]}"
+
+
+async def static_file(visit: PageRequest) -> HttpResponse:
+    name = visit.path("name")
+    if name not in KINDS:
+        raise HttpError(404, f"there is no file {name!r:.60}", "not_found")
+    kept = "public, max-age=31536000, immutable" if visit.query("v") else "no-cache"
+    return JsonResponse(content(name), headers={**HEADERS, "cache-control": kept}, media_type=KINDS[name])
+
+
+MOST_INDENTED = 20
+"""Levels of arguments that are written line by line: more of them would mostly be blanks."""
+
+
+@cache
+def environment() -> jinja2.Environment:
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("holdfast.dashboard"),
+        autoescape=True,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    found.filters.update(
+        time=time_of,
+        clock=clock,
+        short=short,
+        count=format.count,
+        text=text_of,
+        pieces=pieces,
+        pretty=pretty,
+        within=in_words,
+    )
+    found.globals.update(version=__version__, address=address, span=format.span, ago=format.ago)
+    return found
+
+
+def html(
+    visit: PageRequest,
+    template: str,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    **values: Any,
+) -> JsonResponse:
+    """A page for this visit."""
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            visit=visit,
+            link=visit.link,
+            now=visit.now,
+            form=visit.login.form if visit.login else "",
+            **values,
+        )
+    )
+    return JsonResponse(
+        text.encode("utf-8", "replace"), status, {**HEADERS, **(headers or {})}, "text/html; charset=utf-8"
+    )
+
+
+def go(to: str, **headers: str) -> JsonResponse:
+    """Look there instead."""
+    return JsonResponse(b"", 303, {**HEADERS, "location": to, **headers}, "text/plain")
+
+
+def own_page(path: str) -> str:
+    """A page of ours, whatever the link says: `//elsewhere` is another server's."""
+    safe = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if safe and path.isascii() else "/"
+
+
+# --- how values are written ----------------------------------------------------------------------------
+
+
+def time_of(value: str | datetime | None) -> datetime | None:
+    """The time in one of the API's fields."""
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
+def clock(value: str | datetime | None) -> str:
+    """A time on this machine's clock, in full."""
+    then = time_of(value)
+    return f"{then.astimezone():%Y-%m-%d %H:%M:%S %Z}" if then else "—"
+
+
+def short(identifier: str | None) -> str:
+    """An id as far as a person needs it to tell it from others."""
+    kind, mark, rest = (identifier or "").partition("_")
+    return f"{kind}{mark}{rest[:8]}" if mark else kind[:16]
+
+
+def pretty(arguments: Any) -> str:
+    """Arguments of a tool, line by line if they are JSON that a person could read so."""
+    try:
+        value = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
+        if is_nested_deeper(value, MOST_INDENTED):
+            return arguments if isinstance(arguments, str) else msgspec.json.encode(value).decode()
+        return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    except RecursionError:
+        return arguments if isinstance(arguments, str) else NESTED_TOO_DEEPLY
+    except (msgspec.DecodeError, ValueError):
+        return str(arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a text: prose, or what stood between fences."""
+
+    text: str
+    code: bool = False
+
+
+def pieces(text: str) -> Iterator[Piece]:
+    """A text with its fenced code told apart. Everything else stays as it was written."""
+    lines: list[str] = []
+    fence = ""
+    for line in text.splitlines():
+        mark = line.lstrip()[:3]
+        if not fence and mark in ("```", "~~~"):
+            if "\n".join(lines).strip():
+                yield Piece("\n".join(lines).strip("\n"))
+            lines, fence = [], mark
+        elif fence and line.strip() == fence:
+            yield Piece("\n".join(lines), code=True)
+            lines, fence = [], ""
+        else:
+            lines.append(line)
+    if "\n".join(lines).strip():
+        yield Piece("\n".join(lines).strip("\n"), code=bool(fence))
+
+
+def in_words(then: datetime, now: datetime) -> str:
+    """How long from now, either way."""
+    return f"in {format.span(then - now)}" if then > now else format.ago(then, now)

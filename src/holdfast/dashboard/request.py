@@ -1,0 +1,220 @@
+"""One visit to a page: who looks, what they sent, and the API's own handlers to ask.
+
+A page is a client of `/api` without the wire: what it shows and does goes through the handler of that route,
+with the visitor's key. So every right, refusal and number is the API's.
+
+A browser is known by its cookie; a program may send its key as for `/api`. What changes something must come
+from a page of this server, and carry the login's own mark: a cookie alone proves nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+import msgspec
+from starlette.requests import Request, cookie_parser
+
+from ..domain.api_keys import Caller, Scope, acting_for
+from ..errors import BadInput
+from ..server.gate import Headers
+from ..server.http import Handler, HttpResponse, JsonResponse, RequestContext, Services
+from ..server.http_errors import HttpError
+from ..server.limits import FORM_SECONDS
+from ..store.base import Store
+from .browser_sessions import LinkBook, Login, Logins
+
+LONGEST_FORM = 2**20
+
+
+@dataclass(slots=True)
+class DashboardServices:
+    """What all visits share."""
+
+    services: Services
+    handlers: Mapping[tuple[str, str], Handler]
+    """The API's, by method and path."""
+    logins: Logins
+    links: LinkBook
+    demo: bool = False
+    """Is this the server of `holdfast demo`?"""
+
+
+@dataclass(slots=True)
+class PageRequest:
+    desk: DashboardServices
+    call: RequestContext
+    login: Login | None = None
+    form: Mapping[str, str] = field(default_factory=dict)
+    """What a form sent."""
+    cursor: int = 0
+    """The newest event before anything was read for this page: it may not show what happened later."""
+
+    # --- who and what ------------------------------------------------------------------------------
+
+    @property
+    def services(self) -> Services:
+        return self.desk.services
+
+    @property
+    def store(self) -> Store:
+        return self.services.store
+
+    @property
+    def caller(self) -> Caller:
+        return self.call.caller
+
+    @property
+    def is_admin(self) -> bool:
+        return self.call.key is not None and self.caller.scope is Scope.ADMIN
+
+    @property
+    def now(self) -> datetime:
+        return self.store.now()
+
+    @property
+    def owner_named(self) -> str | None:
+        """Whose data an admin has asked for; None: their own."""
+        return self.query("owner") or None
+
+    @property
+    def owner(self) -> str | None:
+        """Whose data is looked at; None: everybody's."""
+        return acting_for(self.caller, self.owner_named)
+
+    def query(self, name: str) -> str:
+        return self.call.request.query_params.get(name, "").strip()
+
+    def path(self, name: str) -> str:
+        return self.call.path(name)
+
+    def link(self, path: str, **query: Any) -> str:
+        """A path of ours that keeps looking at the same owner's data. What is None or empty is left out."""
+        given = {"owner": self.owner_named, **query}
+        kept = {name: value for name, value in given.items() if value not in (None, "")}
+        path = quote(path)
+        return f"{path}?{urlencode(kept)}" if kept else path
+
+    # --- the API -----------------------------------------------------------------------------------
+
+    def has(self, method: str, path: str) -> bool:
+        """Is there such a route?"""
+        return (method, path) in self.desk.handlers
+
+    async def ask(self, method: str, path: str, **asked: Any) -> Any:
+        """What that route of the API answers, as its object."""
+        answer = await self.answer(method, path, **asked)
+        assert isinstance(answer, JsonResponse)
+        return answer.value
+
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        names: Mapping[str, str] | None = None,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        """The answer of that route before it is sent. `names` fill the path; the owner asked for is kept."""
+        call = self.inner(method, names=names, query=query, body=body, headers=headers)
+        return await self.desk.handlers[method, path](call)
+
+    def inner(
+        self,
+        method: str,
+        *,
+        names: Mapping[str, str] | None = None,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> RequestContext:
+        """This request as one to the API."""
+        given = {"owner": self.owner_named, **(query or {})}
+        kept = {name: str(value) for name, value in given.items() if value not in (None, "")}
+        scope = {
+            **self.call.request.scope,
+            "method": method,
+            "query_string": urlencode(kept).encode(),
+            "path_params": dict(names or {}),
+        }
+        sent = msgspec.json.encode(body or {})
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": sent, "more_body": False}
+
+        return replace(
+            self.call,
+            request=Request(scope, receive),
+            headers=Headers(
+                [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+            ),
+            receive=receive,
+        )
+
+    # --- forms -------------------------------------------------------------------------------------
+
+    async def read_form(self) -> Mapping[str, str]:
+        """What a form sent; the last of fields of one name."""
+        headers = self.call.headers
+        length = headers.get("content-length", "0")
+        if headers.get("transfer-encoding") or not length.isdecimal() or int(length) > LONGEST_FORM:
+            raise HttpError(413, "this form is too long, or does not say how long it is", "request_too_large")
+        if self.call.key is None:
+            with self.services.doors.form():
+                body = await self.call.body(FORM_SECONDS)
+        else:
+            body = await self.call.body()
+        if not body:
+            return {}
+        kind = headers.get("content-type").partition(";")[0].strip().lower()
+        if kind != "application/x-www-form-urlencoded":
+            raise BadInput(f"a form is sent as application/x-www-form-urlencoded, not {kind!r:.60}")
+        try:
+            return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=100, errors="strict"))
+        except ValueError:
+            raise BadInput("this form cannot be read") from None
+
+    def check_origin(self) -> None:
+        """Refuse what another page sent, also one that may call the API."""
+        origin, host = self.call.headers.get("origin"), self.call.headers.get("host")
+        own = not origin or origin.partition("://")[2].lower() == host.lower()
+        if not own or self.call.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            raise HttpError(403, "this can only be done from a page of this server", "origin_not_allowed")
+
+    def check_form(self) -> None:
+        """Refuse a form that was not made for this login. A key that a program sends needs no form."""
+        if self.login is not None and not hmac.compare_digest(
+            self.form.get("form", "").encode(), self.login.form.encode()
+        ):
+            raise HttpError(
+                403,
+                "this form is not, or no longer, yours: open the page again and repeat what you did",
+                "form_expired",
+            )
+
+
+# --- cookies -------------------------------------------------------------------------------------------
+
+
+def cookie_name(host: str) -> str:
+    """One for each port: browsers keep the cookies of all ports of a machine together."""
+    port = host.rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
+    return f"holdfast_{port}" if port.isdecimal() else "holdfast"
+
+
+def cookie_in(headers: Headers) -> str:
+    """The login's token, or nothing, whatever cookies other programs of this machine have left."""
+    return cookie_parser(headers.get("cookie")).get(cookie_name(headers.get("host")), "")
+
+
+def cookie_for(headers: Headers, token: str, seconds: float) -> str:
+    """Kept from scripts and from other sites; where the browser came over TLS, from anything else too."""
+    secure = "; Secure" if headers.get("origin").startswith("https://") else ""
+    name = cookie_name(headers.get("host"))
+    return f"{name}={token}; Path=/; Max-Age={int(seconds)}; HttpOnly; SameSite=Strict{secure}"

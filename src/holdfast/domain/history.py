@@ -1,0 +1,361 @@
+"""What is new in a request that carries a history, and where it belongs.
+
+OpenAI clients send the whole conversation each time. Some trim it, some send only what is new, some edit it
+or ask again. The stored conversation is compared with it message by message, by *prints*: digests of what a
+client could not change without meaning it (role, text, tool calls), blind to fields that clients add or drop.
+
+A chain of prints stands for a whole history: `extended(EMPTY, prints)`. Equal chains are equal histories.
+
+Messages are compared by meaning: the arguments of a tool call as JSON, text parts as text, null as empty. An
+assistant message that says nothing has the empty print and is skipped. Stores hold chains of an older kind,
+made by comparing arguments as text: `History.past_before` finds those, and `is_current` tells them apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from ..errors import BadMessage, ToolCallClosed
+from .messages import NewMessage, new_message
+
+EMPTY = b"\2" + b"\0" * 16
+"""The chain of no messages. Its first byte, which every chain has, is the version of comparing."""
+_EMPTY_BEFORE = b"\0" * 16
+INSTRUCTING = frozenset({"system", "developer"})
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The messages of a request: its instructions, and what was said."""
+
+    instructions: tuple[NewMessage, ...]
+    """Leading system and developer messages: for this turn only, never stored."""
+    messages: tuple[NewMessage, ...]
+    prints: tuple[bytes, ...]
+    answered: int
+    """How many of the messages come before what is new: all up to the last one by the assistant that says
+    something."""
+    past: Sequence[Any] = field(default=(), compare=False, repr=False)
+    """Those, as they came."""
+
+    def past_before(self) -> bytes:
+        """The chain of the past as older versions made it, which stores may hold."""
+        return _chain_before(self.past)
+
+    @property
+    def brings_history(self) -> bool:
+        return self.answered > 0 or len(self.messages) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleMessage:
+    """A stored message that a client has seen: neither excluded nor deleted."""
+
+    seq: int
+    session_id: str
+    role: str
+    print: bytes
+    calls: tuple[str, ...] = ()
+    interrupted: bool = False
+    unanswered: bool = False
+    """Did its turn end without an answer, and did it stay without one?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Continues:
+    """The stored conversation goes on: messages from index `new_from` on are new. None may be: then the
+    newest message, which nobody has answered, is answered now."""
+
+    new_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersAgain:
+    """Nothing is new: the newest user message is answered again, and these replies leave the context."""
+
+    replaces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """The history differs: a fork begins behind message `seq` of `session_id` (None: it has nothing in
+    common) and goes on with the messages from index `new_from` on."""
+
+    session_id: str | None
+    seq: int
+    new_from: int
+
+
+HistoryMatch = Continues | AnswersAgain | Branches
+
+
+def history_of(values: Sequence[Any]) -> History:
+    """Check the messages of a request. BadMessage names the first that is wrong."""
+    if not isinstance(values, list) or not values:
+        raise BadMessage("messages must be a list with at least one message")
+    checked = []
+    for index, value in enumerate(values):
+        try:
+            message = new_message(value)
+            if message.role == "user" and value.get("content") is None:
+                raise BadMessage("a user's message must have content")
+            checked.append(message)
+        except BadMessage as error:
+            raise BadMessage(f"messages[{index}]: {error}") from None
+    leading = 0
+    while leading < len(checked) and checked[leading].role in INSTRUCTING:
+        leading += 1
+    messages = tuple(checked[leading:])
+    if not messages:
+        raise BadMessage("messages hold only instructions; at least one user or tool message is needed")
+    prints = tuple(fingerprint_of(value) for value in values[leading:])
+    answered = max(
+        (at + 1 for at, each in enumerate(messages) if each.role == "assistant" and prints[at]), default=0
+    )
+    past = values[leading : leading + answered] if answered else ()
+    return History(tuple(checked[:leading]), messages, prints, answered, past)
+
+
+def fingerprint_of(message: Mapping[str, Any]) -> bytes:
+    """The digest of what a message says, or nothing for an assistant message that says nothing. Fields that
+    are null, unknown or only for display do not count."""
+    return _print(message, _arguments)
+
+
+def _print(message: Mapping[str, Any], arguments: Callable[[Any], Any]) -> bytes:
+    role = message.get("role")
+    content = _plain(message.get("content"))
+    if role == "assistant" and isinstance(content, str):
+        content = content.strip()  # many clients trim what they keep of an answer
+    calls = [
+        [call.get("id"), _called(call.get("function") or call.get("custom"), arguments)]
+        for call in message.get("tool_calls") or ()
+    ]
+    if role == "assistant" and not content and not calls and arguments is _arguments:
+        return b""
+    said = [role, content, calls, message.get("tool_call_id")]
+    return hashlib.blake2b(_encode(said), digest_size=16).digest()
+
+
+def _arguments(given: Any) -> Any:
+    """The arguments of a call by their meaning: white space and the order of names do not count. None is no
+    argument; what is not JSON counts as it is."""
+    if not isinstance(given, str):
+        return given or {}
+    try:
+        return [msgspec.json.decode(given)] if given.strip() else [{}]
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return given
+
+
+def _as_text(given: Any) -> Any:
+    return given
+
+
+def _chain_before(messages: Sequence[Mapping[str, Any]]) -> bytes:
+    """The chain of these messages as older versions made it: with arguments as text, skipping none."""
+    chain = _EMPTY_BEFORE
+    for message in messages:
+        chain = hashlib.blake2b(chain + _print(message, _as_text), digest_size=16).digest()
+    return chain
+
+
+def fingerprint_of_body(body: bytes) -> bytes:
+    """The same of a stored body."""
+    return fingerprint_of(msgspec.json.decode(body))
+
+
+def extended(chain: bytes, prints: Iterable[bytes]) -> bytes:
+    """The chain of a history that goes on with these messages."""
+    for each in prints:
+        if each:
+            chain = EMPTY[:1] + hashlib.blake2b(chain + each, digest_size=16).digest()
+    return chain
+
+
+def is_current(chain: bytes) -> bool:
+    """Was this chain made by comparing as it is done now, so that it can be extended?"""
+    return len(chain) == len(EMPTY)
+
+
+def place(history: History, shown: Sequence[VisibleMessage], awaited: Sequence[str] = ()) -> HistoryMatch:
+    """Where a request's messages belong in a conversation that has shown these.
+
+    `awaited` are the calls whose results may still come. Raises ToolCallClosed for a result of any other call
+    that the conversation knows. Assistant messages that say nothing are skipped on both sides.
+    """
+    kept = [at for at, each in enumerate(history.prints) if each]
+    said = [each for each in shown if each.print]
+    if not kept or (len(kept) == len(history.messages) and len(said) == len(shown)):
+        return _place(history, shown, awaited)
+    answered = sum(at < history.answered for at in kept)
+    messages, prints = zip(*((history.messages[at], history.prints[at]) for at in kept), strict=True)
+    spoken = replace(history, messages=messages, prints=prints, answered=answered)
+    placed = _place(spoken, said, awaited)
+    blank = [each.seq for each in shown if not each.print]
+    if isinstance(placed, AnswersAgain):
+        first = min(placed.replaces)
+        return AnswersAgain(tuple(sorted((*placed.replaces, *(seq for seq in blank if seq > first)))))
+    new_from = kept[placed.new_from] if placed.new_from < len(kept) else len(history.messages)
+    if isinstance(placed, Continues) and new_from == len(history.messages):
+        last = said[-1].seq if said else 0
+        behind = tuple(seq for seq in blank if seq > last)
+        return AnswersAgain(behind) if behind else Continues(new_from)
+    return replace(placed, new_from=new_from)
+
+
+def _place(history: History, shown: Sequence[VisibleMessage], awaited: Sequence[str]) -> HistoryMatch:
+    for remembered in _remembered(shown):
+        placed = _placed(history, remembered)
+        if isinstance(placed, Continues):
+            nothing_new = placed.new_from == len(history.messages)
+            return AnswersAgain(_cut_short(shown)) if nothing_new and shown[-1].interrupted else placed
+        if placed is not None and remembered[-1] is shown[-1]:
+            return placed
+    if not history.answered:
+        check_results(history.messages, shown, awaited)
+        return Continues(0)
+    common = 0
+    while common < min(len(history.messages), len(shown)) and _same(history, common, shown[common]):
+        common += 1
+    check_results(history.messages[max(common, history.answered) :], shown, awaited)
+    if common == 0:
+        return Branches(None, 0, 0)
+    return Branches(shown[common - 1].session_id, shown[common - 1].seq, common)
+
+
+def _remembered(shown: Sequence[VisibleMessage]) -> Iterator[Sequence[VisibleMessage]]:
+    """What a client may have kept of this: all; not the replies that were cut short; nor what failed."""
+    yield shown
+    whole = [each for each in shown if not each.interrupted]
+    if len(whole) < len(shown):
+        yield whole
+    answered = [each for each in whole if not each.unanswered]
+    if len(answered) < len(whole):
+        yield answered
+
+
+def _cut_short(shown: Sequence[VisibleMessage]) -> tuple[int, ...]:
+    """The replies at the end that were cut short, if any."""
+    whole = len(shown)
+    while whole and shown[whole - 1].interrupted:
+        whole -= 1
+    return tuple(each.seq for each in shown[whole:])
+
+
+def _placed(history: History, shown: Sequence[VisibleMessage]) -> Continues | AnswersAgain | None:
+    cut_short = len(_cut_short(shown))
+    return (
+        _asked_again(history, shown, whole=not cut_short)
+        or _continued(history, shown[: len(shown) - cut_short])  # by a client that dropped these
+        or _continued(history, shown)
+        or _asked_again(history, shown)
+    )
+
+
+def _continued(history: History, shown: Sequence[VisibleMessage]) -> Continues | None:
+    """Does what the request calls its past end the stored conversation, whole or trimmed at its beginning?
+    Messages that nobody has answered may stand behind it; those that the request repeats are not new."""
+    answered, messages = history.answered, history.messages
+    past = len(shown)
+    while past and shown[past - 1].role != "assistant":
+        past -= 1
+    if past < answered or not _equal(history, 0, shown[past - answered : past]):
+        return None
+    repeated = _repeated(history, shown[past:])
+    if answered:
+        return Continues(answered + repeated)
+    if not repeated or (len(messages) == 1 and messages[0].answers is None):
+        return None  # one message alone is new, even if somebody has said the same before
+    return Continues(repeated)
+
+
+def _repeated(history: History, unanswered: Sequence[VisibleMessage]) -> int:
+    """How many of the new messages are there already, since nobody has answered them? All may be if the
+    conversation ends with them; if somebody else has spoken since, at least one must be new."""
+    new = len(history.messages) - history.answered
+    for count in range(min(new, len(unanswered)), 0, -1):
+        if _equal(history, history.answered, unanswered[-count:]):
+            return count
+    count = 0
+    for each in unanswered:
+        if count + 1 < new and _same(history, history.answered + count, each):
+            count += 1
+    return count
+
+
+def _asked_again(
+    history: History, shown: Sequence[VisibleMessage], *, whole: bool = False
+) -> AnswersAgain | None:
+    """Is the request everything before the newest replies, or, unless `whole` is wanted, the end of it?"""
+    first = len(shown)
+    while first and shown[first - 1].role == "assistant":
+        first -= 1
+    count = len(history.messages)
+    if first == len(shown) or first < count or not history.brings_history:
+        return None
+    if first != count and (whole or not history.answered):
+        return None  # a few messages without any history are new, even if somebody said the same before
+    if not _equal(history, 0, shown[first - count : first]):
+        return None
+    return AnswersAgain(tuple(each.seq for each in shown[first:]))
+
+
+def _equal(history: History, start: int, shown: Sequence[VisibleMessage]) -> bool:
+    """Are the request's messages from index `start` on these, as many as there are?"""
+    if len(history.messages) - start < len(shown):
+        return False
+    return all(_same(history, start + at, each) for at, each in enumerate(shown))
+
+
+def _same(history: History, at: int, shown: VisibleMessage) -> bool:
+    """An interrupted reply equals whatever a client has kept of it."""
+    return history.prints[at] == shown.print or (
+        shown.interrupted and history.messages[at].role == shown.role
+    )
+
+
+def check_results(new: Sequence[NewMessage], shown: Sequence[VisibleMessage], awaited: Sequence[str]) -> None:
+    """A result must be for a call that is awaited, or be part of the history the request itself brings."""
+    brought = {call for message in new for call in message.calls}
+    called = {call for each in shown for call in each.calls}
+    for message in new:
+        call = message.answers
+        if call is None or call in brought or call in awaited:
+            continue
+        if call in called:
+            raise ToolCallClosed(call)
+        raise BadMessage(f"tool_call_id {call!r} answers no call of this conversation")
+
+
+def _plain(content: Any) -> Any:
+    """Text and a list of text parts that says the same are the same."""
+    if not isinstance(content, list):
+        return content or ""
+    parts = [_part(part) for part in content]
+    if all(isinstance(part, str) for part in parts):
+        return "".join(parts)
+    return parts
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, str):
+        return part
+    if part.get("type") in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
+        return part["text"]
+    return {name: value for name, value in part.items() if value is not None}
+
+
+def _called(function: Any, arguments: Callable[[Any], Any]) -> Any:
+    if not isinstance(function, Mapping):
+        return None
+    if "arguments" not in function:
+        return [function.get("name"), function.get("input")]
+    return [function.get("name"), arguments(function["arguments"])]

@@ -1,0 +1,1 @@
+"""One package for each program whose data holdfast reads."""

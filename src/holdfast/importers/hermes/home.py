@@ -1,0 +1,233 @@
+"""Where a Hermes home keeps what we read, and who talks where.
+
+The database is `state.db`. Which session a chat goes to stands in its `gateway_routing` table (from 0.19 on)
+and in `sessions/sessions.json`; where both know a key, the table counts. `processes.json` lists background
+processes, `memories/*.md` what the agent was to remember, `config.yaml` when sessions are reset.
+
+A file that cannot be understood is said to be so: nobody's chats are guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadInput
+
+ENTRY_BETWEEN = "\n§\n"
+NOTHING = "Nothing was imported"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The files of a home; all but the database may be missing."""
+
+    path: Path
+    database: Path
+
+    @property
+    def sessions_file(self) -> Path:
+        return self.path / "sessions" / "sessions.json"
+
+    @property
+    def processes_file(self) -> Path:
+        return self.path / "processes.json"
+
+
+def home_at(path: Path) -> Home:
+    """The home in this directory, or that this `state.db` belongs to. BadInput if there is none."""
+    try:
+        if path.is_file() and path.name == "state.db":
+            path = path.parent
+        if not path.exists():
+            raise BadInput(f"there is no {path}")
+        if not path.is_dir():
+            raise BadInput(f"{path} is a file; give the directory of a Hermes home (usually ~/.hermes)")
+        database = path / "state.db"
+        if not database.is_file():
+            raise BadInput(
+                f"{path} is no Hermes home: it holds no state.db (a home is usually ~/.hermes). {NOTHING}"
+            )
+    except PermissionError as error:
+        raise BadInput(f"{path} cannot be read: no rights ({error.strerror}). {NOTHING}") from error
+    return Home(path, database)
+
+
+# --- who talks where -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRoute:
+    """A chat's key and the session that Hermes sends its next message to."""
+
+    key: str
+    session_id: str
+    updated_at: datetime | None
+    settled: bool
+    """Has what follows from its expiry been done, and noted?"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRoutes:
+    by_key: Mapping[str, ChatRoute]
+    skipped: tuple[str, ...] = ()
+    """Entries that are none, in words."""
+
+
+def routes_in(stored: Iterable[tuple[str, str]], file: Path, zone: tzinfo) -> ChatRoutes:
+    """The routes of a home: those stored in its database (key and JSON, the newest last), and those that
+    only its file knows. Times without a zone are read in `zone`."""
+    found: dict[str, ChatRoute] = {}
+    skipped: list[str] = []
+    for key, text in stored:
+        try:
+            _add(found, skipped, key, json.loads(text), zone, "gateway_routing")
+        except (ValueError, RecursionError):
+            skipped.append(f"gateway_routing: the entry of {key!r:.80} is not valid JSON")
+    from_file: dict[str, ChatRoute] = {}
+    entries = _read_json(file) if file.exists() else {}
+    if not isinstance(entries, dict):
+        raise BadInput(f"{file} holds no object but {type(entries).__name__}. {_mend(file)}")
+    for key, entry in entries.items():
+        _add(from_file, skipped, key, entry, zone, file.name)
+    return ChatRoutes({**from_file, **found}, tuple(skipped))
+
+
+def _add(
+    found: dict[str, ChatRoute], skipped: list[str], key: str, entry: object, zone: tzinfo, where: str
+) -> None:
+    if key.startswith("_"):
+        return  # a note to readers, no chat
+    session_id = entry.get("session_id") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(session_id, str) or not session_id:
+        skipped.append(f"{where}: the entry of {key!r:.80} names no session")
+        return
+    settled = bool(entry.get("expiry_finalized", entry.get("memory_flushed", False)))
+    found[key] = ChatRoute(key, session_id, time_of(entry.get("updated_at"), zone), settled)
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except PermissionError as error:
+        raise BadInput(f"{file} cannot be read: no rights ({error.strerror}). {NOTHING}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{file} is damaged or half-written ({error}). {_mend(file)}") from error
+
+
+def _mend(file: Path) -> str:
+    return f"{NOTHING}. Mend it, or move {file.name} away to import without the chats' keys"
+
+
+def time_of(value: object, zone: tzinfo) -> datetime | None:
+    """A time as Hermes writes it: seconds since 1970, or ISO 8601, without a zone in `zone`."""
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(float(value), UTC)
+        if isinstance(value, str) and value:
+            read = datetime.fromisoformat(value)
+            return (read if read.tzinfo else read.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None
+
+
+# --- background processes ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """A background process as Hermes noted it."""
+
+    key: str
+    task: str
+    command: str
+    pid: int | None
+    on_host: bool
+    start: str | None
+    """When it began, in the kernel's own count; noted from 0.19 on."""
+    started_at: datetime | None
+
+
+def background_of(file: Path, zone: tzinfo) -> tuple[list[Background], str | None]:
+    """What `processes.json` lists; and, if it cannot be understood, that."""
+    if not file.exists():
+        return [], None
+    try:
+        entries = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        return [], f"{file.name} cannot be read ({error}); background processes are not known"
+    if not isinstance(entries, list):
+        return [], f"{file.name} holds no list; background processes are not known"
+    found = []
+    for entry in entries:
+        if isinstance(entry, dict):
+            pid, start = entry.get("pid"), entry.get("host_start_time")
+            found.append(
+                Background(
+                    str(entry.get("session_key") or ""),
+                    str(entry.get("task_id") or ""),
+                    str(entry.get("command") or ""),
+                    pid if isinstance(pid, int) and pid > 0 else None,
+                    entry.get("pid_scope", "host") == "host",
+                    str(start) if start is not None else None,
+                    time_of(entry.get("started_at"), zone),
+                )
+            )
+    return found, None
+
+
+# --- memories and resets -------------------------------------------------------------------------------
+
+
+def memories_of(home: Home) -> dict[str, list[str]]:
+    """What the agent was to remember: entries by file."""
+    found = {}
+    for name in ("MEMORY.md", "USER.md"):
+        file = home.path / "memories" / name
+        try:
+            text = file.read_text("utf-8", "replace").replace("\x00", "\ufffd")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise BadInput(f"{file} cannot be read ({error.strerror}). {NOTHING}") from error
+        entries = [entry.strip() for entry in text.split(ENTRY_BETWEEN) if entry.strip()]
+        if entries:
+            found[name] = entries
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRule:
+    """When Hermes would reset a chat."""
+
+    mode: str
+    idle_minutes: float
+    at_hour: int
+
+
+def reset_rule_of(home: Home, schema: int) -> ResetRule:
+    """`session_reset` of `config.yaml`, read without a YAML parser: three plain values below one name. What
+    is not there is Hermes' default, which became `none` with schema 19."""
+    values: dict[str, str] = {}
+    try:
+        text = (home.path / "config.yaml").read_text("utf-8", "replace")
+    except OSError:
+        text = ""
+    block = re.search(r"^session_reset:[ \t]*(\{.*?\}|(?:\n[ \t]+.*|\n[ \t]*(?:#.*)?$)*)", text, re.MULTILINE)
+    for name, value in re.findall(r"\b(\w+)[\"']?\s*:\s*[\"']?([\w.]+)", block[1] if block else ""):
+        values.setdefault(name, value)
+    default = ResetRule("none" if schema >= 19 else "both", 1440.0, 4)
+    try:
+        return ResetRule(
+            values.get("mode", default.mode),
+            float(values.get("idle_minutes", default.idle_minutes)),
+            int(values.get("at_hour", default.at_hour)),
+        )
+    except ValueError:
+        return default

@@ -1,0 +1,491 @@
+"""What has been gathered of a conversation on its way into a store, and where the next part goes."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from msgspec import Raw
+
+from ...domain.conversations import Address
+from ...domain.ids import cut_name, is_ours, new_id
+from ...domain.memories import MemoryOrigin
+from ...domain.records import (
+    AliasRecord,
+    ConversationRecord,
+    ExclusionRecord,
+    Hanging,
+    Imported,
+    ImportMark,
+    MemoryRecord,
+    MessageRecord,
+    Part,
+    SessionRecord,
+    Stand,
+)
+from ...domain.sessions import IMPORTED_PREFIX, Edge
+from ...domain.views import View
+from ...errors import BadInput, Conflict, NotFound
+from ...store.base import Store
+from .context_range import ContextRange, survey, undone_before
+from .database_copy import Progress, unheard
+from .home import memories_of
+from .lineage import HermesLineage, SessionLine
+from .reading import HermesMessage, HermesSession, messages_of
+from .snapshot import HomeSnapshot
+
+ORIGIN = "hermes"
+
+
+class Writing:
+    """What has been gathered of a conversation and is not written yet."""
+
+    def __init__(self, conversation: ConversationRecord, stand: Stand | None, ordinal: int) -> None:
+        self.conversation = conversation
+        self.stand = stand
+        self.ordinal = ordinal
+        self.next_seq = stand.last_seq + 1 if stand else 1
+        self.before: str | None = None
+        """The session that the next one comes from."""
+        self.view: View | None = None
+        self.began_at = self.next_seq
+        """The number of that session's first message."""
+        self.records: list[Hanging] = []
+        self.aliases: list[AliasRecord] = []
+        self.marks: list[ImportMark] = []
+        self.count = self.size = 0
+
+    @property
+    def covers(self) -> tuple[int, int] | None:
+        """The messages of that session, if it has any."""
+        return (self.began_at, self.next_seq - 1) if self.began_at < self.next_seq else None
+
+    def add(self, said: HermesMessage, session_id: str, here: str, said_at: datetime) -> None:
+        message = said.message
+        self.records.append(
+            MessageRecord(
+                seq=self.next_seq,
+                session_id=here,
+                turn_id=None,
+                role=message.role,
+                status=message.status.value,
+                created_at=said_at,
+                body=Raw(message.body),
+                calls=message.calls,
+                answers=message.answers,
+                origin=origin_of(session_id, said.row),
+                extra=said.extra,
+            )
+        )
+        if said.aside is not None:
+            self.records.append(ExclusionRecord(self.next_seq, said.aside, said_at))
+        self.next_seq += 1
+        self.count += 1
+        self.size += len(message.body) + len(bytes(said.extra))
+
+    def part(self) -> Part:
+        return Part(
+            ORIGIN, self.conversation, tuple(self.records), tuple(self.marks), self.stand, tuple(self.aliases)
+        )
+
+    def written(self, part: Part) -> None:
+        """The next part goes behind this one."""
+        sessions = [each.id for each in part.records if isinstance(each, SessionRecord)]
+        tip = sessions[-1] if sessions else self.stand.tip_id if self.stand else ""
+        self.stand = Stand(self.next_seq - 1, tip)
+        self.records, self.aliases, self.marks = [], [], []
+        self.count = self.size = 0
+
+
+def origin_of(session_id: str, row: int) -> str:
+    """Where a message came from."""
+    return f"{ORIGIN}:{session_id}:{row}"
+
+
+LONGEST = 15_000
+
+
+async def remember(store: Store, owner: str, conversation_id: str, file: str, entries: Sequence[str]) -> int:
+    """Remember the entries of a file with this conversation; how many memories that made. Conflict if the
+    conversation is being spoken in, NotFound if it is gone."""
+    pieces = pieces_of(entries)
+    name, print_ = f"memories/{file} for {conversation_id}", zlib.crc32("\n".join(pieces).encode())
+    known = (await store.imported(owner, ORIGIN, [name])).get(name)
+    if known is not None and known.last_row == print_:
+        return 0
+    record, _ = await store.record(owner, conversation_id)
+    tip = (await store.resolve(owner, Address(id=conversation_id))).tip
+    made_by, now = MemoryOrigin.PERSON.value, store.now()
+    memories = tuple(MemoryRecord(new_id("mem"), None, made_by, piece, now) for piece in pieces)
+    stand = Stand(record.last_seq, tip.id)
+    await store.import_part(Part(ORIGIN, record, memories, (ImportMark(name, tip.id, print_),), stand))
+    return len(memories)
+
+
+def pieces_of(entries: Sequence[str]) -> list[str]:
+    """Entries put together, into as few texts as there may be."""
+    pieces: list[str] = []
+    for entry in entries:
+        for start in range(0, len(entry), LONGEST):
+            piece = entry[start : start + LONGEST]
+            if pieces and len(pieces[-1]) + len(piece) < LONGEST:
+                pieces[-1] = f"{pieces[-1]}\n{piece}"
+            else:
+                pieces.append(piece)
+    return pieces
+
+
+UNCLOSED = f"{IMPORTED_PREFIX}unclosed"
+UNDONE = f"{IMPORTED_PREFIX}undone"
+PART_MESSAGES = 1000
+PART_BYTES = 4 << 20
+PARTS_TOGETHER = 64
+SHOWN = 5
+
+
+@dataclass
+class Taken:
+    """What an import has done, and what it has left."""
+
+    conversations: int = 0
+    grown: int = 0
+    unchanged: int = 0
+    sessions: int = 0
+    messages: int = 0
+    unclosed: int = 0
+    undone: int = 0
+    mended: int = 0
+    names: int = 0
+    keys: int = 0
+    memories: int = 0
+    edges: Counter[str] = field(default_factory=Counter)
+    gone_on: list[str] = field(default_factory=list)
+    """Sessions with something new whose conversations have gone on here."""
+    deleted: list[str] = field(default_factory=list)
+    """Sessions whose conversations were deleted here; they stay so."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.conversations or self.grown or self.keys or self.memories)
+
+
+class Importer:
+    """Takes one home, as it was visited, over into a store for one owner."""
+
+    def __init__(
+        self,
+        store: Store,
+        owner: str,
+        seen: HomeSnapshot,
+        progress: Progress = unheard,
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._home = seen.home
+        self._copy = seen.copy
+        self._lineage = seen.lineage
+        self._routes = seen.routes
+        self._progress = progress
+        self._ours: dict[str, str] = {}
+        """Sessions here, by their ids there."""
+        self._conversations: dict[str, str] = {}
+        self._begun: set[str] = set()
+        """Conversations of which something has been written."""
+        self._waiting: list[Part] = []
+        self._size = 0
+        self._done = 0
+        self._whole = sum(session.said for line in seen.lineage.lines for session in line.sessions)
+        self.taken = Taken(problems=[*seen.routes.skipped, *_oddities(seen.lineage)])
+
+    async def run(self) -> Taken:
+        memories = memories_of(self._home)
+        for line in self._lineage.lines:
+            await self._take(line)
+        await self._flush()
+        await self._give_keys()
+        await self._remember(memories)
+        return self.taken
+
+    # --- conversations -----------------------------------------------------------------------------
+
+    async def _take(self, line: SessionLine) -> None:
+        names = [session.id for session in line.sessions]
+        known = await self._store.imported(self._owner, ORIGIN, names)
+        for name, before in known.items():
+            self._ours[name] = before.session_id
+            self._conversations[name] = before.conversation_id
+        self._progress("importing", self._done, self._whole)
+        self._done += sum(session.said for session in line.sessions)
+        if not known:
+            writing = Writing(self._new(line), None, 1)
+            await self._write_all(writing, line, line.sessions, {})
+            return
+        latest = max(
+            (known[name] for name in reversed(names) if name in known), key=lambda each: each.last_seq
+        )
+        if latest.stand is None:
+            self.taken.deleted += names
+            return
+        taken_back = await self._taken_back(line.sessions, known, latest.conversation_id)
+        fresh = [each for each in line.sessions if self._is_new(each, known.get(each.id))]
+        if not fresh and not taken_back:
+            self.taken.unchanged += 1
+            return
+        early = [each.id for each in fresh if each.id in known and each.id != latest.name]
+        if early or latest.held or latest.gone_on or latest.stand.tip_id != latest.session_id:
+            self.taken.gone_on += early or [each.id for each in fresh] or names[-1:]
+            return
+        record, _ = await self._store.record(self._owner, latest.conversation_id)
+        tip = await self._store.session(self._owner, latest.session_id)
+        writing = Writing(record, latest.stand, tip.ordinal + 1)
+        writing.records += taken_back
+        writing.before, writing.view, writing.began_at = tip.id, tip.view, tip.first_seq
+        await self._write_all(writing, line, fresh, known)
+
+    def _is_new(self, session: HermesSession, known: Imported | None) -> bool:
+        return known is None or not known.whole or session.last_row > known.last_row
+
+    def _new(self, line: SessionLine) -> ConversationRecord:
+        first = line.sessions[0]
+        titles = [session.title for session in reversed(line.sessions) if session.title]
+        parent = self._ours.get(line.parent) if line.parent else None
+        return ConversationRecord(
+            id=new_id("conv"),
+            owner=self._owner,
+            key=None,
+            title=titles[0] if titles else None,
+            source=first.source,
+            created_at=first.started_at,
+            last_seq=-1,  # not known yet, and nobody asks: there is no history to recognise
+            forked_from=parent,
+        )
+
+    async def _write_all(
+        self,
+        writing: Writing,
+        line: SessionLine,
+        sessions: Sequence[HermesSession],
+        known: Mapping[str, Imported],
+    ) -> None:
+        """Write sessions of a line behind what is there, in as many parts as it takes."""
+        try:
+            for session in sessions:
+                before = known.get(session.id)
+                seen = before.last_row if before else 0
+                if before is not None and not before.whole:
+                    here = before.session_id
+                else:
+                    found = survey(self._copy, session.id, seen, writing.next_seq, writing.covers)
+                    self.taken.undone += found.undone
+                    if before is not None and not found.count:  # said and taken back, since the last time
+                        writing.marks.append(ImportMark(session.id, before.session_id, session.last_row))
+                        continue
+                    here = await self._open(writing, session, before, found, line)
+                await self._write_messages(writing, session, here, seen)
+            await self._enqueue(writing)
+        except (Conflict, BadInput) as error:
+            self.taken.problems.append(f"{line.tip.id}: {error}")
+
+    async def _open(
+        self,
+        writing: Writing,
+        session: HermesSession,
+        before: Imported | None,
+        found: ContextRange,
+        line: SessionLine,
+    ) -> str:
+        """Begin a session behind the others of its conversation; returns its id."""
+        edge, parent = self._edge(writing, before, found, line)
+        view = View(found.parts)
+        if before is not None and found.shown_before and writing.view is not None:
+            view = writing.view  # what was in its context is in it still
+        opened_at = (found.first_said_at or session.active_at) if before else session.started_at
+        ended_at = session.ended_at or max(session.active_at, opened_at)
+        reason = UNCLOSED if session.never_ended else f"{IMPORTED_PREFIX}{session.end_reason or 'ended'}"
+        here = new_id("sess")
+        record = SessionRecord(
+            id=here,
+            ordinal=writing.ordinal,
+            edge=edge,
+            parent_id=parent,
+            source=session.source,
+            opened_at=opened_at,
+            last_activity_at=session.active_at,
+            ended_at=ended_at,
+            end_reason=cut_name(reason),
+            model=session.model,
+            input_tokens=0 if before else session.input_tokens,
+            output_tokens=0 if before else session.output_tokens,
+            first_seq=writing.next_seq,
+            view=Raw(view.encode().encode()),
+            fresh_since=writing.conversation.created_at,
+        )
+        writing.records.append(record)
+        writing.ordinal += 1
+        writing.before, writing.view, writing.began_at = here, view, writing.next_seq
+        self._ours[session.id] = here
+        self._conversations[session.id] = writing.conversation.id
+        if before is None:
+            await self._name(writing, session, here)
+        self.taken.unclosed += session.never_ended
+        if edge:
+            self.taken.edges[edge] += 1
+        return here
+
+    def _edge(
+        self, writing: Writing, before: Imported | None, found: ContextRange, line: SessionLine
+    ) -> tuple[str | None, str | None]:
+        if before is not None:
+            compacted = found.kept_before and not found.shown_before
+            return (Edge.COMPACTION if compacted else Edge.RESUME).value, writing.before
+        if writing.before is not None:
+            return Edge.COMPACTION.value, writing.before
+        parent = self._ours.get(line.parent) if line.parent else None
+        return (line.edge.value, parent) if line.edge and parent else (None, None)
+
+    async def _name(self, writing: Writing, session: HermesSession, here: str) -> None:
+        """Let the session's old id lead to it, unless it leads elsewhere."""
+        if is_ours(session.id) or not session.id.strip() or cut_name(session.id) != session.id:
+            self.taken.problems.append(f"{session.id!r:.80} cannot be a name here; it leads nowhere")
+            return
+        try:
+            place = await self._store.resolve(self._owner, Address(id=session.id, create=False))
+        except NotFound:
+            writing.aliases.append(AliasRecord(session.id, session.started_at, here))
+            self.taken.names += 1
+            return
+        self.taken.problems.append(
+            f"the id {session.id} already leads to {place.conversation.id}, which somebody began under it; "
+            f"what was imported is {writing.conversation.id}"
+        )
+
+    async def _write_messages(self, writing: Writing, session: HermesSession, here: str, seen: int) -> None:
+        said_at, row = session.started_at, seen
+        for message in messages_of(self._copy, session.id, seen):
+            said_at, row = message.said_at or said_at, message.row
+            writing.add(message, session.id, here, said_at)
+            self.taken.mended += message.mended
+            if writing.count >= PART_MESSAGES or writing.size >= PART_BYTES:
+                writing.marks.append(ImportMark(session.id, here, row, whole=False))
+                await self._flush()
+                await self._enqueue(writing)
+                await self._flush(strict=True)
+        writing.marks.append(ImportMark(session.id, here, max(row, session.last_row)))
+
+    async def _taken_back(
+        self, sessions: Sequence[HermesSession], known: Mapping[str, Imported], conversation_id: str
+    ) -> list[Hanging]:
+        """Messages that were taken over and have been undone there since: they leave the context."""
+        rows = {
+            origin_of(session.id, row): session.active_at
+            for session in sessions
+            if session.undone and (before := known.get(session.id)) is not None
+            for row in undone_before(self._copy, session.id, before.last_row)
+        }
+        if not rows:
+            return []
+        found = await self._store.messages_from(conversation_id, rows.keys())
+        return [ExclusionRecord(seq, UNDONE, rows[origin]) for origin, seq in sorted(found.items())]
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    async def _enqueue(self, writing: Writing) -> None:
+        """Hand over what has been gathered; small parts are written together."""
+        part = writing.part()
+        self._waiting.append(part)
+        self._size += writing.size
+        writing.written(part)
+        if len(self._waiting) >= PARTS_TOGETHER or self._size >= PART_BYTES:
+            await self._flush()
+
+    async def _flush(self, *, strict: bool = False) -> None:
+        waiting, self._waiting, self._size = self._waiting, [], 0
+        outcomes = await asyncio.gather(
+            *(self._store.import_part(part) for part in waiting), return_exceptions=True
+        )
+        for part, done in zip(waiting, outcomes, strict=True):
+            if isinstance(done, Conflict | BadInput) and not strict:
+                self.taken.problems.append(str(done))
+            elif isinstance(done, BaseException):
+                raise done
+            else:
+                self._count(part)
+
+    def _count(self, part: Part) -> None:
+        """It is written."""
+        taken, conversation_id = self.taken, part.conversation.id
+        if part.behind is None:
+            taken.conversations += 1
+            self._begun.add(conversation_id)
+        elif part.records and conversation_id not in self._begun:
+            taken.grown += 1
+            self._begun.add(conversation_id)
+        taken.sessions += sum(isinstance(each, SessionRecord) for each in part.records)
+        taken.messages += sum(isinstance(each, MessageRecord) for each in part.records)
+
+    # --- keys and memories -------------------------------------------------------------------------
+
+    async def _give_keys(self) -> None:
+        """Each chat's key leads to the conversation of its session."""
+        for key, route in self._routes.by_key.items():
+            conversation_id = self._conversations.get(route.session_id)
+            if conversation_id is None:
+                if route.session_id not in self.taken.gone_on:
+                    self.taken.problems.append(
+                        f"the key {key} goes to the session {route.session_id}, which is not in the database"
+                    )
+                continue
+            try:
+                await self._give_key(key, conversation_id)
+            except (Conflict, BadInput, NotFound) as error:
+                self.taken.problems.append(f"the key {key} was not taken over: {error}")
+
+    async def _give_key(self, key: str, conversation_id: str) -> None:
+        try:
+            holding = await self._store.resolve(self._owner, Address(key=key, create=False))
+        except NotFound:
+            holding = None
+        if holding is not None and holding.conversation.id == conversation_id:
+            return
+        instead_of = None
+        if holding is not None and not await self._spoken_here(holding.conversation.id):
+            instead_of = holding.conversation.id  # Hermes has moved on from it
+        await self._store.set_key(self._owner, conversation_id, key, instead_of=instead_of)
+        self.taken.keys += 1
+
+    async def _spoken_here(self, conversation_id: str) -> bool:
+        line = await self._store.line(self._owner, conversation_id)
+        return not (line[-1].end_reason or "").startswith(IMPORTED_PREFIX)
+
+    async def _remember(self, memories: Mapping[str, Sequence[str]]) -> None:
+        """What every session of the home was told goes to each conversation with a key; if there is none, to
+        the one spoken in last."""
+        wanted = {self._conversations.get(route.session_id) for route in self._routes.by_key.values()}
+        if not wanted and self._lineage.lines:
+            newest = max(self._lineage.lines, key=lambda line: line.tip.active_at)
+            wanted = {self._conversations.get(newest.tip.id)}
+        for conversation_id in sorted(each for each in wanted if each):
+            for file, entries in memories.items():
+                try:
+                    self.taken.memories += await remember(
+                        self._store, self._owner, conversation_id, file, entries
+                    )
+                except (Conflict, NotFound) as error:
+                    self.taken.problems.append(f"{file} was not remembered in {conversation_id}: {error}")
+
+
+def _oddities(lineage: HermesLineage) -> Iterator[str]:
+    """What is strange about how sessions hang together, and what was made of it."""
+    for ids, what in (
+        (lineage.cycles, "among its own ancestors; a conversation begins with it"),
+        (lineage.dangling, "without its parent, which is not there; a conversation of its own"),
+        (lineage.several, "continued by several sessions; one goes on, the others are forks"),
+    ):
+        if ids:
+            named = ", ".join([*ids[:SHOWN], *(["…"] if len(ids) > SHOWN else [])])
+            yield f"{len(ids):,} {'session' if len(ids) == 1 else 'sessions, each'} {what}: {named}"

@@ -1,0 +1,507 @@
+"""What differs between operating systems, in one place: boot id, processes, filesystem type.
+
+Linux is what we run and test on. The macOS branches follow its documentation and could not be run
+on a Mac here; `docs/guarantees.md` says so. Windows: by WSL, which is Linux.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shlex
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from .domain.nodes import Identity
+
+log = logging.getLogger(__name__)
+
+IS_MACOS = sys.platform == "darwin"
+
+
+def _macos(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout.strip()
+
+
+@cache
+def boot_id() -> str:
+    """Changes with every start of the machine."""
+    if IS_MACOS:
+        return _macos("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def timezone() -> str:
+    """The IANA name of this machine's time zone; UTC if it cannot be told."""
+    named = os.environ.get("TZ", "").removeprefix(":")
+    if not named:
+        target = os.path.realpath("/etc/localtime")
+        named = target.partition("/zoneinfo/")[2]
+    try:
+        ZoneInfo(named)
+    except (ValueError, OSError, LookupError):
+        return "UTC"
+    return named
+
+
+def pid_namespace() -> str:
+    """Pids may only be compared within one namespace (a container has its own)."""
+    return "macos" if IS_MACOS else os.readlink("/proc/self/ns/pid")
+
+
+PROC = Path("/proc")
+HIDDEN = "hidden"
+"""The start of a process that exists, but that this user may not look at (`/proc` mounted with `hidepid`)."""
+
+
+def start_of(pid: int) -> str | None:
+    """When the process with this pid began, in the kernel's own count; None if there is none. HIDDEN: there
+    is one, and no more is known of it.
+
+    A zombie has ended: it counts as none.
+    """
+    if IS_MACOS:
+        return _macos("/bin/ps", "-o", "lstart=", "-p", str(pid)) or None
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return HIDDEN if _exists(pid) else None
+    fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
+    return None if fields[0] in "ZX" else fields[19]
+
+
+@cache
+def machine_id(home: Path | None = None) -> str:
+    """This machine's own id: the same after a restart, another one on every other machine; "" if there is
+    none to be had. Never the hostname, which clones and containers share.
+
+    systemd's, hashed as machine-id(5) asks for. A container has its image's or none, so there it is a random
+    one, kept in the home for its owner alone. Clones that also share this (a disk image whose /etc/machine-id
+    was not emptied) are told apart by their boot ids and by when their nodes were seen.
+    """
+    if IS_MACOS:
+        return _hashed(_macos("/usr/sbin/sysctl", "-n", "kern.uuid"))
+    known = "" if pid_namespace() != _FIRST_PID_NAMESPACE else _read_machine_id(Path("/etc/machine-id"))
+    if known:
+        return _hashed(known)
+    home = home or Path(os.environ.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
+    try:
+        return _hashed(_kept_machine_id(home))
+    except OSError as error:
+        log.warning(
+            "this machine has no id, and none can be kept in %s (%s): background processes of an earlier "
+            "boot will not be recognised. Make the directory writable, or set HOLDFAST_HOME",
+            home,
+            error,
+        )
+        return ""
+
+
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel's own number for the namespace that no container has."""
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
+MACHINE_FILE = "machine.id"
+
+
+def _hashed(known: str) -> str:
+    return blake2b(known.encode(), digest_size=16, person=b"holdfast").hexdigest() if known else ""
+
+
+def _read_machine_id(path: Path) -> str:
+    """The id in this file; "" if there is none, as in an image before its first boot."""
+    try:
+        text = path.read_text("ascii", "replace").strip()
+    except OSError:
+        return ""
+    return text if _MACHINE_ID.fullmatch(text) and text.strip("0") else ""
+
+
+def _kept_machine_id(home: Path) -> str:
+    """The random id in the home, made when it is first asked for; the same for all who ask at once."""
+    path = home / MACHINE_FILE
+    if known := _read_machine_id(path):
+        return known
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = home / f"{MACHINE_FILE}.{os.getpid()}.{secrets.token_hex(4)}"
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(handle, "w") as file:
+            file.write(f"{secrets.token_hex(16)}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists() and not _read_machine_id(path):
+            os.replace(draft, path)  # it held no id
+        else:
+            with suppress(FileExistsError):  # another process was quicker
+                os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return _read_machine_id(path)
+
+
+def _exists(pid: int) -> bool:
+    """Does the kernel know this pid? It says so even of processes that `/proc` does not show."""
+    if not 0 < pid < 2**31:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+_umask_lock = threading.Lock()
+_umask_outside = [0o077]
+"""The umask that `private_umask` restores, while it is in use."""
+
+
+@contextmanager
+def private_umask() -> Iterator[None]:
+    """Files created meanwhile are for their owner alone. The umask belongs to the whole process, so
+    this is held only while a file is being created; commands are started with `own_umask`."""
+    with _umask_lock:
+        _umask_outside[0] = before = os.umask(0o077)
+        try:
+            yield
+        finally:
+            os.umask(before)
+
+
+def own_umask() -> int:
+    """The umask of this process, whatever `private_umask` makes of it at this moment."""
+    if not _umask_lock.acquire(blocking=False):
+        return _umask_outside[0]
+    try:
+        before = os.umask(0o077)
+        os.umask(before)
+        return before
+    finally:
+        _umask_lock.release()
+
+
+def identity() -> Identity:
+    """Who this process is."""
+    pid = os.getpid()
+    return Identity(
+        host=socket.gethostname(),
+        boot_id=boot_id(),
+        pid_ns=pid_namespace(),
+        pid=pid,
+        pid_start=start_of(pid) or "",
+        machine=machine_id(),
+    )
+
+
+def is_locked(path: Path, offset: int) -> bool:
+    """Does another process hold a POSIX lock on this byte of a file? The file itself is not touched."""
+    layout = struct.Struct("qqihh") if IS_MACOS else struct.Struct("hhqqi0q")
+    whole, kind = (offset, 1, 0), (fcntl.F_WRLCK, os.SEEK_SET)
+    asked = (*whole, *kind) if IS_MACOS else (*kind, *whole)
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        answer = layout.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, layout.pack(*asked)))
+    finally:
+        os.close(handle)
+    return bool(answer[3 if IS_MACOS else 0] != fcntl.F_UNLCK)
+
+
+def filesystem_of(path: Path) -> str:
+    """The type of the filesystem that holds `path`, such as `ext4` or `nfs4`; empty if unknown."""
+    path = path.resolve()
+    if IS_MACOS:
+        return filesystem_in(_macos_mounts(_macos("/sbin/mount")), path)
+    return filesystem_in(linux_mounts(Path("/proc/self/mountinfo").read_text()), path)
+
+
+def linux_mounts(mountinfo: str) -> list[tuple[str, str]]:
+    """Mount points and their types, from the text of /proc/self/mountinfo."""
+    mounts = []
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        if right:
+            point = (
+                left.split()[4].encode().decode("unicode_escape").encode("latin-1").decode(errors="replace")
+            )
+            mounts.append((point, right.split()[0]))
+    return mounts
+
+
+def _macos_mounts(listing: str) -> list[tuple[str, str]]:
+    """The same from the lines of macOS's mount: `/dev/disk3s5 on /System/Volumes/Data (apfs, local, …)`."""
+    mounts = []
+    for line in listing.splitlines():
+        _, _, rest = line.partition(" on ")
+        point, _, options = rest.rpartition(" (")
+        if point:
+            mounts.append((point, options.split(",")[0].rstrip(")")))
+    return mounts
+
+
+def filesystem_in(mounts: list[tuple[str, str]], path: Path) -> str:
+    """The type of the innermost mount that holds `path`; of two on one point, the later."""
+    best, kind = "", ""
+    for point, filesystem in mounts:
+        if (path == Path(point) or Path(point) in path.parents) and len(point) >= len(best):
+            best, kind = point, filesystem
+    return kind
+
+
+# --- processes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A process as the kernel lists it. A zombie has ended, but what it used still counts."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    start: str
+    cpu_seconds: float
+    zombie: bool = False
+
+
+def running_processes() -> dict[int, Running]:
+    """Every process that can be seen from here, by pid."""
+    if IS_MACOS:
+        return _macos_processes(_macos("/bin/ps", "-axo", "pid=,ppid=,pgid=,stat=,time=,lstart="))
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and (one := _linux_process(int(name))) is not None:
+            found[one.pid] = one
+    return found
+
+
+def _linux_process(pid: int) -> Running | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    ticks = sum(map(int, fields[11:15]))  # its own, and of children it has buried
+    return Running(
+        pid,
+        int(fields[1]),
+        int(fields[2]),
+        int(fields[3]),
+        fields[19].decode(),
+        ticks / os.sysconf("SC_CLK_TCK"),
+        fields[0] in b"ZX",
+    )
+
+
+def _macos_processes(listing: str) -> dict[int, Running]:
+    found = {}
+    for line in listing.splitlines():
+        pid, parent, group, state, used, *start = line.split()
+        minutes, _, seconds = used.rpartition(":")
+        cpu = float(seconds.replace(",", ".")) + 60 * float(minutes.rpartition(":")[2] or 0)
+        found[int(pid)] = Running(
+            int(pid), int(parent), int(group), 0, " ".join(start), cpu, state.startswith("Z")
+        )
+    return found
+
+
+def bytes_moved_by(pid: int) -> int:
+    """What a process has read and written so far, anywhere; 0 where that cannot be told."""
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith((b"rchar", b"wchar")))
+    except OSError:
+        return 0
+
+
+def environment_of(pid: int) -> bytes:
+    """A process's first environment, as `name=value` with NULs between; empty where it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+PR_SET_DUMPABLE, PR_GET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 3, 36
+
+
+@cache
+def _libc() -> Any:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> int:
+    result: int = _libc().prctl(option, value, 0, 0, 0)
+    return result
+
+
+def hide_from_own_user() -> bool:
+    """Keep other processes of this user from reading this one's environment and memory (/proc/PID/environ,
+    ptrace). What it executes later is not hidden. False where the system cannot do it. Root sees everything.
+
+    What tells processes apart, /proc/PID/stat, stays readable.
+    """
+    return not IS_MACOS and _prctl(PR_SET_DUMPABLE, 0) == 0
+
+
+def is_hidden() -> bool:
+    return not IS_MACOS and _prctl(PR_GET_DUMPABLE, 0) == 0
+
+
+def orphan_adopter() -> Callable[[], None] | None:
+    """What makes a process the parent of every descendant that loses its own, so that those stay in its tree:
+    to be called between fork and exec, which keeps it. None where the system cannot do it."""
+    if IS_MACOS:
+        return None
+    libc = _libc()  # loaded here: nothing may be imported between fork and exec
+
+    def adopt() -> None:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    return adopt
+
+
+def owner_of(pid: int) -> int | None:
+    """The user id a process runs as; None if there is no such process."""
+    if IS_MACOS:
+        uid = _macos("/bin/ps", "-o", "uid=", "-p", str(pid))
+        return int(uid) if uid else None
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except FileNotFoundError:
+        return None
+
+
+def described(pid: int) -> tuple[str, str]:
+    """A process's command line and directory, as far as they can be read."""
+    if IS_MACOS:
+        return _macos("/bin/ps", "-o", "command=", "-p", str(pid)), ""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        command = shlex.join(os.fsdecode(word) for word in words) if words else name
+    except (OSError, ValueError):
+        command = ""
+    try:
+        return command, os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return command, ""
+
+
+def connections_to(pids: Collection[int]) -> tuple[bool, int]:
+    """Does one of these processes listen for TCP connections, and how many have others made to them?"""
+    if IS_MACOS:
+        return _macos_connections(pids)
+    sockets, spaces = _linux_sockets(pids)
+    if not sockets:
+        return False, 0
+    rows = [row for pid in spaces.values() for row in _linux_tcp(pid)]
+    ports = {row.local for row in rows if row.state == "0A" and row.inode in sockets}
+    theirs = {(row.local, row.remote) for row in rows if row.state == "01" and row.inode in sockets}
+    outside = [
+        row
+        for row in rows
+        if row.state == "01"
+        and row.local in ports
+        and (row.inode == "0" or row.inode in sockets)
+        and (row.remote, row.local) not in theirs  # they talk among themselves
+    ]
+    return bool(ports), len(outside)
+
+
+@dataclass(frozen=True, slots=True)
+class _TcpConnection:
+    local: str
+    remote: str
+    state: str
+    inode: str
+
+
+def _linux_sockets(pids: Collection[int]) -> tuple[set[str], dict[str, int]]:
+    """The inodes of their sockets, and one process in each of their network namespaces."""
+    sockets: set[str] = set()
+    spaces: dict[str, int] = {}
+    for pid in pids:
+        try:
+            handles = [os.readlink(each.path) for each in os.scandir(f"/proc/{pid}/fd")]
+            mine = {name[8:-1] for name in handles if name.startswith("socket:[")}
+            if mine:
+                spaces.setdefault(os.readlink(f"/proc/{pid}/ns/net"), pid)
+                sockets |= mine
+        except OSError:
+            continue  # it has ended meanwhile, or is somebody else's
+    return sockets, spaces
+
+
+def _linux_tcp(pid: int) -> list[_TcpConnection]:
+    rows = []
+    for table in ("tcp", "tcp6"):
+        try:
+            text = Path(f"/proc/{pid}/net/{table}").read_text()
+        except OSError:
+            continue
+        for line in text.splitlines()[1:]:
+            words = line.split()
+            ports = (words[1].rpartition(":")[2], words[2].rpartition(":")[2])
+            rows.append(_TcpConnection(*ports, words[3], words[9]))
+    return rows
+
+
+def _macos_connections(pids: Collection[int]) -> tuple[bool, int]:
+    import psutil
+
+    found = []
+    for pid in pids:
+        try:
+            found += psutil.Process(pid).net_connections("tcp")
+        except psutil.Error:
+            continue
+    ports = {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+    open_ones = [each for each in found if each.status == psutil.CONN_ESTABLISHED]
+    theirs = {(each.laddr.port, each.raddr.port) for each in open_ones}
+    outside = [
+        each
+        for each in open_ones
+        if each.laddr.port in ports and (each.raddr.port, each.laddr.port) not in theirs
+    ]
+    return bool(ports), len(outside)
+
+
+def send_signal(pid: int, start: str, number: int) -> bool:
+    """Signal the process with this pid, if it is still the one that began then. False if it is not."""
+    if not hasattr(os, "pidfd_open"):
+        if start_of(pid) != start:
+            return False
+        os.kill(pid, number)
+        return True
+    try:
+        handle = os.pidfd_open(pid)  # from here on a pid that is used again is another process
+    except ProcessLookupError:
+        return False
+    try:
+        if start_of(pid) != start:
+            return False
+        signal.pidfd_send_signal(handle, number)
+        return True
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)

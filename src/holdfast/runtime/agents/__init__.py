@@ -1,0 +1,1 @@
+"""Background agents. Each has a public `…_once()`; a loop calls it."""

@@ -1,0 +1,449 @@
+"""Asks a model for the summary of a part of a conversation, within a time.
+
+It either returns a summary or says in one word why there is none: nothing is guessed and nothing is half
+done. A transcript that turns out to be too long for the model is shortened and tried once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ...domain.compaction import (
+    Claim,
+    ClaimRefused,
+    Compacted,
+    CompactionFailure,
+    CompactionOutdated,
+    CompactionStats,
+    CompactionWaits,
+    ContextOutline,
+    KeepPolicy,
+    NothingToGain,
+    Plan,
+    Report,
+    SummarySpan,
+    Trigger,
+    allowed,
+    left_out,
+    plan,
+    shrinks,
+    summary_in,
+    summary_request,
+    transcript_within,
+)
+from ...domain.context_size import Budget, Growth, Size, TokenEstimator
+from ...domain.sessions import Session
+from ...domain.turns import Lease
+from ...errors import ConversationBusy, HoldfastError, ModelError, NotCompacted, StoreClosed
+from ...models.base import Model, ModelRequest, Purpose
+from ...models.effective_window import WindowSettings
+from ...models.refusals import is_too_long, limit_said
+from ...models.reply import ReplyFolder
+from ...store.base import Store
+from ..shutdown import finished, through
+from ..turns.gate import TurnGate
+from ..turns.windows import Windows
+from .heartbeat import Heartbeat
+
+log = logging.getLogger(__name__)
+
+SHARE = 0.8
+"""Of the window; the rest is for the question and the answer."""
+
+
+class NoSummary(HoldfastError):
+    """There is no summary: in one word, and in the model's own words."""
+
+    def __init__(self, failure: CompactionFailure, said: str) -> None:
+        super().__init__(said)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRequest:
+    """A summary that is wanted."""
+
+    gap: SummarySpan
+    scale: TokenEstimator
+    allowed: int
+    """Tokens it may have."""
+    model: str | None
+    window: int
+
+
+class Summariser:
+    def __init__(self, model: Model, prompt: str, timeout_seconds: float) -> None:
+        self._model = model
+        self._prompt = prompt
+        self._timeout_seconds = timeout_seconds
+
+    async def summary(self, wanted: SummaryRequest) -> str:
+        """NoSummary if it takes too long, fails, or says nothing."""
+        room = max(1, int(wanted.window * SHARE) - wanted.allowed)
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                try:
+                    text = await self._ask(wanted, room)
+                except ModelError as refusal:
+                    if not is_too_long(refusal):
+                        raise
+                    limit = limit_said(refusal) or wanted.window
+                    text = await self._ask(wanted, max(1, min(room, int(limit * SHARE)) // 2))
+        except TimeoutError:
+            said = f"the summary took longer than {self._timeout_seconds:g} s"
+            raise NoSummary(CompactionFailure.SUMMARY_TIMED_OUT, said) from None
+        except ModelError as error:
+            raise NoSummary(CompactionFailure.SUMMARY_FAILED, str(error)) from error
+        if not text:
+            raise NoSummary(CompactionFailure.SUMMARY_EMPTY, "the model's summary was empty")
+        return text
+
+    async def _ask(self, wanted: SummaryRequest, room: int) -> str:
+        told = transcript_within(wanted.gap.entries, wanted.scale.tokens, room)
+        messages = summary_request(self._prompt, wanted.allowed, told)
+        folder = ReplyFolder()
+        async for chunk in self._model.stream(ModelRequest(messages, wanted.model, Purpose.SUMMARY)):
+            folder.add(chunk)
+        reply = folder.reply()
+        if reply.finish_reason is None:
+            raise ModelError("the summary broke off before its end")
+        return summary_in(reply.message.get("content"))
+
+
+BUSY_SECONDS = 600.0
+"""How long a compaction in the background waits for a gap between turns."""
+BY_HAND_SHARE = 0.8
+"""Of a context that is compacted by hand, at most this is left, if that can be."""
+MOST_REPORTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRules:
+    threshold: float
+    keep: KeepPolicy
+    summary_seconds: float
+    model: str = ""
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _CompactionJob:
+    """One compaction that is to be."""
+
+    session_id: str
+    why: Trigger
+    budget: Budget
+    lease: Lease | None = None
+    must: bool = False
+    """Does the context not fit, so that something has to leave it?"""
+    busy_seconds: float = BUSY_SECONDS
+
+
+class _Unmade(HoldfastError):
+    """It did not come about: in one word, and for people."""
+
+    def __init__(self, failure: CompactionFailure, said: str) -> None:
+        super().__init__(said)
+        self.failure = failure
+
+
+class Compactor:
+    """Every compaction of this node."""
+
+    def __init__(
+        self,
+        store: Store,
+        keeper: Heartbeat,
+        leases: TurnGate,
+        model: Model,
+        settings: WindowSettings,
+        rules: CompactionRules,
+    ) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._leases = leases
+        self._name = settings.name
+        self._rules = rules
+        self._summariser = Summariser(model, rules.prompt, rules.summary_seconds)
+        self._behind: dict[str, asyncio.Task[None]] = {}
+        self._compacting: set[str] = set()
+        self._closed = False
+        self._reports: OrderedDict[str, Report] = OrderedDict()
+        self._growths: OrderedDict[str, tuple[Growth, str, str | None]] = OrderedDict()
+        self.windows = Windows(model, settings)
+
+    @property
+    def threshold(self) -> float:
+        return self._rules.threshold
+
+    def is_compacting(self, conversation_id: str) -> bool:
+        """Is a context of this conversation being summarised here right now?"""
+        return conversation_id in self._compacting
+
+    # --- what is known -----------------------------------------------------------------------------
+
+    def note(self, conversation_id: str, report: Report) -> None:
+        """What a model has just reported; on disk it stands with its turn."""
+        self._reports[conversation_id] = report
+        self._reports.move_to_end(conversation_id)
+        while len(self._reports) > MOST_REPORTS:
+            self._reports.popitem(last=False)
+
+    async def report(self, conversation_id: str) -> Report | None:
+        """What is known of this conversation's context."""
+        return self._reports.get(conversation_id) or await self._store.report(conversation_id)
+
+    def cut_from(self, conversation_id: str, now: Report) -> Growth | None:
+        """If the upstream, by several reports, leaves something out of what it is given: those reports."""
+        before, *of = self._growths.get(conversation_id, (None, "", None))
+        if before is None or of != [now.session_id, now.model]:
+            growth = Growth(now.measured)
+        else:
+            growth = before.followed_by(now.measured)
+        self._growths[conversation_id] = growth, now.session_id, now.model
+        self._growths.move_to_end(conversation_id)
+        while len(self._growths) > MOST_REPORTS:
+            self._growths.popitem(last=False)
+        return growth if growth.is_cut else None
+
+    async def explain(self, session: Session, model: str | None, growth: Growth, budget: Budget) -> None:
+        """Say in the log and in an event that this model's window is now taken from what it reports."""
+        reported, reports = growth.base.tokens, growth.flat
+        log.warning(
+            "the model %s seems to leave out what is past %d tokens; its window is taken for %d. Set "
+            "model.context_window or model.windows to what it takes",
+            model or "by default", reported, budget.window,
+        )  # fmt: skip
+        await self._store.note_suspected_window(
+            session, model, reported=reported, given=budget.tokens, reports=reports, window=budget.window
+        )
+
+    # --- when --------------------------------------------------------------------------------------
+
+    def behind(self, session: Session, why: Trigger, budget: Budget) -> None:
+        """Compact this session while everything goes on. One at a time for each conversation."""
+        if self._closed or session.conversation_id in self._behind:
+            return
+        # It belongs to no turn, whoever begins it: to wait for one is not to wait for itself.
+        task = asyncio.get_running_loop().create_task(
+            self._behind_everything(_CompactionJob(session.id, why, budget)),
+            name=f"compacting {session.id}",
+            context=Context(),
+        )
+        self._behind[session.conversation_id] = task
+        task.add_done_callback(lambda _: self._behind.pop(session.conversation_id, None))
+
+    async def under(
+        self, lease: Lease, session: Session, why: Trigger, budget: Budget, *, must: bool
+    ) -> Compacted | None:
+        """Compact the context of a turn, which waits for it. None: it stays as it is."""
+        job = _CompactionJob(session.id, why, budget, lease, must)
+        try:
+            return await self._compact(job)
+        except (_Unmade, NotCompacted) as unmade:
+            log.warning("the context of %s stays as it is: %s", session.id, unmade)
+            return None
+
+    async def by_hand(self, session: Session, busy_seconds: float) -> Session:
+        """Compact this session now, however small it is; returns the one that goes on.
+
+        NotCompacted: it is not open, somebody else is at it, or there is nothing to gain. ModelError: there
+        is no summary. ConversationBusy: a turn held it for too long. Nothing has changed then.
+        """
+        window = await self.windows.of(session.model)
+        outline = await self._store.outline(None, session.id)
+        scale = _scale(outline)
+        tokens = scale.total(_weight(outline))
+        budget = Budget(tokens, window.tokens, self._rules.threshold)
+        job = _CompactionJob(session.id, Trigger.BY_HAND, budget, busy_seconds=busy_seconds)
+        try:
+            return (await self._compact(job)).session
+        except _Unmade as unmade:
+            match unmade.failure:
+                case CompactionFailure.BUSY:
+                    raise ConversationBusy(session.conversation_id) from unmade
+                case CompactionFailure.NOTHING_TO_GAIN | CompactionFailure.OUTDATED:
+                    raise NotCompacted(f"session {session.id} was not compacted: {unmade}") from unmade
+                case CompactionFailure.SUMMARY_TIMED_OUT:
+                    raise ModelError(f"session {session.id} was not compacted: {unmade}", 504) from unmade
+                case _:
+                    raise ModelError(f"session {session.id} was not compacted: {unmade}") from unmade
+
+    async def close(self) -> None:
+        """Stop what is under way: nothing has been changed by it."""
+        self._closed = True
+        tasks = list(self._behind.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.windows.close()
+
+    async def settled(self) -> None:
+        """Wait for what is under way in the background."""
+        await asyncio.gather(*self._behind.values(), return_exceptions=True)
+
+    async def _behind_everything(self, job: _CompactionJob) -> None:
+        try:
+            await self._compact(job)
+        except _Unmade as unmade:
+            level = logging.INFO if unmade.failure.is_nobodys_fault else logging.WARNING
+            log.log(level, "the context of %s stays as it is: %s", job.session_id, unmade)
+        except NotCompacted as refused:
+            log.debug("%s is not compacted: %s", job.session_id, refused)
+        except StoreClosed:
+            return
+        except HoldfastError as error:
+            log.warning("%s could not be compacted: %s", job.session_id, error)
+        except Exception:  # nobody would see it fail
+            log.exception("compacting %s failed by a mistake of our own", job.session_id)
+
+    # --- how ---------------------------------------------------------------------------------------
+
+    async def _compact(self, job: _CompactionJob) -> Compacted:
+        claim = await self._claimed(job)
+        self._compacting.add(claim.conversation_id)
+        try:
+            return await self._carried_out(job, claim)
+        except asyncio.CancelledError:
+            await through(self._give_up(job, claim, CompactionFailure.STOPPED))
+            raise
+        except _Unmade as unmade:
+            await self._give_up(job, claim, unmade.failure)
+            raise
+        except Exception:
+            with suppress(HoldfastError):  # what went wrong is to be seen; the claim ends by itself
+                await self._give_up(job, claim, CompactionFailure.STOPPED)
+            raise
+        finally:
+            self._compacting.discard(claim.conversation_id)
+
+    async def _give_up(self, job: _CompactionJob, claim: Claim, failure: CompactionFailure) -> None:
+        turn_id = job.lease.turn_id if job.lease else None
+        await self._store.give_up_compaction(claim, failure, job.why, turn_id=turn_id)
+
+    async def _claimed(self, job: _CompactionJob) -> Claim:
+        span = timedelta(seconds=2 * self._rules.summary_seconds + job.busy_seconds + 60)
+        found = await self._keeper.as_living(
+            lambda: self._store.claim_compaction(
+                job.session_id,
+                job.lease.node_id if job.lease else self._keeper.node_id,
+                span,
+                why=job.why,
+                tokens=job.budget.tokens,
+                window=job.budget.window,
+                lease=job.lease,
+            )
+        )
+        if isinstance(found, ClaimRefused):
+            until = f", not before {found.until:%H:%M:%S} UTC" if found.until else ""
+            raise NotCompacted(f"{found.reason}{until}")
+        return found
+
+    async def _carried_out(self, job: _CompactionJob, claim: Claim) -> Compacted:
+        outline = await self._store.outline(None, job.session_id)
+        scale = _scale(outline)
+        others = max(0, job.budget.tokens - scale.tokens(_weight(outline)))  # instructions and tools
+        target = max(1, job.budget.target - others)
+        if job.why is Trigger.BY_HAND:  # somebody wants it, whatever the window: a good part of what there is
+            target = int(scale.tokens(_weight(outline)) * BY_HAND_SHARE)
+        found = plan(
+            outline.entries,
+            self._rules.keep,
+            scale.tokens,
+            target,
+            last_seq=outline.session.last_seq,
+            open_part=outline.open_part,
+        )
+        if isinstance(found, NothingToGain):
+            raise _Unmade(CompactionFailure.NOTHING_TO_GAIN, found.reason)
+        texts, failure = await self._texts(job, claim, found, outline, scale)
+        shorter, after = shrinks(found, texts, scale.tokens)
+        if not shorter and failure is None and job.must:
+            texts, failure = [left_out(gap) for gap in found.gaps], CompactionFailure.SUMMARY_TOO_LONG
+            shorter, after = shrinks(found, texts, scale.tokens)
+        if not shorter:
+            said = f"{found.before} tokens would have become {after}"
+            raise _Unmade(failure or CompactionFailure.SUMMARY_TOO_LONG, f"the summary is too long: {said}")
+        facts = CompactionStats(job.why, job.budget.tokens, others + after, found.summarised, failure)
+        return await self._swap(job, claim, found, texts, outline, facts)
+
+    async def _texts(
+        self, job: _CompactionJob, claim: Claim, found: Plan, outline: ContextOutline, scale: TokenEstimator
+    ) -> tuple[list[str], CompactionFailure | None]:
+        """The summaries; where there are none and the context has to become shorter, what is said instead,
+        and why."""
+        if claim.cooling and job.why is not Trigger.BY_HAND:
+            return self._without(
+                job, found, NoSummary(CompactionFailure.COOLING_DOWN, "earlier ones have failed")
+            )
+        name = self._rules.model or self._name or outline.session.model
+        window = await self.windows.of(name)
+        room = min(job.budget.target, window.tokens)
+        texts = []
+        try:
+            for gap in found.gaps:
+                wanted = SummaryRequest(gap, scale, allowed(gap, room), name, window.tokens)
+                texts.append(await self._summariser.summary(wanted))
+        except NoSummary as none:
+            return self._without(job, found, none)
+        return texts, None
+
+    def _without(
+        self, job: _CompactionJob, found: Plan, none: NoSummary
+    ) -> tuple[list[str], CompactionFailure]:
+        if not job.must:
+            raise _Unmade(none.failure, str(none)) from none
+        log.warning("%s loses its oldest messages without a summary: %s", job.session_id, none)
+        return [left_out(gap) for gap in found.gaps], none.failure
+
+    async def _swap(
+        self,
+        job: _CompactionJob,
+        claim: Claim,
+        found: Plan,
+        texts: list[str],
+        outline: ContextOutline,
+        facts: CompactionStats,
+    ) -> Compacted:
+        view = found.view(texts)
+
+        async def swap() -> Compacted:
+            # Once it is on its way, whoever waits for it must know what became of it.
+            outcome = await finished(
+                self._store.compact(claim, view, outline.revision, facts, lease=job.lease)
+            )
+            if isinstance(outcome, CompactionWaits):
+                raise ConversationBusy(outcome.conversation_id, outcome.holder, outcome.turn_id)
+            if isinstance(outcome, CompactionOutdated):
+                raise _Unmade(CompactionFailure.OUTDATED, outcome.reason)
+            return outcome
+
+        try:
+            done = await self._leases.when_free(swap, job.busy_seconds)
+        except ConversationBusy as busy:
+            raise _Unmade(CompactionFailure.BUSY, str(busy)) from busy
+        log.info(
+            "conversation %s goes on in %s: %d messages became a summary, %d tokens became %d",
+            claim.conversation_id, done.session.id, facts.messages, facts.tokens_before, facts.tokens_after,
+        )  # fmt: skip
+        return done
+
+
+def _scale(outline: ContextOutline) -> TokenEstimator:
+    report = outline.report
+    if report is None:
+        return TokenEstimator()
+    return TokenEstimator(report.measured, same_context=report.session_id == outline.session.id)
+
+
+def _weight(outline: ContextOutline) -> Size:
+    found = Size()
+    for entry in outline.entries:
+        found += entry.weight
+    return found

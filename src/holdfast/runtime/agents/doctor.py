@@ -1,0 +1,102 @@
+"""Checks every invariant, those of the store and those that need to know who is alive.
+
+It only looks; `repair` mends what can be mended safely: leftovers of dead nodes are settled, and what is
+derived (the search index) is made anew. It never deletes what somebody said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from ...domain.nodes import Liveness
+from ...domain.processes import Process
+from ...os_support import identity
+from ...store.base import Finding, Store
+from ..processes.launcher import ProcessReader
+from .reaper import Reaper
+
+LIVING_OWNERS = "every open session has a living owner or a policy"
+LIVING_HOLDERS = "every running turn has a living holder"
+VERIFIED_PROCESSES = "no running process row without a verified identity"
+SECOND_LOOK_SECONDS = 2.0
+"""Who looks after a process notes its end within a second; what is missing for longer, nobody noted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One invariant, and what breaks it, if anything does."""
+
+    invariant: str
+    finding: Finding | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.finding is None
+
+
+class Doctor:
+    """Without a `reader` it does not look at processes."""
+
+    def __init__(self, store: Store, reaper: Reaper, reader: ProcessReader | None = None) -> None:
+        self._store = store
+        self._reaper = reaper
+        self._reader = reader
+
+    async def examine(self) -> list[Diagnosis]:
+        """Every invariant, in a fixed order."""
+        broken = {finding.invariant: finding for finding in await self._store.check()}
+        for finding in await self._orphans():
+            broken[finding.invariant] = finding
+        names = [LIVING_OWNERS, LIVING_HOLDERS, *self._store.invariants()]
+        if self._reader is not None:
+            names.insert(2, VERIFIED_PROCESSES)
+            if ids := [process.id for process in await self._missing(self._reader)]:
+                broken[VERIFIED_PROCESSES] = Finding(VERIFIED_PROCESSES, len(ids), ids[:5], repairable=True)
+        return [Diagnosis(name, broken.get(name)) for name in names]
+
+    async def repair(self) -> list[str]:
+        """What was done, in sentences."""
+        done = []
+        reaped = await self._reaper.reap_once()
+        if reaped.conversations or reaped.sessions:
+            done.append(
+                f"brought {len(reaped.conversations)} conversations to rest and ended "
+                f"{len(reaped.sessions)} sessions that dead nodes had left"
+            )
+        for process in await self._missing(self._reader) if self._reader is not None else ():
+            if await self._store.end_process(process.id, process.state, exit_code=process.exit_code):
+                done.append(f"noted that process {process.id} has ended ({process.state.value})")
+        return [*done, *await self._store.repair()]
+
+    async def _missing(self, reader: ProcessReader) -> list[Process]:
+        """Processes that a living node looks after but that are not there, as they really are.
+
+        What nobody looks after is waiting to be taken over, and is not missed."""
+        nodes = await self._store.nodes()
+        proofs = await self._store.probe(nodes)
+        living = {node.id for node in nodes if proofs[node.id][0] is not Liveness.DEAD}
+        missing: dict[str, Process] = {}
+        for again in (False, True):
+            if again:
+                if not missing:
+                    break
+                await asyncio.sleep(SECOND_LOOK_SECONDS)
+            running = [
+                each for each in await self._store.unended_processes(identity()) if each.supervisor in living
+            ]
+            seen = [await reader.seen(each) for each in running]
+            missing = {each.id: each for each in seen if each.ended and (not again or each.id in missing)}
+        return list(missing.values())
+
+    async def _orphans(self) -> list[Finding]:
+        """What hangs on nodes that are gone, or provably dead though nobody has reaped them yet."""
+        nodes = await self._store.nodes()
+        proofs = await self._store.probe(nodes)
+        dead = [node.id for node in nodes if proofs[node.id][0] is Liveness.DEAD]
+        left = await self._store.leftovers(also=dead)
+        return [
+            Finding(invariant, len(ids), ids[:5], repairable=True)
+            for invariant, ids in ((LIVING_OWNERS, left.sessions), (LIVING_HOLDERS, left.conversations))
+            if ids
+        ]

@@ -1,0 +1,156 @@
+"""Keeps this process known as a living node.
+
+It joins, beats, and leaves in good order. At each beat it compares the leases that the store says it holds
+with the turns it really runs: a lease without a turn is let go. A beat that finds the node reaped makes it
+join again as a new incarnation; the old one's turns are lost, and its sessions go on by a `resume` edge.
+
+Servers beat from the event loop that does the work, so a hung loop is noticed. Programs and commands beat
+from a thread, because their own code may block for as long as it likes; their lock proves their death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ...domain.ids import new_id
+from ...domain.nodes import Node, NodeKind
+from ...domain.turns import TurnStatus
+from ...errors import NodeReaped, NotFound, StoreClosed
+from ...os_support import identity
+from ...store.base import Store
+from .. import periodic
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Heartbeat:
+    def __init__(
+        self, store: Store, kind: NodeKind, heartbeat_seconds: float, stale_seconds: float | None = None
+    ) -> None:
+        """`stale_seconds`: after how long without a beat other nodes may take this one for hung."""
+        self._store = store
+        self._kind = kind
+        self._stale_seconds = stale_seconds
+        self._loop = periodic.every(
+            heartbeat_seconds,
+            self.beat_once,
+            "write this node's heartbeat",
+            first=heartbeat_seconds,
+            steady=True,
+        )
+        self._node: Node | None = None
+        self._turns: set[str] = set()
+        self._suspects: set[str] = set()
+        self._rejoining = threading.Lock()
+        self._stop = threading.Event()
+        self.beating = True
+        """Did the last beat reach the store? While it did not, nobody else's silence counts either."""
+
+    @property
+    def node_id(self) -> str:
+        if self._node is None:
+            raise StoreClosed("this node has not joined, or has left")
+        return self._node.id
+
+    # --- life --------------------------------------------------------------------------------------
+
+    async def join(self, replaces: str | None = None) -> str:
+        """Register a new incarnation, instead of one that was reaped; returns its id."""
+        node = Node(new_id("node"), self._kind, identity(), stale_seconds=self._stale_seconds)
+        await self._store.join(node, replaces=replaces)
+        self._node = node
+        return node.id
+
+    def start(self) -> None:
+        """Beat from now on."""
+        if self._kind is NodeKind.SERVER:
+            self._loop.start()
+        else:
+            self._loop.start_thread("holdfast-beat")
+
+    @property
+    def running(self) -> bool:
+        return self._loop.running
+
+    async def leave(self, reason: str) -> None:
+        """Stop beating; interrupt, release and end what this node holds."""
+        self._stop.set()
+        await self._loop.stop()
+        node, self._node = self._node, None
+        if node is not None:
+            await self._store.leave(node.id, reason)
+
+    # --- turns -------------------------------------------------------------------------------------
+
+    def runs(self, turn_id: str) -> None:
+        """This process runs that turn: its lease is no stray."""
+        self._turns.add(turn_id)
+
+    def ran(self, turn_id: str) -> None:
+        self._turns.discard(turn_id)
+
+    def is_running(self, turn_id: str) -> bool:
+        return turn_id in self._turns
+
+    # --- beats -------------------------------------------------------------------------------------
+
+    async def beat_once(self) -> None:
+        """Beat, and let go of leases whose turn nobody runs. Joins anew if this node was reaped."""
+        try:
+            held = await self._store.beat(self.node_id)
+        except NodeReaped as reaped:
+            if not self._stop.is_set():
+                await self.rejoin(reaped.node_id)
+            return
+        except StoreClosed:
+            raise
+        except Exception:
+            self.beating = False
+            raise
+        self.beating = True
+        strays = {turn for turn in held.leases.values() if turn and turn not in self._turns}
+        # Twice in a row: a turn that is just being taken up is known here a moment after the store knows it.
+        for turn_id in strays & self._suspects:
+            try:
+                await self._store.cancel_turn(None, turn_id, TurnStatus.INTERRUPTED, "nobody was running it")
+            except NotFound:
+                continue  # its conversation was deleted meanwhile
+            except Exception as error:  # one that cannot be settled does not keep the others
+                log.warning("turn %s is held by this node, not run, and cannot be ended: %s", turn_id, error)
+                continue
+            log.warning("turn %s was held by this node but nobody ran it; it was interrupted", turn_id)
+        self._suspects = strays
+
+    async def rejoin(self, reaped_id: str) -> str:
+        """Become a new incarnation after `reaped_id` was reaped; whoever comes first does it."""
+        # Asked for again and again, since the beating thread may have it: a thread that waited for it in our
+        # place would keep it for ever if we were cancelled.
+        while not self._rejoining.acquire(blocking=False):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        try:
+            if self.node_id != reaped_id:
+                return self.node_id
+            self._turns.clear()
+            joined = await self.join(replaces=reaped_id)
+            log.warning(
+                "this process was taken for dead as %s and goes on as %s; its sessions continue",
+                reaped_id,
+                joined,
+            )
+            return joined
+        finally:
+            self._rejoining.release()
+
+    async def as_living(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Do something in this node's name; if it turns out to have been reaped, once more as the new one."""
+        try:
+            return await act()
+        except NodeReaped as reaped:
+            await self.rejoin(reaped.node_id)
+            return await act()

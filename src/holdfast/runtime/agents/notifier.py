@@ -1,0 +1,201 @@
+"""Sends every notice to the webhook of the settings, at least once.
+
+A notice is POSTed as its JSON object, with its id as `Idempotency-Key`: whoever gets it twice can tell. It is
+claimed first, by a row, so that of several nodes normally one sends it; a node that dies with its claim is
+followed by the next, a minute later. What was not accepted (anything but a 2xx, a redirect too) is tried
+again, later each time, for a week; then it is given up, and said so. What was made before is not sent: naming
+a webhook does not flood it.
+
+It works beside everything else. An endpoint that is slow, broken or gone delays nothing but its own notices,
+and is left alone for a while before it is asked again. Sending is not delivering: whoever talks to the person
+still says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ...domain.notices import Notice
+from ...store.base import Store
+from .. import periodic
+
+if TYPE_CHECKING:
+    import aiohttp
+
+log = logging.getLogger(__name__)
+
+BATCH = 20
+TOGETHER = 4
+TIMEOUT_SECONDS = 10.0
+CLAIMED_FOR = timedelta(seconds=60)
+KEPT_FOR = timedelta(days=7)
+FIRST_PAUSE = timedelta(seconds=5)
+LONGEST_PAUSE = timedelta(hours=1)
+LONGEST_SILENCE = timedelta(minutes=5)
+
+
+@dataclass(slots=True)
+class Notified:
+    """What one pass has done, by notice id."""
+
+    sent: list[str] = field(default_factory=list)
+    unsent: dict[str, str] = field(default_factory=dict)
+    """Why each was not accepted."""
+
+
+class Notifier:
+    def __init__(
+        self,
+        store: Store,
+        webhook: str,
+        pause_seconds: float = 1.0,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        first_pause: timedelta = FIRST_PAUSE,
+    ) -> None:
+        self._store = store
+        self._webhook = webhook
+        self._pause_seconds = pause_seconds
+        self._timeout_seconds = timeout_seconds
+        self._first_pause = first_pause
+        self._session: aiohttp.ClientSession | None = None
+        self._loop = periodic.every(pause_seconds, self.notify_once, "send notices", pause=self._pause)
+        self._refused = 0
+        """How many passes in a row the webhook has accepted nothing."""
+        self._unwell = ""
+        """Why the webhook does not accept notices, if it does not; told once, and again when it is over."""
+
+    @property
+    def _where(self) -> str:
+        """The webhook for the log: its path and its login may be secret."""
+        return urlsplit(self._webhook).hostname or "the webhook"
+
+    async def notify_once(self) -> Notified:
+        """One bounded pass over the notices that are to be sent, the oldest first."""
+        done = Notified()
+        if not await self._store.notices_to_send():
+            return done
+        found = await self._store.claim_notices(BATCH, CLAIMED_FOR, KEPT_FOR)
+        if found.given_up:
+            log.error("%d notices were not accepted for a week and are given up", found.given_up)
+        claimed = found.notices
+        for start in range(0, len(claimed), TOGETHER):
+            together = claimed[start : start + TOGETHER]
+            if done.unsent and not done.sent:  # it seems to be down: ask for no more than these
+                await self._give_back([notice for notice, _ in claimed[start:]])
+                break
+            await asyncio.gather(*(self._send(notice, attempt, done) for notice, attempt in together))
+        self._tell(done)
+        return done
+
+    async def _give_back(self, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            await self._store.notice_unsent(notice.id, self._first_pause, tried=False)
+
+    async def _send(self, notice: Notice, attempt: int, done: Notified) -> None:
+        """One notice; trouble with it does not keep the others from being sent."""
+        try:
+            await self._send_one(notice, attempt, done)
+        except periodic.STORE_WIDE:
+            raise
+        except Exception as error:
+            log.exception("notice %s could not be sent; it is sent again when its claim expires", notice.id)
+            done.unsent[notice.id] = f"{type(error).__name__}: {error}"
+
+    async def _send_one(self, notice: Notice, attempt: int, done: Notified) -> None:
+        problem = await self._post(notice)
+        if problem is None:
+            await self._store.notice_sent(notice.id)
+            done.sent.append(notice.id)
+        else:
+            pause: timedelta = min(self._first_pause * 2 ** min(attempt - 1, 20), LONGEST_PAUSE)
+            await self._store.notice_unsent(notice.id, pause)
+            done.unsent[notice.id] = problem
+
+    async def _post(self, notice: Notice) -> str | None:
+        """Why it was not accepted; None: it was."""
+        import aiohttp
+
+        if self._session is None:
+            # No cookies, no proxy and no login from the environment: it goes where the settings say.
+            self._session = aiohttp.ClientSession(
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
+                headers={"content-type": "application/json", "user-agent": "holdfast"},
+            )
+        try:
+            async with self._session.post(
+                self._webhook,
+                data=notice_body(notice),
+                headers={"idempotency-key": notice.id},
+                allow_redirects=False,
+            ) as answer:
+                return None if 200 <= answer.status < 300 else f"it answered {answer.status}"
+        except TimeoutError:
+            return f"it did not answer within {self._timeout_seconds:g} s"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    def _tell(self, done: Notified) -> None:
+        problem = next(iter(done.unsent.values()), "")
+        if problem and not self._unwell:
+            log.warning("%s does not accept notices (%s); they will be sent again", self._where, problem)
+        elif self._unwell and done.sent and not problem:
+            log.info("%s accepts notices again", self._where)
+        self._unwell = problem or ("" if done.sent else self._unwell)
+
+    # --- life --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._loop.start()
+
+    async def stop(self) -> None:
+        await self._loop.stop()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @property
+    def running(self) -> bool:
+        return self._loop.running
+
+    def _pause(self, done: object) -> float | None:
+        """Longer each time while the webhook accepts nothing."""
+        assert isinstance(done, Notified)
+        if done.sent or done.unsent:
+            self._refused = 0 if done.sent else self._refused + 1
+        if not self._refused:
+            return None
+        pause = min(self._first_pause * 2 ** min(self._refused - 1, 20), LONGEST_SILENCE)
+        seconds: float = max(self._pause_seconds, pause.total_seconds())
+        return seconds
+
+
+def notice_body(notice: Notice) -> bytes:
+    """The Notice object of the API, with whose it is: one webhook hears of every owner."""
+
+    def time(value: datetime | None) -> str | None:
+        if value is None:
+            return None
+        return value.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+    return msgspec.json.encode(
+        {
+            "id": notice.id,
+            "conversation_id": notice.conversation_id,
+            "key": notice.key,
+            "kind": notice.kind,
+            "text": notice.text,
+            "created_at": time(notice.created_at),
+            "delivered_at": time(notice.delivered_at),
+            "owner": notice.owner,
+        }
+    )

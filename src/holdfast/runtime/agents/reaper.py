@@ -1,0 +1,151 @@
+"""Settles what dead nodes left behind.
+
+A running turn becomes `interrupted`, its draft kept as an interrupted reply; open tool calls are closed as
+"interrupted, outcome unknown"; leases are released; attached sessions end `reaped`, detached ones stay open
+and can be continued at once. Reaping twice changes nothing; one that fails does not stop the others. A slow
+node may be reaped while alive: its token no longer matches, so its late writes are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...domain.nodes import BeatWatch, Liveness, Node
+from ...store.base import Store
+from ..periodic import STORE_WIDE
+
+log = logging.getLogger(__name__)
+
+TOGETHER = 64
+
+Monotonic = Callable[[], float]
+
+
+@dataclass(slots=True)
+class Reaped:
+    """What one pass has done: nodes with the reason, and how many of each were brought to rest."""
+
+    nodes: dict[str, str] = field(default_factory=dict)
+    conversations: list[str] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.nodes or self.conversations or self.sessions or self.troubles)
+
+
+def _dead(node: Node, proofs: Mapping[str, tuple[Liveness, str]]) -> bool:
+    return proofs[node.id][0] is Liveness.DEAD
+
+
+class Reaper:
+    """`watch` sees nodes that hang; without one (a command that runs once) only proven deaths count."""
+
+    def __init__(
+        self,
+        store: Store,
+        own_node: Callable[[], str | None],
+        watch: BeatWatch | None = None,
+        beating: Callable[[], bool] = lambda: True,
+        monotonic: Monotonic = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._own_node = own_node
+        self._watch = watch
+        self._beating = beating
+        self._monotonic = monotonic
+
+    async def reap_once(self) -> Reaped:
+        """Mark the dead, then settle whatever nodes that are gone have left."""
+        done = Reaped()
+        own = self._own_node()
+        others = [node for node in await self._store.nodes() if node.id != own]
+        proofs = await self._store.probe(others)
+        hung = self._hung(others)
+        dead = {node.id: (node, node.beat, proofs[node.id][1]) for node in others if _dead(node, proofs)}
+        for node in others:
+            if node.id in hung:
+                dead.setdefault(node.id, (node, hung[node.id], "it hangs: its beat has stood still"))
+        await self._together([self._reap(*one, done) for one in dead.values()])
+        await self._settle(done)
+        return done
+
+    async def reap_if_dead(self, node_id: str) -> bool:
+        """Somebody waits for this node: is it provably dead? Then settle what it left, now."""
+        nodes = [node for node in await self._store.nodes() if node.id == node_id]
+        proofs = await self._store.probe(nodes)
+        done = Reaped()
+        for node in nodes:
+            if _dead(node, proofs):
+                await self._reap(node, node.beat, proofs[node.id][1], done)
+        if done.nodes:
+            await self._settle(done)
+        return bool(done.nodes)
+
+    def _hung(self, others: list[Node]) -> dict[str, int]:
+        if self._watch is None:
+            return {}
+        if not self._beating():
+            self._watch.forget()  # what keeps us from writing may keep them from it
+            return {}
+        return self._watch.look(
+            {node.id: node.beat for node in others},
+            self._monotonic(),
+            {node.id: node.stale_seconds for node in others},
+        )
+
+    def tick(self) -> None:
+        """This process is awake, and its own beats reach the store: time counts against nodes that hang."""
+        if self._watch is not None and self._beating():
+            self._watch.tick(self._monotonic())
+
+    async def _reap(self, node: Node, beat: int, why: str, done: Reaped) -> None:
+        async def act() -> None:
+            if await self._store.reap(node.id, beat, why):
+                done.nodes[node.id] = why
+                log.info(
+                    "reaped node %s (%s, pid %d on %s): %s",
+                    node.id, node.kind.value, node.identity.pid, node.identity.host, why,
+                )  # fmt: skip
+
+        await self._alone(f"node {node.id}", act(), done)
+
+    async def _settle(self, done: Reaped) -> None:
+        left = await self._store.leftovers()
+        await self._each(left.conversations, self._store.settle_conversation, done.conversations, done)
+        await self._each(left.sessions, self._store.reap_session, done.sessions, done)
+        await self._each(left.nodes, self._store.settle_node, [], done)
+        for conversation_id in done.conversations:
+            log.info("conversation %s was brought to rest; it can be continued", conversation_id)
+        for session_id in done.sessions:
+            log.info("session %s ended: reaped", session_id)
+
+    async def _each(
+        self, ids: Sequence[str], settle: Callable[[str], Awaitable[bool]], settled: list[str], done: Reaped
+    ) -> None:
+        async def one(id_: str) -> None:
+            if await settle(id_):
+                settled.append(id_)
+
+        await self._together([self._alone(id_, one(id_), done) for id_ in ids])
+
+    async def _together(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Many at once, so that they share commits."""
+        for start in range(0, len(work), TOGETHER):
+            await asyncio.gather(*work[start : start + TOGETHER])
+
+    async def _alone(self, what: str, act: Awaitable[None], done: Reaped) -> None:
+        """Rows fail alone: trouble with one is told and does not stop the others."""
+        try:
+            await act
+        except STORE_WIDE:
+            raise
+        except Exception as error:
+            log.warning("%s could not be settled and will be tried again: %s", what, error)
+            done.troubles.append(f"{what}: {error}")

@@ -1,0 +1,129 @@
+"""Resets sessions when they are due, and says why.
+
+What is due is found by its date, so a pass costs what is due and not what is stored; it is bounded, and the
+next one goes on where it stopped. Each session is judged and reset in a transaction of its own, by the store:
+rows fail alone. Every reset and every change of a deferral is one line in the log. A message that comes
+before the sweep has the same done to its session.
+
+Other policies date sessions anew, a few at a time, beside everything else. Whose policies those are, if
+several programs on one store have different ones: those of the last server, which it records in the store; in
+a store that no server has ever opened, those of the program that was opened last. A program without any, and
+a command, date nothing. Only who has dated a session resets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ...domain.resets import Decision
+from ...store.base import Store
+from ..periodic import STORE_WIDE
+
+log = logging.getLogger(__name__)
+
+BATCH = 200
+TOGETHER = 50
+DATED_AT_ONCE = 200
+AGAIN_SECONDS = 60.0
+
+
+class RescheduleMode(StrEnum):
+    """When a program dates sessions that other policies have dated."""
+
+    NEVER = "never"
+    ONCE = "once"
+    ALWAYS = "always"
+
+
+@dataclass(slots=True)
+class Reset:
+    """What one pass has done, by session id."""
+
+    reset: dict[str, str] = field(default_factory=dict)
+    """The reason of each."""
+    deferred: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    more: bool = False
+    """Is there more to be done at once?"""
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.reset or self.deferred or self.troubles)
+
+
+class Resetter:
+    def __init__(
+        self,
+        store: Store,
+        dating: RescheduleMode = RescheduleMode.NEVER,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._dating = dating
+        self._monotonic = monotonic
+        self._dated: int | None = 0
+        """How many so far; None: the first round is over."""
+        self._troubled: dict[str, float] = {}
+        """Sessions that could not be looked at, and until when they are left alone."""
+
+    async def date_once(self) -> bool:
+        """Reckon anew when some of the sessions are due that other policies have dated; True: there is
+        more."""
+        if self._dating is RescheduleMode.NEVER:
+            return False
+        dated = await self._store.date_sessions(
+            DATED_AT_ONCE, over_servers=self._dating is RescheduleMode.ALWAYS
+        )
+        if self._dated is not None:
+            self._dated += dated
+        if dated == DATED_AT_ONCE:
+            return True
+        if self._dated:
+            log.info("the reset policies are new: %d open sessions were dated by them", self._dated)
+        self._dated = None
+        if self._dating is RescheduleMode.ONCE:
+            self._dating = RescheduleMode.NEVER
+        return False
+
+    async def reset_once(self) -> Reset:
+        """One bounded pass over the sessions that are due, the longest due first."""
+        now = self._monotonic()
+        self._troubled = {each: until for each, until in self._troubled.items() if until > now}
+        due = await self._store.due_sessions(BATCH + len(self._troubled))
+        done = Reset(more=len(due) == BATCH + len(self._troubled))
+        due = [session_id for session_id in due if session_id not in self._troubled][:BATCH]
+        for start in range(0, len(due), TOGETHER):  # many at once, so that they share commits
+            await asyncio.gather(*(self._reset(each, done) for each in due[start : start + TOGETHER]))
+        return done
+
+    async def reset_all(self) -> Reset:
+        """Pass after pass, until nothing is due."""
+        total = Reset()
+        while True:
+            done = await self.reset_once()
+            total.reset |= done.reset
+            total.deferred += done.deferred
+            total.troubles += done.troubles
+            if not done.more:
+                return total
+
+    async def _reset(self, session_id: str, done: Reset) -> None:
+        try:
+            found = await self._store.reset_session(session_id)
+        except STORE_WIDE:
+            raise
+        except Exception as error:  # whatever is wrong with one must not keep the others from their reset
+            log.exception("session %s could not be looked at and will be tried again", session_id)
+            done.troubles.append(f"session {session_id}: {error}")
+            self._troubled[session_id] = self._monotonic() + AGAIN_SECONDS
+            return
+        if found is not None and found.decision is Decision.DUE:
+            assert found.end_reason is not None
+            done.reset[session_id] = found.end_reason.value
+        elif found is not None and found.decision is Decision.DEFERRED:
+            done.deferred.append(session_id)

@@ -1,0 +1,151 @@
+"""Drops what has been kept long enough: checkpoints of ended turns, events, request keys, nodes long gone;
+whole conversations only if the settings say so.
+
+Each pass is bounded, the oldest first. While passes are full they follow each other, with pauses that leave
+most of the time to writers; then it rests for ten minutes: a sweep with nothing to drop costs nothing. How
+long things are kept is what the store's policy says, else the settings of this program. Messages, sessions
+and turns never go by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ...store.base import Pruned, Retention, Store
+from .. import periodic
+from .reaper import Reaped, Reaper
+from .resetter import Reset, Resetter
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 600.0
+
+
+class Pruner:
+    def __init__(
+        self, store: Store, keep: Retention, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._keep = keep
+        self._monotonic = monotonic
+        self._next = 0.0
+
+    async def prune_once(self) -> Pruned:
+        """One bounded pass; `more` says whether the next call goes on, else it pauses."""
+        if self._monotonic() < self._next:
+            return Pruned()
+        done = await self._store.prune((await self._store.policy()).retention or self._keep)
+        if done.anything:
+            log.info(
+                "dropped %d drafts, %d events, %d request keys, %d nodes that are gone",
+                done.drafts, done.events, done.requests, done.nodes,
+            )  # fmt: skip
+        if done.conversations:
+            log.info(
+                "deleted %d conversations that were kept long enough; %d as old stay, because something goes "
+                "on in them",
+                done.conversations,
+                done.spared,
+            )
+        if not done.more:
+            self._next = self._monotonic() + PAUSE_SECONDS
+        return done
+
+
+PRUNING_SECONDS = 0.1
+"""Between two passes of which the first could not drop everything: writers get most of the time."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Swept:
+    """What one sweep has done."""
+
+    reaped: Reaped = field(default_factory=Reaped)
+    reset: Reset = field(default_factory=Reset)
+    pruned: Pruned = field(default_factory=Pruned)
+
+    @property
+    def anything(self) -> bool:
+        return self.reaped.anything or self.reset.anything or self.pruned.anything
+
+    @property
+    def more(self) -> bool:
+        """Is there more to be done at once?"""
+        return self.reset.more or self.pruned.more
+
+
+class Sweeper:
+    def __init__(
+        self,
+        reaper: Reaper,
+        sweep_seconds: float,
+        pruner: Pruner | None = None,
+        resetter: Resetter | None = None,
+    ) -> None:
+        self._reaper = reaper
+        self._resetter = resetter
+        self._pruner = pruner
+        self._loop = periodic.every(sweep_seconds, self.sweep_once, "sweep", pause=_pause)
+        self._ticks = periodic.every(
+            sweep_seconds,
+            self.tick_once,
+            "watch the heartbeats of other nodes",
+            first=sweep_seconds,
+            steady=True,
+        )
+
+    async def sweep_once(self) -> Swept:
+        """One pass over what is due: dead nodes and what they left, sessions whose time has come, then what
+        was kept long enough. Bounded: `more` says whether something is left. A part that fails does not keep
+        the others from their work; its error is raised afterwards."""
+        errors: list[Exception] = []
+        swept = Swept(await _part(self._reaper.reap_once(), Reaped(), errors))
+        if self._resetter is not None:
+            undated = await _part(self._resetter.date_once(), False, errors)
+            swept.reset = await _part(self._resetter.reset_once(), Reset(), errors)
+            swept.reset.more |= undated
+        if self._pruner is not None:
+            swept.pruned = await _part(self._pruner.prune_once(), Pruned(), errors)
+        if errors:
+            raise errors[0]
+        return swept
+
+    async def tick_once(self) -> None:
+        """Note that this process is awake, however long its sweeps take: hung nodes are judged by that."""
+        self._reaper.tick()
+
+    @property
+    def running(self) -> bool:
+        return self._loop.running
+
+    def start(self) -> None:
+        self._loop.start()
+        self._ticks.start()
+
+    async def stop(self) -> None:
+        await self._ticks.stop()
+        await self._loop.stop()
+
+
+async def _part(work: Awaitable[T], failed: T, errors: list[Exception]) -> T:
+    try:
+        return await work
+    except periodic.STORE_WIDE:
+        raise
+    except Exception as error:
+        errors.append(error)
+        return failed
+
+
+def _pause(swept: object) -> float | None:
+    """None: the usual one."""
+    assert isinstance(swept, Swept)
+    if swept.reset.more:
+        return 0.0
+    return PRUNING_SECONDS if swept.pruned.more else None

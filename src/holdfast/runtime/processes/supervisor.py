@@ -1,0 +1,381 @@
+"""Looks after background processes of sessions, on this machine.
+
+It starts them, each behind a shim of its own; samples what they do; learns how they ended, also what ended
+while no holdfast ran; carries out what was asked to be stopped; and takes over what a node that is gone left
+behind. If it dies, nothing happens to the processes: the next one on this machine goes on from the rows and
+the shims' records. Nothing is signalled that is not proven to be the process itself or something it started.
+
+`supervise_once` is one pass over everything; a loop calls it. Rows fail alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+from ...domain.nodes import Liveness
+from ...domain.processes import (
+    Process,
+    ProcessLimits,
+    ProcessState,
+    Sample,
+    Sighting,
+    activity_between,
+    end_of,
+    log_name,
+)
+from ...errors import HoldfastError, NotFound, StoreError
+from ...os_support import identity, running_processes, send_signal
+from ...store.base import Store
+from .. import periodic
+from .files import ProcessFiles
+from .launcher import POLL_SECONDS, START_SECONDS, Command, Launcher, ProcessReader
+from .probe import Look, is_here, look, members, sample
+
+log = logging.getLogger(__name__)
+
+LOG_BYTES = 4 * 2**20
+"""How much of what a process says is kept, at most."""
+STOP_SECONDS = 10.0
+"""How much longer than the grace a stop may take to be seen."""
+TICK_SECONDS = 0.5
+SAMPLES_PER_WINDOW = 12
+LONGEST_BETWEEN_SAMPLES = 5.0
+NOTED_EVERY_SECONDS = 60.0
+"""How often it is noted that an idle process was looked at."""
+FORGET_EVERY_SECONDS = 600.0
+KEPT = timedelta(days=30)
+
+
+@dataclass(slots=True)
+class Supervised:
+    """What one pass has done, by process id."""
+
+    adopted: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    signalled: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.adopted or self.ended or self.signalled or self.troubles)
+
+
+@dataclass(slots=True)
+class _ObservedProcess:
+    """What is remembered of a process between two samples."""
+
+    sample: Sample
+    noted: float = 0.0
+    listening: bool = False
+
+
+class Supervisor(ProcessReader):
+    def __init__(
+        self,
+        store: Store,
+        own_node: Callable[[], str],
+        directory: Path,
+        limits: ProcessLimits,
+        *,
+        environment: Mapping[str, str] | None = None,
+        kept: timedelta = KEPT,
+        log_bytes: int = LOG_BYTES,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(store, directory)
+        self._own_node = own_node
+        self.limits = limits
+        self._launcher = Launcher(store, own_node, directory, environment, log_bytes)
+        self._kept = kept
+        self._monotonic = monotonic
+        self._terminated: dict[str, float] = {}
+        """When SIGTERM was sent, for those that are being stopped."""
+        self._seen: dict[str, _ObservedProcess] = {}
+        self._troubled: set[tuple[str, str]] = set()
+        """What was logged about processes that cannot be looked at: once each."""
+        self._next_sample = 0.0
+        self._next_forgetting = monotonic() + FORGET_EVERY_SECONDS / 10  # not in a program that runs once
+        self._loop = periodic.every(TICK_SECONDS, self.supervise_once, "look after processes")
+
+    # --- life --------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        return self._loop.running
+
+    def start_loop(self) -> None:
+        self._loop.start()
+
+    async def stop_loop(self) -> None:
+        """Processes go on; the next supervisor on this machine looks after them."""
+        await self._loop.stop()
+
+    async def supervise_once(self) -> Supervised:
+        """One pass: take over what nobody looks after, learn what has ended, carry out stops, sample."""
+        done = Supervised()
+        mine = await self.adopt_once(done)
+        mine = await self._settle(mine, done)
+        await self.stop_once(mine, done)
+        if mine and self._monotonic() >= self._next_sample:
+            every = self.limits.active_window.total_seconds() / SAMPLES_PER_WINDOW
+            self._next_sample = self._monotonic() + min(every, LONGEST_BETWEEN_SAMPLES)
+            await self.sample_once(mine)
+        if self._monotonic() >= self._next_forgetting:
+            self._next_forgetting = self._monotonic() + FORGET_EVERY_SECONDS
+            await self.forget_once()
+        return done
+
+    # --- starting ----------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        owner: str,
+        session_id: str,
+        command: Command,
+        cwd: str | Path | None = None,
+        *,
+        stdin: bool = False,
+    ) -> Process:
+        """Start a command in the background of an open session; a text is given to the shell.
+
+        `stdin`: it can be written to; otherwise its input is empty.
+        """
+        return await self._launcher.start(owner, session_id, command, cwd, stdin=stdin)
+
+    async def watch(self, owner: str, session_id: str, pid: int, *, may_stop: bool = True) -> Process:
+        """Look after a process of this machine and user that was started elsewhere. It has no log, and nobody
+        learns its exit code."""
+        return await self._launcher.watch(owner, session_id, pid, may_stop=may_stop)
+
+    # --- looking after -----------------------------------------------------------------------------
+
+    async def adopt_once(self, done: Supervised | None = None) -> list[Process]:
+        """Take over what nobody living looks after; returns all that this node looks after, oldest first."""
+        done = Supervised() if done is None else done
+        own = self._own_node()
+        found = await self._store.unended_processes(identity())
+        if self._troubled:
+            known = {each.id for each in found}
+            self._troubled = {each for each in self._troubled if each[0] in known}
+        others = {each.supervisor for each in found} - {own}
+        living = await self._living(others) if others else set()
+        mine = []
+        for process in found:
+            if process.supervisor == own:
+                mine.append(process)
+            elif process.supervisor not in living and await self._alone(process, self._claim(process), done):
+                done.adopted.append(process.id)
+                mine.append(replace(process, supervisor=own))
+        return mine
+
+    async def _claim(self, process: Process) -> bool:
+        claimed = await self._store.claim_process(process.id, self._own_node(), process.supervisor)
+        if claimed:
+            log.info("looking after %s now", log_name(process))
+        return claimed
+
+    async def _living(self, node_ids: set[str | None]) -> set[str]:
+        nodes = [node for node in await self._store.nodes() if node.id in node_ids]
+        proofs = await self._store.probe(nodes)
+        return {node.id for node in nodes if proofs[node.id][0] is not Liveness.DEAD}
+
+    async def _settle(self, mine: Sequence[Process], done: Supervised) -> list[Process]:
+        """Note what has begun or ended meanwhile; returns those that still run."""
+        running = []
+        for process in mine:
+            if process.id in self._launcher.starting:
+                continue
+            if await self._alone(process, self._settle_one(process, done), done):
+                running.append(process)
+        for gone in set(self._seen) - {process.id for process in mine}:
+            del self._seen[gone]
+        return running
+
+    async def _settle_one(self, process: Process, done: Supervised) -> bool:
+        """Does it still run?"""
+        found = await asyncio.to_thread(look, process, self._directory)
+        if process.state is ProcessState.STARTING:
+            if process.watched:
+                await self._store.process_started(process.id, process.identity)
+            elif found.begun is None and found.alive:
+                return not await self._give_up(process, done)
+            await self._launcher.note_start(process, found.begun)
+        if not found.alive:
+            await self._note_end(process, found, done)
+        elif found.ending is not None and process.exit_code is None:
+            await self._store.process_finished(process.id, found.ending.exit_code)
+        return found.alive
+
+    async def _note_end(self, process: Process, found: Look, done: Supervised) -> None:
+        ending = found.ending
+        code = ending.exit_code if ending else process.exit_code
+        state = end_of(process, code, ending is not None)
+        at = ending.at if ending else None
+        if await self._store.end_process(process.id, state, exit_code=code, at=at, why=found.why):
+            done.ended.append(process.id)
+            self._terminated.pop(process.id, None)
+            told = f"with code {code}" if code is not None else found.why
+            log.info("%s %s: %s", log_name(process), state.value, told)
+
+    async def _give_up(self, process: Process, done: Supervised) -> bool:
+        """A start that nobody finishes, because its node died: after a while it never will."""
+        age = (self._store.now() - process.started_at).total_seconds()
+        if abs(age) < START_SECONDS or not ProcessFiles(self._directory, process.id).abandon():
+            return False
+        why = "it was never started: the node that was about to start it is gone"
+        if await self._store.end_process(process.id, ProcessState.LOST, why=why):
+            done.ended.append(process.id)
+        return True
+
+    async def _alone(self, process: Process, act: Awaitable[bool], done: Supervised) -> bool:
+        """Trouble with one process is logged, once while it lasts, and does not stop the others."""
+        try:
+            result = await act
+        except StoreError:
+            raise
+        except Exception as error:
+            self._note_trouble(process, error, done)
+            return False
+        return result
+
+    def _note_trouble(self, process: Process, error: Exception, done: Supervised | None) -> None:
+        said = f"{type(error).__name__}: {error}"
+        if (process.id, said) not in self._troubled:
+            expected = isinstance(error, HoldfastError | OSError)
+            log.warning(
+                "trouble with process %s: %s; it will be tried again",
+                process.id, error, exc_info=None if expected else error,
+            )  # fmt: skip
+        self._troubled.add((process.id, said))
+        if done is not None:
+            done.troubles.append(f"{process.id}: {error}")
+
+    async def sample_once(self, mine: Sequence[Process] | None = None) -> list[Sighting]:
+        """Look at what the processes of this node do; what has changed is noted, all at once."""
+        mine = await self.adopt_once() if mine is None else mine
+        running = [process for process in mine if process.state is ProcessState.RUNNING]
+        samples = await asyncio.to_thread(self._samples, running) if running else {}
+        sightings = []
+        for process_id, now in samples.items():
+            before = self._seen.get(process_id)
+            activity = activity_between(before.sample if before else None, now)
+            seen = _ObservedProcess(now, before.noted if before else 0.0, now.listening)
+            stale = self._monotonic() - seen.noted >= NOTED_EVERY_SECONDS
+            if activity or before is None or stale or before.listening != now.listening:
+                sightings.append(Sighting(process_id, activity, now.listening))
+                seen.noted = self._monotonic()
+            self._seen[process_id] = seen
+        if sightings:
+            await self._store.sample_processes(sightings)
+        return sightings
+
+    def _samples(self, running: Sequence[Process]) -> dict[str, Sample]:
+        table = running_processes()
+        samples = {}
+        for process in running:
+            try:
+                samples[process.id] = sample(process, table, self._directory)
+            except Exception as error:  # one that cannot be sampled does not keep the others from it
+                self._note_trouble(process, error, None)
+        return samples
+
+    async def forget_once(self) -> int:
+        """Drop what ended long ago, and what is kept of processes that nobody knows any more."""
+        recorded = (await self._store.policy()).retention
+        before = self._store.now() - (recorded.events if recorded is not None else self._kept)
+        while len(await self._store.prune_processes(before)) == 1000:
+            continue
+
+        def kept() -> list[str]:
+            try:
+                return [name for name in os.listdir(self._directory) if name.startswith("proc_")]
+            except FileNotFoundError:
+                return []
+
+        ids = await asyncio.to_thread(kept)
+        unknown = await self._store.unknown_processes(ids) if ids else []
+
+        def remove() -> int:
+            rubbish = [ProcessFiles(self._directory, id_) for id_ in unknown]
+            dropped = [files for files in rubbish if files.shim_lives() is not True]
+            for files in dropped:
+                files.remove()
+            return len(dropped)
+
+        return await asyncio.to_thread(remove) if unknown else 0
+
+    # --- stopping ----------------------------------------------------------------------------------
+
+    async def stop(self, owner: str | None, process_id: str, reason: str) -> Process:
+        """Ask for it to be stopped, and wait until it has been, for as long as that may take."""
+        process = await self._store.request_stop(owner, process_id, reason)
+        self._loop.wake()
+        patience = self.limits.grace.total_seconds() + STOP_SECONDS
+        until = self._monotonic() + patience
+        while not process.ended and self._monotonic() < until:
+            if not self._loop.running:
+                await self._tend(process)
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                process = await self._store.process(owner, process_id)
+            except NotFound:  # its conversation was deleted, and it has gone with it
+                return replace(process, state=ProcessState.STOPPED, ended_at=self._store.now())
+        return process
+
+    async def _tend(self, process: Process) -> None:
+        """Without a loop of our own: carry a stop out if nobody living would."""
+        if process.supervisor != self._own_node():
+            elsewhere = not is_here(process, identity()) or await self._living({process.supervisor})
+            if elsewhere or not await self._claim(process):
+                return
+        done = Supervised()
+        await self.stop_once(await self._settle([process], done), done)
+
+    async def stop_once(self, mine: Sequence[Process] | None = None, done: Supervised | None = None) -> None:
+        """Carry out what was asked to be stopped: SIGTERM, and after the grace SIGKILL, to all that it is."""
+        done = Supervised() if done is None else done
+        mine = await self.adopt_once(done) if mine is None else mine
+        for process in mine:
+            if process.stopping and process.may_stop:
+                await self._alone(process, self._stop_one(process, done), done)
+
+    async def _stop_one(self, process: Process, done: Supervised) -> bool:
+        sent = self._terminated.get(process.id)
+        now = self._monotonic()
+        late = sent is not None and now - sent >= self.limits.grace.total_seconds()
+        if sent is not None and not late:
+            return False
+        number = signal.SIGKILL if late else signal.SIGTERM
+        reached = await asyncio.to_thread(self._signal, process, number)
+        if reached:
+            self._terminated.setdefault(process.id, now)
+            done.signalled.append(process.id)
+            log.info(
+                "%s to %d of %s: %s",
+                number.name, reached, log_name(process), process.stop_reason,
+            )  # fmt: skip
+        return reached > 0
+
+    def _signal(self, process: Process, number: signal.Signals) -> int:
+        """Send it to the command and everything it has started; returns how many it reached."""
+        reached: set[tuple[int, str]] = set()
+        for _ in range(5):  # what they start while we look is found by looking again
+            found = members(process, running_processes(), thorough=True)
+            new = [one for one in found if (one.pid, one.start) not in reached]
+            for one in new:
+                try:
+                    if send_signal(one.pid, one.start, number):
+                        reached.add((one.pid, one.start))
+                except PermissionError:
+                    log.warning("process %d of %s belongs to another user", one.pid, process.id)
+            if not new:
+                break
+        return len(reached)

@@ -1,0 +1,72 @@
+"""Turns the polite signals into an orderly exit, and only where the program has no handler of its own.
+
+SIGTERM and SIGHUP raise SystemExit in the main thread, so every `with` block is left and the node ends or
+releases what it holds. SIGINT already does that in Python. A second signal is immediate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Coroutine
+from types import FrameType
+from typing import Any, TypeVar
+
+CAUGHT = (signal.SIGTERM, signal.SIGHUP)
+
+
+class ExitSignals:
+    def __init__(self) -> None:
+        self._caught: list[signal.Signals] = []
+
+    def catch(self) -> None:
+        """From now on, unless this is not the main thread or somebody else already cares."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in CAUGHT:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self._exit)
+                self._caught.append(number)
+
+    def _exit(self, number: int, _frame: FrameType | None) -> None:
+        self.release()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise SystemExit(128 + number)
+
+    def release(self) -> None:
+        """Back to how it was."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in self._caught:
+            if signal.getsignal(number) == self._exit:
+                signal.signal(number, signal.SIG_DFL)
+        self._caught.clear()
+
+
+T = TypeVar("T")
+
+
+async def through(work: Coroutine[Any, Any, T]) -> T:
+    """Do this to its end; a cancellation that comes meanwhile has come too late."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+    return task.result()
+
+
+async def finished(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
+    """Do this to its end, even if the task is cancelled meanwhile; the cancellation is raised afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait({task})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error from None
+        raise

@@ -1,0 +1,1 @@
+"""Runs turns: lease, context, model, tools, checkpoints, commit."""

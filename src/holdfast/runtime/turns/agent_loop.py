@@ -1,0 +1,421 @@
+"""Answers one turn: asks the model, runs the tools of the server that it calls, and asks again, to the end.
+
+What the model says goes to listeners and into drafts as it comes. A reply that calls tools of the server is
+on disk before the first of them runs, and each result as soon as there is one: after a crash nothing is run
+again, and what was finished stays. Calls of the client's own tools are the client's to run. In a batch that
+mixes both, the server runs its own, and the turn ends with the client's.
+
+A context that would not fit is compacted before the model is asked, also between two steps; the turn then
+goes on in another session.
+
+A turn that is taken up again goes on behind what was kept of it: what it had said is told again, and a mixed
+batch whose calls no client was ever shown is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from ...domain.compaction import Compacted
+from ...domain.contexts import Context
+from ...domain.history import EMPTY, extended, fingerprint_of, fingerprint_of_body, is_current
+from ...domain.ids import message_id
+from ...domain.messages import (
+    Message,
+    NewMessage,
+    as_shown,
+    joined,
+    said_by_model,
+    text_of,
+    tool_result,
+    without_calls,
+)
+from ...domain.sessions import Session
+from ...domain.turns import Lease
+from ...errors import ModelError
+from ...models.base import Chunk, Model, ModelRequest, is_text_field
+from ...models.chunks import ChunkMaker, calling, chunk_of, continuing, parted, summed, with_usage
+from ...models.reply import Reply, ReplyFolder
+from ...store.base import Store
+from ..agents.compactor import Compactor
+from ..shutdown import finished, through
+from ..tools.toolbox import Toolbox, ToolCall, clients_tools
+from .checkpoints import Checkpoints
+from .context_fitter import ContextFitter, extra_of
+from .live import Answered, RunningTurn, TurnOutput, TurnSpec
+from .preamble import TurnPreamble
+
+NOT_RUN = "[Not run: this turn has taken as many steps as it may.]"
+GAVE_UP = (
+    "[I have taken {steps} steps without coming to an answer, which is as many as I may in one turn "
+    "([agent] max_steps). What I have done is kept: say “go on” to let me continue.]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _LoopStep:
+    """A reply with its calls told apart."""
+
+    message: dict[str, Any]
+    """The client's calls stand first, so that their places are the same for everybody."""
+    own: tuple[dict[str, Any], ...]
+    theirs: tuple[dict[str, Any], ...]
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        return without_calls(self.message, [call["id"] for call in self.own])
+
+    @property
+    def says_something(self) -> bool:
+        """Is there anything for a client to see?"""
+        return bool(self.theirs) or any(text for name, text in self.shown.items() if is_text_field(name))
+
+    def stored(self) -> NewMessage:
+        said = said_by_model(self.message)
+        own = tuple(call["id"] for call in self.own)
+        return replace(said, inner=not self.says_something, own_calls=own) if own else said
+
+
+class AgentLoop:
+    """The answer of one turn. `run` it once."""
+
+    def __init__(
+        self,
+        store: Store,
+        model: Model,
+        running: RunningTurn,
+        order: TurnSpec,
+        checkpoint_seconds: float,
+        toolbox: Toolbox,
+        news: TurnPreamble | None,
+        compactor: Compactor | None = None,
+    ) -> None:
+        self._store = store
+        self._model = model
+        self._running = running
+        self._order = order
+        self._toolbox = toolbox
+        self._news = news
+        self._clients_tools = clients_tools(order.options) if toolbox else frozenset()
+        self._instructions = order.instructions
+        self._room = ContextFitter(compactor, self, order.model) if compactor else None
+        self.checkpoints = Checkpoints(
+            store,
+            running.lease,
+            checkpoint_seconds,
+            running.begun.next_event,
+            numbered=order.telling.numbered,
+            restarts=running.begun.taken_up,
+        )
+        self._seq = running.session.last_seq + 1
+        """The number that the reply will have."""
+        self._folder = self._new_folder()
+        self._origin: Chunk | None = None
+        """What the stream that listeners hear began with, once it goes on from one reply to the next."""
+        self._held: list[Chunk] = []
+        """The end of the reply, until it is known to be the end of the answer."""
+        self._said: list[TurnOutput] = []
+        """What clients are shown of replies that are on disk."""
+        self._usages: list[Mapping[str, Any] | None] = []
+        """Of earlier replies."""
+        running.said = lambda: text_of(self._folder.reply().message.get("content"))
+
+    @property
+    def spoke(self) -> bool:
+        """Has the model begun to answer?"""
+        return self._folder.begun or self._origin is not None
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """What was used so far, under the names we store."""
+        return tokens(summed([*self._usages, self._folder.reply().usage]))
+
+    @property
+    def lease(self) -> Lease:
+        return self._running.lease
+
+    @property
+    def session(self) -> Session:
+        return self._running.session
+
+    def compacts(self) -> None:
+        self._running.doing = "compacting"
+
+    def moved(self, done: Compacted) -> None:
+        self._running.moved(done)
+        self._order.telling.moved(self._running.begun)
+
+    async def made_room(self, answered: Answered) -> None:
+        """Behind the answer: is there enough room for the next turn?"""
+        if self._room is not None:
+            await self._room.left(len(msgspec.json.encode(answered.said[-1].message)))
+
+    async def run(self) -> Answered:
+        begun, telling = self._running.begun, self._order.telling
+        events = telling.begin(begun)
+        self._tell(events)
+        self._running.preface = len(events)
+        if self._news is not None:
+            self._instructions = (*self._instructions, *await self._news.of(begun))
+        asked = 0
+        if begun.taken_up:
+            earlier = [each for each in await self._store.turn_messages(begun.turn.id) if each.own_calls]
+            asked = len(earlier)
+            unshown = self._retell(earlier)
+            if unshown is not None:
+                return await self._finish(unshown, stored=True)
+        context = begun.context
+        while True:
+            asked += 1
+            step = self._step(await self._ask(context, first=asked == 1))
+            if not step.own:
+                return await self._finish(step)
+            exhausted = asked >= self._toolbox.max_steps and not step.theirs
+            await self._take(step, run=not exhausted)
+            if step.theirs:
+                return await self._finish(step, stored=True)
+            if exhausted:
+                return await self._give_up(asked)
+            context = None
+
+    # --- the model ---------------------------------------------------------------------------------
+
+    async def _ask(self, context: Context | None, *, first: bool) -> Reply:
+        """One reply. A model that finds the context too long is asked once more, with less."""
+        options = self._options(first) if self._toolbox else self._order.options
+        if context is None:
+            context = await self._context()
+        if self._room is not None:
+            extra = extra_of(self._instructions, options)
+            if await self._room.made(context, extra, options):
+                context = await self._context()
+                self._room.given(context, extra)
+        try:
+            reply = await self._heard(context, options)
+        except ModelError as refusal:
+            if self._room is None or self._folder.begun or not await self._room.made_after(refusal):
+                raise
+            context = await self._context()
+            self._room.given(context, extra)
+            reply = await self._heard(context, options)
+        if self._room is not None:
+            self._room.heard(reply.usage)
+        return reply
+
+    async def _context(self) -> Context:
+        return await self._store.context(self._running.turn.owner, self._running.session.id)
+
+    async def _heard(self, context: Context, options: Mapping[str, Any]) -> Reply:
+        """One reply, told and drafted as it comes."""
+        running, telling = self._running, self._order.telling
+        checkpoints, folder, plain = self.checkpoints, self._folder, not self._toolbox
+        running.doing = "model"
+        messages = b"[%b]" % b",".join((*self._instructions, *context.chunks))
+        request = ModelRequest(messages, self._order.model, options=options, on_accepted=running.accept)
+        async for chunk in self._model.stream(request):
+            if checkpoints.behind:
+                await checkpoints.room()
+            folder.add(chunk)
+            if plain:  # words come by the thousand
+                events = telling.add(chunk)
+                if events:
+                    running.tell(events)
+                checkpoints.add(chunk.adds, events)
+            else:
+                self._pass_on(chunk)
+        reply = folder.reply()
+        if reply.finish_reason is None:
+            raise ModelError("the model's answer broke off before its end; what it had said is kept")
+        return reply
+
+    def _options(self, first: bool) -> dict[str, Any]:
+        """What the request asked for, and the server's tools. A model that was forced to call a tool is not
+        forced again: it would never come to an answer."""
+        options = dict(self._order.options)
+        choice, given = options.get("tool_choice"), options.get("tools") or []
+        if choice != "none" and isinstance(given, list):
+            schemas = self._toolbox.schemas(self._order.tools, self._clients_tools)
+            if schemas:
+                options["tools"] = [*given, *schemas]
+        if not first and (choice == "required" or isinstance(choice, Mapping)):
+            options["tool_choice"] = "auto"
+        return options
+
+    def _pass_on(self, chunk: Chunk) -> None:
+        """Tell of it what is a client's to hear, now or at the end of the answer."""
+        if self._origin is not None:
+            chunk = continuing(chunk, self._origin)
+        now, later = (chunk, None) if chunk.text is not None else parted(chunk)
+        if now is not None:
+            self._tell(self._order.telling.add(now), now.adds)
+        if later is not None:
+            self._held.append(later)
+
+    def _tell(self, events: Sequence[bytes], adds: Mapping[str, str] | None = None) -> None:
+        self._running.tell(events)
+        self.checkpoints.add(adds or {}, events)
+
+    def _new_folder(self) -> ReplyFolder:
+        return ReplyFolder(message_id(self._running.session.conversation_id, self._seq))
+
+    # --- its calls ---------------------------------------------------------------------------------
+
+    def _step(self, reply: Reply) -> _LoopStep:
+        calls = reply.message.get("tool_calls") or ()
+        own = tuple(call for call in calls if self._is_own(call))
+        if not own:
+            return _LoopStep(reply.message, (), tuple(calls))
+        theirs = tuple(call for call in calls if not self._is_own(call))
+        return _LoopStep({**reply.message, "tool_calls": [*theirs, *own]}, own, theirs)
+
+    def _is_own(self, call: Mapping[str, Any]) -> bool:
+        return self._toolbox.is_own(call["function"]["name"], self._clients_tools)
+
+    async def _take(self, step: _LoopStep, *, run: bool) -> None:
+        """Keep a reply that calls the server's tools, then run them one after the other."""
+        lease = self._running.lease
+        await self.checkpoints.rest()
+        await finished(self._store.append(lease, (step.stored(),)))
+        self.checkpoints.next_reply()
+        if step.says_something:
+            self._said.append(TurnOutput(self._seq, step.shown))
+        if not step.theirs:
+            self._go_on(step)
+        for call in step.own:
+            if run:
+                await self._order.check()
+            result = tool_result(call["id"], await self._result(call) if run else NOT_RUN, inner=True)
+            await finished(self._store.append(lease, (result,)))
+
+    async def _result(self, call: Mapping[str, Any]) -> str:
+        running, function = self._running, call["function"]
+        running.doing = f"tool:{function['name']}"
+        tool_call = ToolCall(
+            call["id"],
+            function["name"],
+            function["arguments"],
+            running.turn.owner,
+            running.turn.conversation_id,
+            running.session.id,
+            running.turn.id,
+            self._order.tools,
+        )
+        return await self._toolbox.run(tool_call)
+
+    def _go_on(self, step: _LoopStep) -> None:
+        """To the next reply of the same answer, behind the results of this one's calls: while the lease is
+        held, nothing else comes between."""
+        self._usages.append(self._folder.reply().usage)
+        if self._origin is None:
+            self._origin = self._held[-1] if self._held else chunk_of({})
+        self._held = []
+        self._next_message(self._seq + len(step.own) + 1, behind=step.shown)
+
+    def _next_message(self, seq: int, behind: Mapping[str, Any] | None) -> None:
+        self._seq = seq
+        self._folder = self._new_folder()
+        spoke = behind is not None and bool(text_of(behind.get("content")))
+        self._tell(self._order.telling.next_message(seq, spoke=spoke))
+
+    def _retell(self, earlier: Sequence[Message]) -> _LoopStep | None:
+        """Tell again what earlier attempts have said and is kept. Returns the last of it if it makes calls
+        that no client was shown: then there is nothing to ask the model."""
+        shown = [message for message in earlier if not message.inner]
+        before: dict[str, Any] | None = None
+        maker = ChunkMaker(self._order.model or self._running.turn.model or "")
+        for message in shown:
+            self._next_message(message.seq, before)
+            before = message.shown()
+            self._said.append(TurnOutput(message.seq, before))
+            texts = {name: text for name, text in before.items() if text and is_text_field(name)}
+            chunk = maker.delta(**texts)
+            self._origin = self._origin or chunk
+            self._folder.add(chunk)
+            self._tell(self._order.telling.add(chunk))  # no draft: it is on disk already
+        if shown and before is not None and before.get("tool_calls"):
+            end = maker.finish("tool_calls")
+            self._folder.add(end)
+            self._held.append(end)
+            return _LoopStep(before, (), tuple(before["tool_calls"]))
+        if shown:
+            self._next_message(self._running.session.last_seq + 1, before)
+        return None
+
+    async def _give_up(self, asked: int) -> Answered:
+        """As many steps as there may be, and no answer: say so."""
+        maker = ChunkMaker(self._order.model or self._running.turn.model or "")
+        chunks = (maker.delta(content=GAVE_UP.format(steps=asked)), maker.finish("length"))
+        for chunk in chunks:
+            self._folder.add(chunk)
+            self._pass_on(chunk)
+        return await self._finish(_LoopStep(self._folder.reply().message, (), ()))
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    async def _finish(self, step: _LoopStep, *, stored: bool = False) -> Answered:
+        """Commit the answer, which the reply may already be a part of; only then is its end told."""
+        telling, reply, answer = self._order.telling, self._folder.reply(), self._folder.answer()
+        usage = reply.usage
+        if self._usages:
+            usage = summed([*self._usages, usage])
+            answer = {**answer, "usage": usage} if usage else answer
+        if self._held:
+            chunks = [with_usage(chunk, usage) for chunk in self._held]
+            if step.theirs:
+                chunks.insert(0, calling(chunks[0], step.theirs))
+            for chunk in chunks:
+                self._tell(telling.add(chunk))
+        await self.checkpoints.rest()
+        if not stored:
+            self._said.append(TurnOutput(self._seq, step.shown))
+        whole = joined([each.message for each in self._said])
+        answered = Answered(replace(reply, message=whole, usage=usage), answer, tuple(self._said))
+        history = await self._history(whole)
+        self._running.answered, self._running.last_words = answered, telling.end(answered)
+        await through(
+            self._store.commit_reply(
+                self._running.lease,
+                () if stored else (said_by_model(step.message),),
+                usage=self._counted(usage),
+                answer=msgspec.json.encode(answer),
+                history=history,
+                draft=self.checkpoints.last(self._running.last_words),
+                delivery=self._running.delivery,
+            )
+        )
+        return answered
+
+    def _counted(self, usage: Mapping[str, Any] | None) -> dict[str, int]:
+        """What was used, and how large the context was."""
+        measured = self._room.measured if self._room is not None else None
+        return tokens(usage) if measured is None else {**tokens(usage), **measured.fields()}
+
+    async def _history(self, whole: Mapping[str, Any]) -> bytes:
+        """The chain of all that clients have now been shown. Where a reply was interrupted or taken up again,
+        nobody has kept what was shown before: it is read."""
+        order, begun = self._order, self._running.begun
+        apart = order.telling.apart
+        prints = [fingerprint_of(each.message) for each in self._said] if apart else [fingerprint_of(whole)]
+        known = order.history or begun.history
+        if known is not None and is_current(known) and not begun.taken_up:
+            return extended(extended(known, order.prints), prints)
+        visible = await self._store.visible(begun.turn.owner, begun.turn.conversation_id)
+        before = [message for message in visible if message.seq < self._said[0].seq]
+        return extended(
+            EMPTY, [*(fingerprint_of_body(each.body) for each in as_shown(before, apart=apart)), *prints]
+        )
+
+
+def tokens(usage: Any) -> dict[str, int]:
+    """What a model reported, under the names we store; nothing if it has a shape of its own."""
+    if not isinstance(usage, Mapping):
+        return {}
+    return {
+        ours: int(usage[theirs])
+        for ours, theirs in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
+        if isinstance(usage.get(theirs), int)
+    }

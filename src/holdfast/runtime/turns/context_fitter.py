@@ -1,0 +1,176 @@
+"""One turn's context against the window of the model that answers it.
+
+Before the model is asked it is compacted if it would not fit, and once more if the model says that it does
+not. What the model reports is noted with the turn. Once the answer is on disk, a context past the threshold
+is compacted behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import msgspec
+
+from ...domain.compaction import Compacted, Report, Trigger
+from ...domain.context_size import Budget, Growth, Size, TokenEstimator, TokenReport, reserve_of, weigh
+from ...domain.contexts import Context
+from ...domain.sessions import Session
+from ...domain.turns import Lease
+from ...errors import ModelError
+from ...models.effective_window import SMALLEST_WINDOW, Window
+from ...models.refusals import is_too_long, limit_said
+from ..agents.compactor import Compactor
+from .windows import is_known
+
+
+class TurnLease(Protocol):
+    """Whoever runs the turn: its place changes when its context is compacted."""
+
+    @property
+    def lease(self) -> Lease: ...
+
+    @property
+    def session(self) -> Session: ...
+
+    def compacts(self) -> None:
+        """From now on a summary is waited for."""
+        ...
+
+    def moved(self, done: Compacted) -> None:
+        """The turn goes on in another session."""
+        ...
+
+
+class ContextFitter:
+    def __init__(self, compactor: Compactor, holder: TurnLease, model: str | None) -> None:
+        self._compactor = compactor
+        self._holder = holder
+        self._model = model
+        self._window: Window | None = None
+        self._context = Size()
+        self._extra = Size()
+        self._reserve = 0
+        self._session_id = ""
+        self._cut: Growth | None = None
+        self.measured: TokenReport | None = None
+        """What the model reported of the last thing it was given."""
+
+    async def made(self, context: Context, extra: Size, options: Mapping[str, Any]) -> bool:
+        """See to it that this fits, with `extra` for instructions and tools. True: the context is another
+        now, and is to be `given`."""
+        self.given(context, extra)
+        if (self._context + extra).most <= SMALLEST_WINDOW // 2:
+            return False  # that fits every window: nobody need be asked
+        window = self._window = await self._compactor.windows.of(self._model)
+        self._reserve = reserve_of(options, window.tokens)
+        if (self._context + extra).most + self._reserve <= window.tokens:
+            return False
+        budget = Budget(await self._tokens(), window.tokens, self._compactor.threshold, self._reserve)
+        if budget.fits:
+            return False
+        # Without a summary nothing leaves the context on a report's word: our own estimate has to say so too.
+        own = TokenEstimator().total(self._context, self._extra.bytes) + self._extra.parts
+        must = is_known(window) and not replace(budget, tokens=own).fits
+        return await self._compact(Trigger.NO_FIT, budget, must=must)
+
+    async def made_after(self, refusal: ModelError) -> bool:
+        """The model was asked and has refused. True: because it was too much, and now it is less."""
+        if not is_too_long(refusal):
+            return False
+        self._window = self._window or await self._compactor.windows.of(self._model)
+        tokens = await self._tokens()
+        limit = limit_said(refusal)
+        if limit is not None:
+            self._compactor.windows.learn(self._model, limit)
+        else:
+            limit = min(self._window.tokens, tokens)
+        # It was more than the limit, whatever our estimate says: the limit, by the measure of the estimate.
+        window = limit * tokens // max(tokens, limit + 1)
+        budget = Budget(tokens, max(1, window), self._compactor.threshold, min(self._reserve, window // 2))
+        return await self._compact(Trigger.REFUSED, budget, must=True)
+
+    def heard(self, usage: Mapping[str, Any] | None) -> None:
+        """What the model reported with its answer."""
+        reported = (usage or {}).get("prompt_tokens")
+        sent = self._context + self._extra
+        if not isinstance(reported, int) or isinstance(reported, bool) or reported <= 0 or not sent.bytes:
+            self.measured = None
+            return
+        measured = TokenReport(reported, sent.bytes, self._extra.bytes, sent.parts)
+        conversation_id = self._holder.session.conversation_id
+        report = Report(measured, self._session_id, self._model)
+        if not measured.is_plausible:
+            self.measured, self._cut = None, None
+            return
+        self._cut = self._compactor.cut_from(conversation_id, report)
+        if self._cut is not None:
+            estimate = TokenEstimator(self._cut.base, same_context=True).total(
+                self._context, self._extra.bytes
+            )
+            report = replace(report, measured=replace(measured, tokens=estimate))
+        self.measured = report.measured
+        self._compactor.note(conversation_id, report)
+
+    async def left(self, said: int) -> None:
+        """The answer, so many bytes, is on disk: is there enough room for the next turn?"""
+        context = self._context + Size(said)
+        if (context + self._extra).most <= SMALLEST_WINDOW * self._compactor.threshold:
+            return
+        suspects = self._cut is not None and self._compactor.windows.suspect(
+            self._model, self._cut.base.tokens
+        )
+        scale = (
+            await self._scale() if self.measured is None else TokenEstimator(self.measured, same_context=True)
+        )
+        tokens = scale.total(context, self._extra.bytes)
+        if tokens <= SMALLEST_WINDOW * self._compactor.threshold:
+            return
+        window = await self._compactor.windows.of(self._model)
+        budget = Budget(tokens, window.tokens, self._compactor.threshold, self._reserve)
+        if budget.past_threshold:
+            why = Trigger.CUT if self._cut else Trigger.THRESHOLD
+            self._compactor.behind(self._holder.session, why, budget)
+        if suspects and self._cut is not None:
+            await self._compactor.explain(self._holder.session, self._model, self._cut, budget)
+
+    async def _compact(self, why: Trigger, budget: Budget, *, must: bool) -> bool:
+        self._holder.compacts()
+        holder = self._holder
+        done = await self._compactor.under(holder.lease, holder.session, why, budget, must=must)
+        if done is None:
+            return False
+        holder.moved(done)
+        return True
+
+    def given(self, context: Context, extra: Size) -> None:
+        """This is what the model is asked with."""
+        self._context, self._extra = weight_of(context.chunks), extra
+        self._session_id = self._holder.session.id
+
+    async def _scale(self) -> TokenEstimator:
+        report = await self._compactor.report(self._holder.session.conversation_id)
+        if report is None:
+            return TokenEstimator()
+        return TokenEstimator(report.measured, same_context=report.session_id == self._session_id)
+
+    async def _tokens(self) -> int:
+        return (await self._scale()).total(self._context, self._extra.bytes) + self._extra.parts
+
+
+def weight_of(bodies: Iterable[bytes]) -> Size:
+    """What these messages weigh together."""
+    found = Size()
+    for body in bodies:
+        found += weigh(body) + Size(1)
+    return found
+
+
+def extra_of(instructions: Iterable[bytes], options: Mapping[str, Any]) -> Size:
+    """What is sent besides the context, and counts: instructions, tools, the shape of the answer."""
+    found = weight_of(instructions)
+    for name in ("tools", "functions", "response_format"):
+        if options.get(name):
+            found += Size(len(msgspec.json.encode(options[name])))
+    return found

@@ -1,0 +1,169 @@
+"""Begins turns: takes the conversation's lease, waiting for it if need be, and fails closed.
+
+Waiting is bounded; when time is up nothing has been written and `ConversationBusy` says so. A holder that
+is provably dead is reaped at once instead of being waited for. History is read only after the lease is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TypeVar
+
+from ...domain.turns import (
+    TurnBegun,
+    TurnOutcome,
+    TurnOutdated,
+    TurnRepeated,
+    TurnRequest,
+    TurnStatus,
+    TurnWaits,
+)
+from ...errors import ConversationBusy, HoldfastError, NestedTurn, NodeReaped
+from ...store.base import Store
+from ..agents.heartbeat import Heartbeat
+from ..agents.reaper import Reaper
+from .live import allowed
+
+T = TypeVar("T")
+
+LONGEST_WAIT_SECONDS = 1.0
+
+SentAgain = Callable[[TurnRequest, TurnRepeated], Awaitable[TurnRepeated | TurnWaits | TurnRequest]]
+
+own_turns: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("own_turns", default=())
+"""Conversations this task holds itself, each with its turn: waiting for one of them would never end."""
+
+
+class TurnGate:
+    def __init__(self, store: Store, keeper: Heartbeat, reaper: Reaper) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._reaper = reaper
+        self._abandoned: set[asyncio.Task[None]] = set()
+
+    async def begin(
+        self,
+        request: TurnRequest,
+        wait_seconds: float,
+        *,
+        is_here: Callable[[str], bool] = lambda turn_id: False,
+        follows: bool = False,
+        when_busy: Callable[[str], Awaitable[None]] | None = None,
+        check: Callable[[], Awaitable[None]] = allowed,
+        sent_again: SentAgain | None = None,
+    ) -> TurnBegun | TurnRepeated | TurnOutdated:
+        """Begin the turn, or find the one this request already was; ConversationBusy when time is up.
+
+        A repeated request is waited for while its turn runs, unless that runs here and can be joined
+        (`is_here`), or the caller `follows` it wherever it runs. `when_busy` may cut the turn short that
+        holds the conversation. `check` raises if the caller may no longer begin anything; it is asked before
+        every attempt, because there may have been a wait before it. `sent_again` decides about a request
+        without a key that repeats a turn: it is that turn, waits, or begins as another request. TurnOutdated:
+        the request was made for a conversation that has changed since.
+        """
+
+        async def attempt() -> TurnBegun | TurnRepeated | TurnOutdated | TurnWaits:
+            nonlocal request
+            await check()
+            try:
+                outcome = await self._begin(request)
+            except NodeReaped as reaped:
+                request = replace(request, node_id=await self._keeper.rejoin(reaped.node_id))
+                outcome = await self._begin(request)
+            if sent_again is not None and isinstance(outcome, TurnRepeated) and _is_implied(request):
+                judged = await sent_again(request, outcome)
+                if not isinstance(judged, TurnRequest):
+                    return judged
+                request = judged
+                outcome = await self._begin(request)
+            if isinstance(outcome, TurnWaits) and when_busy is not None and outcome.turn_id is not None:
+                await when_busy(outcome.turn_id)
+                outcome = await self._begin(request)
+            if isinstance(outcome, TurnRepeated) and outcome.turn.status is TurnStatus.RUNNING:
+                if is_here(outcome.turn.id):
+                    return outcome
+                if follows and not await self._reaper.reap_if_dead(outcome.turn.node_id):
+                    return outcome
+                return TurnWaits(outcome.turn.conversation_id, outcome.turn.node_id, outcome.turn.id)
+            return outcome
+
+        outcome: TurnBegun | TurnRepeated | TurnOutdated
+        try:
+            outcome = await self._wait(attempt, wait_seconds)
+        except BaseException:
+            self._keeper.ran(request.turn_id)
+            raise
+        if not isinstance(outcome, TurnBegun) or outcome.turn.id != request.turn_id:
+            self._keeper.ran(request.turn_id)
+        if isinstance(outcome, TurnBegun):
+            self._keeper.runs(outcome.turn.id)
+        return outcome
+
+    async def _begin(self, request: TurnRequest) -> TurnOutcome:
+        self._keeper.runs(request.turn_id)
+        beginning = asyncio.ensure_future(self._store.begin_turn(request))
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            self._abandon(beginning)
+            raise
+
+    def _abandon(self, beginning: asyncio.Future[TurnOutcome]) -> None:
+        """Its caller went away while it was being begun: if it does begin, nobody will ever run it."""
+
+        async def interrupt() -> None:
+            with suppress(HoldfastError):  # it did not begin; or the next beats find the stray lease
+                outcome = await beginning
+                if isinstance(outcome, TurnBegun):
+                    turn_id, why = outcome.turn.id, "its caller went away"
+                    await self._store.cancel_turn(None, turn_id, TurnStatus.INTERRUPTED, why)
+
+        task = asyncio.get_running_loop().create_task(interrupt())
+        self._abandoned.add(task)
+        task.add_done_callback(self._abandoned.discard)
+
+    async def settle_abandoned(self) -> None:
+        """Wait until turns whose caller went away while they were begun are settled."""
+        if self._abandoned:
+            await asyncio.wait(set(self._abandoned))
+
+    async def when_free(self, act: Callable[[], Awaitable[T]], wait_seconds: float) -> T:
+        """Do something that needs the conversation to be free, waiting for it if need be."""
+
+        async def attempt() -> tuple[T] | TurnWaits:
+            try:
+                return (await act(),)
+            except ConversationBusy as busy:
+                return TurnWaits(busy.conversation_id, busy.holder or "", busy.turn_id)
+
+        (result,) = await self._wait(attempt, wait_seconds)
+        return result
+
+    async def _wait(self, attempt: Callable[[], Awaitable[T | TurnWaits]], wait_seconds: float) -> T:
+        """Try, and try again whenever something was committed, until it works or time is up."""
+        deadline = time.monotonic() + wait_seconds
+        version: int | None = None
+        while True:
+            outcome = await attempt()
+            if not isinstance(outcome, TurnWaits):
+                return outcome
+            for conversation_id, turn_id in own_turns.get():
+                if conversation_id == outcome.conversation_id:
+                    raise NestedTurn(conversation_id, turn_id)
+            left = deadline - time.monotonic()
+            if await self._reaper.reap_if_dead(outcome.holder):
+                continue
+            if left <= 0:
+                raise ConversationBusy(outcome.conversation_id, outcome.holder, outcome.turn_id)
+            if version is not None:
+                await self._store.changed(version, min(left, LONGEST_WAIT_SECONDS))
+            version = self._store.version()  # taken before the next look, so that no release is missed
+
+
+def _is_implied(request: TurnRequest) -> bool:
+    return request.request_key is not None and request.request_key.implied

@@ -1,0 +1,242 @@
+"""Finds where a request belongs: which conversation, what of it is new, whether it forks or answers again.
+
+It looks before the turn begins, so what it decides is bound to what it saw (`Seen`): if the conversation has
+changed when the lease is taken, the turn does not begin and the question is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from ...domain.conversations import Address, Conversation
+from ...domain.history import (
+    EMPTY,
+    AnswersAgain,
+    Branches,
+    Continues,
+    History,
+    HistoryMatch,
+    VisibleMessage,
+    check_results,
+    extended,
+    fingerprint_of,
+    is_current,
+    place,
+)
+from ...domain.messages import Message, MessageStatus, NewMessage, as_shown
+from ...domain.turns import ConversationVersion, ForkPoint, Turn, TurnRequest
+from ...errors import NotFound
+from ...store.base import Resolved, Store
+
+LOOK_BACK = 64
+"""How many messages more than the request's own are read to find where a trimmed history belongs."""
+NEW = ConversationVersion("", 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A request's messages, with where they belong."""
+
+    address: Address
+    messages: tuple[NewMessage, ...]
+    prints: tuple[bytes, ...]
+    history: bytes | None = None
+    """The chain of what is shown before them; None: ask the store when the turn has begun."""
+    seen: ConversationVersion | None = None
+    branch: ForkPoint | None = None
+    replaces: tuple[int, ...] = ()
+    anonymous: bool = False
+    matches: tuple[str, ...] = ()
+    """Without a name: the conversations whose whole history this is."""
+
+    def applied_to(self, request: TurnRequest) -> TurnRequest:
+        return replace(
+            request,
+            address=self.address,
+            messages=self.messages,
+            seen=self.seen,
+            branch=self.branch,
+            replaces=self.replaces,
+            again=not self.messages,
+            anonymous=self.anonymous,
+            matches=self.matches,
+        )
+
+
+class HistoryMatcher:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def placed(self, owner: str, address: Address, history: History) -> Placement:
+        """Where this history belongs. NotFound for an id of ours that leads nowhere."""
+        if address.id is None and address.key is None:
+            return await self._by_history(owner, address, history)
+        if not history.brings_history and history.messages[0].answers is None:
+            return Placement(address, history.messages, history.prints)
+        try:
+            found = await self._store.resolve(owner, address)
+        except NotFound:
+            if not address.may_create:
+                raise
+            return Placement(address, history.messages, history.prints, EMPTY, NEW)
+        return await self._in(owner, found, history)
+
+    async def appended(self, owner: str, address: Address, history: History) -> Placement:
+        """All of it is new, and goes behind what there is; results must be of calls that are awaited."""
+        if any(message.answers for message in history.messages):
+            found = await self._store.resolve(owner, address)
+            context = await self._store.context(owner, found.tip.id)
+            visible = await self._store.visible(owner, found.conversation.id)
+            check_results(history.messages, await _as_shown(visible), context.awaited)
+            return Placement(address, history.messages, history.prints, seen=_seen(found.conversation))
+        return Placement(address, history.messages, history.prints)
+
+    async def behind(self, owner: str, turn: Turn, history: History) -> Placement:
+        """Behind this turn: the newest of its conversation is continued, an older one is forked from."""
+        conversation_id = turn.conversation_id
+        found = await self._store.resolve(owner, Address(id=conversation_id))
+        (newest,) = await self._store.turns(owner, conversation_id, limit=1)
+        if newest.id == turn.id:
+            placed = await self.appended(owner, Address(id=conversation_id), history)
+            return replace(placed, seen=_seen(found.conversation))
+        said = await self._store.turn_messages(turn.id)
+        branch = (
+            ForkPoint(said[-1].session_id, said[-1].seq)
+            if said
+            else ForkPoint(turn.session_id, turn.first_seq - 1)
+        )
+        if any(message.answers for message in history.messages):
+            visible = await self._store.visible(owner, conversation_id)
+            shown = as_shown([message for message in visible if message.seq <= branch.seq])
+            check_results(history.messages, _all_shown(shown), _awaited(shown))
+        return Placement(
+            Address(id=conversation_id),
+            history.messages,
+            history.prints,
+            seen=_seen(found.conversation),
+            branch=branch,
+        )
+
+    async def _by_history(self, owner: str, address: Address, history: History) -> Placement:
+        """Without a name, only the whole history of exactly one conversation is a name."""
+        known = history.answered
+        matches: tuple[str, ...] = ()
+        if known:
+            chain = extended(EMPTY, history.prints[:known])
+            candidates = await self._store.conversations_with_history(
+                owner, chain
+            ) or await self._store.conversations_with_history(owner, history.past_before())
+            matches = tuple(each.id for each in candidates)
+            if len(candidates) == 1:
+                (only,) = candidates
+                rest, prints = history.messages[known:], history.prints[known:]
+                return Placement(Address(id=only.id), rest, prints, chain, _seen(only), matches=matches)
+        return Placement(address, history.messages, history.prints, EMPTY, anonymous=True, matches=matches)
+
+    async def _in(self, owner: str, found: Resolved, history: History) -> Placement:
+        conversation, known = found.conversation, history.answered
+        stays = Address(id=found.addressed or conversation.id)
+        seen = _seen(conversation)
+        chain = extended(EMPTY, history.prints[:known]) if known else None
+        if chain is not None and _is_past(history, chain, conversation.history):
+            return Placement(stays, history.messages[known:], history.prints[known:], chain, seen)
+        brings_results = any(message.answers for message in history.messages[known:])
+        awaited = (await self._store.context(owner, found.tip.id)).awaited if brings_results else ()
+        visible = await self._store.visible(owner, conversation.id, limit=len(history.messages) + LOOK_BACK)
+        placement = await _place(history, visible, awaited)
+        if isinstance(placement, Branches) and visible and visible[0].seq > 1:
+            visible = await self._store.visible(owner, conversation.id)
+            placement = await _place(history, visible, awaited)
+        if isinstance(placement, Continues):
+            new = placement.new_from
+            return Placement(stays, history.messages[new:], history.prints[new:], None, seen)
+        if isinstance(placement, AnswersAgain):
+            return Placement(stays, (), (), None, seen, replaces=placement.replaces)
+        new = placement.new_from
+        rest, prints = history.messages[new:], history.prints[new:]
+        if placement.session_id is None:
+            return Placement(Address(), rest, prints, EMPTY)
+        if chain is not None:  # whoever keeps the first name goes on in the fork that their edit has made
+            origin = conversation.id
+            forks = await self._store.conversations_with_history(
+                owner, chain, forked_from=origin
+            ) or await self._store.conversations_with_history(
+                owner, history.past_before(), forked_from=origin
+            )
+            if len(forks) == 1:
+                (fork,) = forks
+                rest, prints = history.messages[known:], history.prints[known:]
+                return Placement(Address(id=fork.id), rest, prints, chain, _seen(fork))
+        branch = ForkPoint(placement.session_id, placement.seq)
+        return Placement(stays, rest, prints, None, seen, branch)
+
+
+async def _place(history: History, visible: Sequence[Message], awaited: Sequence[str]) -> HistoryMatch:
+    """Where it belongs behind these; a client may have the steps of a reply as one message, or each."""
+    placement = place(history, await _as_shown(visible), awaited)
+    if isinstance(placement, Branches) and any(message.own_calls for message in visible):
+        by_steps = place(history, await _as_shown(visible, apart=True), awaited)
+        return placement if isinstance(by_steps, Branches) else by_steps
+    return placement
+
+
+async def _as_shown(messages: Sequence[Message], *, apart: bool = False) -> Sequence[VisibleMessage]:
+    def shown() -> list[VisibleMessage]:
+        return _all_shown(as_shown(messages, apart=apart))
+
+    return await asyncio.to_thread(shown) if len(messages) > LOOK_BACK * 4 else shown()
+
+
+def _awaited(messages: Sequence[Message]) -> tuple[str, ...]:
+    """The calls of the newest reply that have no result yet, if nothing but results stands behind it."""
+    answered = set()
+    for message in reversed(messages):
+        value = message.content()
+        if message.role != "tool":
+            calls = [str(call.get("id")) for call in value.get("tool_calls") or ()]
+            return tuple(call for call in calls if call not in answered)
+        answered.add(value.get("tool_call_id"))
+    return ()
+
+
+def _is_past(history: History, chain: bytes, stored: bytes | None) -> bool:
+    """Is the request's past, whose chain this is, the whole of what has this chain, also if an older version
+    made that?"""
+    if stored is None:
+        return False
+    return chain == stored if is_current(stored) else history.past_before() == stored
+
+
+def _seen(conversation: Conversation) -> ConversationVersion:
+    return ConversationVersion(conversation.id, conversation.last_seq, conversation.revision)
+
+
+def _all_shown(messages: Sequence[Message]) -> list[VisibleMessage]:
+    answered = {message.turn_id for message in messages if _is_answer(message)} | {None}
+    followed = [*map(_is_answer, messages[1:]), False]
+    return [
+        _shown(message, unanswered=message.turn_id not in answered and not by_answer)
+        for message, by_answer in zip(messages, followed, strict=False)
+    ]
+
+
+def _is_answer(message: Message) -> bool:
+    return message.role == "assistant" and message.status is MessageStatus.COMPLETED
+
+
+def _shown(message: Message, unanswered: bool) -> VisibleMessage:
+    value = msgspec.json.decode(message.body)
+    calls = tuple(str(call.get("id")) for call in value.get("tool_calls") or ())
+    return VisibleMessage(
+        message.seq,
+        message.session_id,
+        message.role,
+        fingerprint_of(value),
+        calls,
+        interrupted=message.status is MessageStatus.INTERRUPTED,
+        unanswered=unanswered,
+    )

@@ -1,0 +1,97 @@
+"""What the model is told at the beginning of a turn: what is remembered of earlier sessions, and background
+processes that have ended since.
+
+Memories are read anew for each turn, so one that arrives late is used from the next turn on, and one that was
+forgotten no more. They are those of the conversation or of all its owner's, and as many as there is room for.
+
+Of a process only the session that started it hears, or the one that goes on with that session's context. The
+person is told by a notice, whatever has become of the session. Nothing begins a turn but people and clients.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from ...domain.ids import storable
+from ...domain.memories import told
+from ...domain.messages import instruction
+from ...domain.processes import Process
+from ...domain.sessions import Edge, Session
+from ...domain.turns import TurnBegun
+from ...errors import Conflict, NotFound
+from ...store.base import Store
+from ..processes.launcher import ProcessReader
+
+log = logging.getLogger(__name__)
+
+LAST_LINES = 20
+LONGEST = 4000
+"""Characters of what a process said last."""
+MOST_MEMORIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Which memories are told, and how much of them."""
+
+    whole_owner: bool = False
+    characters: int = 4000
+    by_tool: bool = False
+    """May a session have memories that it made itself, by the memory tool?"""
+
+
+class TurnPreamble:
+    """Without a `recall` nothing is told of memories."""
+
+    def __init__(self, store: Store, processes: ProcessReader, recall: Recall | None = None) -> None:
+        self._store = store
+        self._processes = processes
+        self._recall = recall
+
+    async def of(self, begun: TurnBegun) -> tuple[bytes, ...]:
+        """Instructions for this turn, if there is anything to tell."""
+        remembered = await self._memories(begun.session) if self._recall is not None else ()
+        return (*remembered, *await self._processes_of(begun)) if begun.notices else remembered
+
+    async def _memories(self, session: Session) -> tuple[bytes, ...]:
+        recall = self._recall
+        assert recall is not None
+        if session.ordinal == 1 and not (recall.whole_owner or recall.by_tool):
+            return ()  # the first session of a conversation has nothing to remember
+        page = await self._store.memories(
+            session.owner,
+            conversation_id=None if recall.whole_owner else session.conversation_id,
+            limit=MOST_MEMORIES,
+        )
+        text = told(page.items, recall.characters)
+        return () if text is None else (instruction(text),)
+
+    async def _processes_of(self, begun: TurnBegun) -> tuple[bytes, ...]:
+        ended = []
+        for notice in begun.notices:
+            if notice.process_id is not None:
+                try:
+                    process = await self._store.process(begun.turn.owner, notice.process_id)
+                except NotFound:  # so long ago that it has been forgotten
+                    continue
+                if _concerns(process, begun.session):
+                    ended.append(f"{notice.text}{await self._last_words(process)}")
+        if not ended:
+            return ()
+        return (instruction("\n".join(("[Background processes that have ended since:]", *ended))),)
+
+    async def _last_words(self, process: Process) -> str:
+        try:
+            part = await self._processes.log(process.owner, process.id, tail=LAST_LINES)
+        except (Conflict, OSError) as error:  # it was only watched, or ran on another machine
+            log.debug("nothing can be told of what %s said: %s", process.id, error)
+            return ""
+        said = storable(part.text.strip())[-LONGEST:]
+        return f" It said last:\n{said}" if said else ""
+
+
+def _concerns(process: Process, session: Session) -> bool:
+    if process.session_id == session.id:
+        return True
+    return session.edge in (Edge.RESUME, Edge.COMPACTION) and session.parent_id == process.session_id

@@ -1,0 +1,92 @@
+"""Which answers clients have received, known at once and written a moment later.
+
+The mark is off the path of an answer: it is noted when the last byte was handed to an open connection, and
+written together with others after WRITE_SECONDS. A process that dies in between leaves the answer marked as
+being sent, and the same request gets it again. A store that cannot be written is tried again; the marks stay
+known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from ...domain.turns import Delivery
+from ...errors import StoreClosed, StoreError
+from ...store.base import Store
+
+log = logging.getLogger(__name__)
+
+WRITE_SECONDS = 0.2
+RETRY_SECONDS = 5.0
+
+
+class Receipts:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._noted: dict[str, Delivery] = {}
+        self._writing: dict[str, Delivery] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self._failing = False
+
+    def note(self, turn_id: str, delivery: Delivery) -> None:
+        """Remember how much of this turn's answer a client has received. What one has received is not taken
+        back by another that received less."""
+        self._noted[turn_id] = max(delivery, self._noted.get(turn_id, delivery))
+        self._write_in(WRITE_SECONDS)
+
+    def of(self, turn_id: str) -> Delivery | None:
+        """What is known here and may not be on disk yet; None: the store knows."""
+        return self._noted.get(turn_id, self._writing.get(turn_id))
+
+    async def settle(self, turn_id: str, delivery: Delivery) -> None:
+        """Note it, and return when it is on disk."""
+        self._noted[turn_id] = delivery
+        await self.write()
+
+    async def write(self) -> None:
+        """Write what was noted. Raises StoreError, and keeps the marks, if that fails."""
+        async with self._lock:
+            if not self._noted:
+                return
+            self._writing, self._noted = self._noted, {}
+            try:
+                await self._store.note_deliveries(self._writing)
+                self._failing = False
+            except BaseException:
+                self._noted = {**self._writing, **self._noted}
+                raise
+            finally:
+                self._writing = {}
+
+    async def close(self) -> None:
+        """Write what is left; what cannot be written is lost with this process, as if it had died."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            await self.write()
+        except StoreError as error:
+            log.warning("it is not known of %d answers that they were received: %s", len(self._noted), error)
+
+    def _write_in(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        self._task = asyncio.get_running_loop().create_task(self._write_soon())
+
+    async def _write_soon(self) -> None:
+        try:
+            with suppress(StoreClosed):
+                await self.write()
+        except StoreError as error:
+            if not self._failing:
+                log.warning("cannot write which answers were received, trying again: %s", error)
+            self._failing = True
+            self._write_in(RETRY_SECONDS)

@@ -1,0 +1,363 @@
+"""Runs turns: the context to the model, its words to listeners and into drafts, the answer to disk.
+
+A turn belongs to this process, not to whoever asked: a client that goes away does not end it. Whatever cuts
+it short (a signal, the model, a person, a lost lease), what was said until then is kept, and listeners are
+told the truth after it is on disk. A request that comes again while its turn runs here joins it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from ...domain.turns import (
+    Delivery,
+    TurnBegun,
+    TurnFailure,
+    TurnOutdated,
+    TurnRepeated,
+    TurnRequest,
+    TurnStatus,
+    TurnWaits,
+)
+from ...errors import HoldfastError, LeaseLost, ModelError, NodeReaped, NotFound, TurnStopped
+from ...models.base import Model
+from ...store.base import Store
+from .. import periodic
+from ..agents.compactor import Compactor
+from ..agents.heartbeat import Heartbeat
+from ..shutdown import through
+from ..tools.toolbox import Toolbox
+from .agent_loop import AgentLoop
+from .gate import SentAgain, TurnGate
+from .live import Answered, Outcome, RunningTurn, Stop, TurnRenderer, TurnSpec, Unanswered
+from .preamble import TurnPreamble
+from .receipts import Receipts
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 0.5
+LOOK_SECONDS = 1.0
+IDLE_SECONDS = 60.0
+SENDING_SECONDS = 5.0
+"""How long the same request waits to see whether a client that was connected has received the answer."""
+_SERVER_STOPPED = Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True)
+
+
+class TurnRunner:
+    """Everything this node answers. `watch` notices turns that somebody else has ended."""
+
+    def __init__(
+        self,
+        store: Store,
+        keeper: Heartbeat,
+        leases: TurnGate,
+        model: Model,
+        checkpoint_seconds: float = CHECKPOINT_SECONDS,
+        on_speech: Callable[[], None] = lambda: None,
+        on_end: Callable[[TurnStatus], None] = lambda status: None,
+        toolbox: Toolbox | None = None,
+        news: TurnPreamble | None = None,
+        compactor: Compactor | None = None,
+    ) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._leases = leases
+        self._model = model
+        self._checkpoint_seconds = checkpoint_seconds
+        self._on_speech = on_speech
+        self._on_end = on_end
+        self._toolbox = toolbox or Toolbox()
+        self._news = news
+        self.compactor = compactor
+        """Who compacts contexts; None: nobody."""
+        self._running: dict[str, RunningTurn] = {}
+        self._beginning: dict[str, asyncio.Future[RunningTurn | None]] = {}
+        self._watching = periodic.every(
+            LOOK_SECONDS / 4, self.watch_once, "look after running turns", pause=self._pause
+        )
+        self._leaving = False
+        self.receipts = Receipts(store)
+
+    # --- turns -------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> Mapping[str, RunningTurn]:
+        """The turns under way, by id."""
+        return self._running
+
+    async def begin(
+        self, order: TurnSpec, wait_seconds: float, *, interrupt: bool = False
+    ) -> RunningTurn | TurnRepeated | TurnOutdated:
+        """Begin the turn and run it from now on; or join the one that this request already is.
+
+        TurnRepeated: it has ended, or, for an order that `follows`, runs elsewhere. TurnOutdated: the
+        conversation has changed, decide again. `interrupt`: a turn that holds the conversation is cut short
+        instead of being waited for. Raises what TurnGate.begin does.
+        """
+        turn_id = order.request.turn_id
+        begun: asyncio.Future[RunningTurn | None] = asyncio.get_running_loop().create_future()
+        self._beginning[turn_id] = begun
+        running: RunningTurn | None = None
+        key = order.request.request_key
+        try:
+            if key is not None and key.implied and key.opener and key.may_repeat:
+                await self.receipts.write()  # what was sent decides, and the store must know it
+            while True:
+                outcome = await self._leases.begin(
+                    order.request,
+                    wait_seconds,
+                    is_here=self._is_here,
+                    follows=order.follows,
+                    when_busy=self._cut_short if interrupt else None,
+                    check=order.check,
+                    sent_again=self._judge(time.monotonic() + SENDING_SECONDS),
+                )
+                if isinstance(outcome, TurnBegun):
+                    running = self._run(outcome, order)
+                    if self._leaving:  # it waited for its turn, which comes too late
+                        self._stop(running, _SERVER_STOPPED)
+                    return running
+                if isinstance(outcome, TurnOutdated) or outcome.turn.status is not TurnStatus.RUNNING:
+                    return outcome
+                if order.follows and not self._is_here(outcome.turn.id):
+                    return outcome
+                joined = self._running.get(outcome.turn.id)
+                if joined is None:  # it is just being begun; a joiner that is cancelled must not undo that
+                    joined = await asyncio.shield(self._beginning[outcome.turn.id])
+                if joined is not None:
+                    joined.attend(order.client)
+                    return joined
+        finally:
+            del self._beginning[turn_id]
+            begun.set_result(running)
+
+    def _judge(self, patience: float) -> SentAgain:
+        """Decides about a request without a key that repeats a turn, until `patience` about an answer that is
+        being sent."""
+
+        async def judge(
+            request: TurnRequest, repeated: TurnRepeated
+        ) -> TurnRepeated | TurnWaits | TurnRequest:
+            turn = repeated.turn
+            waits = TurnWaits(turn.conversation_id, turn.node_id, turn.id)
+            if turn.status is TurnStatus.RUNNING:
+                running = self._running.get(turn.id)
+                if running is None:  # just being begun; or on another node, which alone knows its clients
+                    return waits
+                if not running.has_listener:
+                    return repeated
+                assert request.request_key is not None
+                if request.request_key.opener:  # a client waits for it: this one is another's
+                    return replace(request, request_key=request.request_key.as_new())
+                return waits
+            known = self.receipts.of(turn.id)
+            if known is Delivery.WHOLE:
+                await self.receipts.write()
+                return request
+            if known is None and turn.delivery is Delivery.SENDING and time.monotonic() < patience:
+                return waits if await self._is_present(turn.node_id) else repeated
+            return repeated
+
+        return judge
+
+    async def _is_present(self, node_id: str) -> bool:
+        return any(node.id == node_id for node in await self._store.nodes())
+
+    async def stop(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
+        """End a running turn, here or elsewhere, and keep what it said. False if it was not running."""
+        running = self._running.get(turn_id)
+        if running is None or (owner is not None and running.turn.owner != owner):
+            return await self._store.cancel_turn(owner, turn_id, status, why)
+        if running.outcome is not None:
+            return False
+        self._stop(running, Stop(status, why))
+        await running.ended()
+        return isinstance(running.outcome, Unanswered)
+
+    async def drain(self, seconds: float) -> None:
+        """Give what runs this long, then interrupt it; what it said is kept. What begins from now on is
+        interrupted at once."""
+        self._leaving = True
+        await self._all_ended(seconds)
+        while self._running:  # a turn may begin meanwhile
+            for turn in self._running.values():
+                self._stop(turn, _SERVER_STOPPED)
+            await self._all_ended(None)
+
+    async def close(self) -> None:
+        await self.drain(0)
+        await self._watching.stop()
+        await self.receipts.close()
+        if self.compactor is not None:
+            await self.compactor.close()
+
+    async def _all_ended(self, seconds: float | None) -> None:
+        tasks = {turn.task for turn in self._running.values() if turn.task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
+    def _is_here(self, turn_id: str) -> bool:
+        return turn_id in self._running or turn_id in self._beginning
+
+    async def _cut_short(self, turn_id: str) -> None:
+        with suppress(NotFound):  # deleted meanwhile: it holds nothing any more
+            await self.stop(None, turn_id, TurnStatus.INTERRUPTED, "a newer request took its place")
+
+    def _stop(self, running: RunningTurn, stop: Stop) -> None:
+        assert running.task is not None
+        if running.stop is None:
+            running.stop = stop
+            # Not at once: a task that is cancelled before its first step never takes it, and nothing would be
+            # settled. Its first step was scheduled before this.
+            asyncio.get_running_loop().call_soon(running.task.cancel)
+
+    # --- one turn ----------------------------------------------------------------------------------
+
+    def _run(self, begun: TurnBegun, order: TurnSpec) -> RunningTurn:
+        running = RunningTurn(begun, sent=begun.turn.delivery > order.request.delivery)
+        running.attend(order.client)
+        running.task = asyncio.create_task(self._see_through(running, order), name=begun.turn.id)
+        self._running[begun.turn.id] = running
+        self._on_speech()
+        if self._watching.running:
+            self._watching.wake()
+        else:
+            self._watching.start()
+        return running
+
+    async def _see_through(self, running: RunningTurn, order: TurnSpec) -> None:
+        """Run the turn to its end, whatever that is."""
+        begun = running.begun
+        loop = AgentLoop(
+            self._store,
+            self._model,
+            running,
+            order,
+            self._checkpoint_seconds,
+            self._toolbox,
+            self._news,
+            self.compactor,
+        )
+        outcome: Outcome | None = None
+        try:
+            outcome = await loop.run()
+        except asyncio.CancelledError:
+            stop = running.stop or _SERVER_STOPPED
+            outcome = await through(self._settle(running, stop, None, loop))
+        except HoldfastError as error:
+            outcome = await self._settle_failed(running, error, loop)
+        except Exception as error:
+            log.exception("turn %s failed by a mistake of our own", begun.turn.id)
+            outcome = await self._settle_failed(running, _mistake(error), loop)
+        finally:  # whatever happens, whoever listens is told an end
+            if outcome is None:
+                outcome = Unanswered(_SERVER_STOPPED.status, _stopped(begun.turn.id, _SERVER_STOPPED))
+            self._running.pop(begun.turn.id, None)
+            self._keeper.ran(begun.turn.id)
+            self._on_speech()
+            self._on_end(TurnStatus.COMPLETED if isinstance(outcome, Answered) else outcome.status)
+            running.finish(outcome, self._last_words(running, order.telling, outcome))
+        if isinstance(outcome, Answered):
+            try:
+                await loop.made_room(outcome)
+            except HoldfastError as trouble:
+                log.warning("no room was made behind turn %s: %s", begun.turn.id, trouble)
+
+    def _last_words(self, running: RunningTurn, telling: TurnRenderer, outcome: Outcome) -> Sequence[bytes]:
+        if isinstance(outcome, Answered):
+            return running.last_words
+        try:
+            return telling.end(outcome)
+        except Exception:
+            log.exception("the end of turn %s could not be told", running.turn.id)
+            return ()
+
+    async def _settle_failed(self, running: RunningTurn, error: HoldfastError, loop: AgentLoop) -> Outcome:
+        return await through(self._settle(running, Stop(TurnStatus.FAILED, str(error)), error, loop))
+
+    async def _settle(
+        self, running: RunningTurn, stop: Stop, error: HoldfastError | None, loop: AgentLoop
+    ) -> Outcome:
+        """Keep what was said and end the turn; if somebody else has ended it, say as what. What cannot be
+        settled now is found by this node's beat."""
+        reason = error or _stopped(running.turn.id, stop)
+        try:
+            if not isinstance(error, LeaseLost | NodeReaped):
+                try:
+                    await loop.checkpoints.save()
+                    settlement = TurnFailure(
+                        stop.status,
+                        error=_told(reason),
+                        code=code_of(reason),
+                        usage=loop.usage,
+                        delivery=Delivery.PART if running.sent else Delivery.NONE,
+                    )
+                    await self._store.settle_turn(running.lease, settlement)
+                    return Unanswered(stop.status, reason, loop.spoke)
+                except (LeaseLost, NodeReaped) as lost:
+                    error = lost
+            await loop.checkpoints.rest()
+            return await self._ended_by_others(running, error, loop.spoke)
+        except HoldfastError as trouble:
+            log.error("turn %s could not be settled: %s", running.turn.id, trouble)
+            return Unanswered(stop.status, error or trouble, loop.spoke)
+        except Exception as mistake:
+            log.exception("turn %s could not be settled by a mistake of our own", running.turn.id)
+            return Unanswered(stop.status, error or _mistake(mistake), loop.spoke)
+
+    async def _ended_by_others(self, running: RunningTurn, lost: HoldfastError, spoke: bool) -> Outcome:
+        try:
+            turn = await self._store.turn(None, running.turn.id)
+        except NotFound:
+            gone = NotFound("conversation", running.turn.conversation_id)
+            return Unanswered(TurnStatus.CANCELLED, gone, spoke)
+        if turn.status is TurnStatus.COMPLETED and turn.attempt == running.turn.attempt and running.answered:
+            return running.answered  # by us: only the word of it got lost
+        if turn.status is TurnStatus.CANCELLED or turn.status is TurnStatus.INTERRUPTED:
+            stopped = TurnStopped(turn.id, turn.status.value, "somebody else ended it")
+            return Unanswered(turn.status, stopped, spoke)
+        return Unanswered(TurnStatus.INTERRUPTED, lost, spoke)
+
+    # --- watching ----------------------------------------------------------------------------------
+
+    async def watch_once(self) -> None:
+        """Stop turns that were ended from outside, though their model may be silent; then wait for the next
+        commit, at most LOOK_SECONDS."""
+        before = dict(self._running)
+        if not before:
+            return
+        version = self._store.version()
+        held = set((await self._store.held(self._keeper.node_id)).leases.values())
+        for turn_id, running in before.items():
+            if turn_id not in held:
+                self._stop(running, Stop(TurnStatus.INTERRUPTED, "somebody else ended it"))
+        await self._store.changed(version, LOOK_SECONDS)
+
+    def _pause(self, _: object) -> float | None:
+        return None if self._running else IDLE_SECONDS
+
+
+def code_of(error: HoldfastError) -> str:
+    """An error in one word, for events."""
+    return getattr(error, "code", None) or type(error).__name__
+
+
+def _told(error: HoldfastError) -> str:
+    """An error as the turn keeps it: its owner need not know where the model is; the log does."""
+    if isinstance(error, ModelError) and error.public != str(error):
+        log.warning("a turn failed: %s", error)
+        return error.public
+    return str(error)
+
+
+def _stopped(turn_id: str, stop: Stop) -> TurnStopped:
+    return TurnStopped(turn_id, stop.status.value, stop.why, stop.retry)
+
+
+def _mistake(error: Exception) -> HoldfastError:
+    return HoldfastError(f"internal error ({type(error).__name__}); the server's log has more")

@@ -1,0 +1,117 @@
+"""Knows how many tokens each model can take, without making a turn wait for the answer.
+
+What was asked once is used at once and asked for again behind the scenes. A model that does not answer in
+time is taken for one that does not say. What an upstream has said when it refused goes before what it says
+of itself, for a while. What its reports suggest is only a hint: it can lower a window, never below the one
+that is assumed of an unknown model. What the settings say always wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from ...models.base import Model
+from ...models.effective_window import ASSUMED_WINDOW, Window, WindowOrigin, WindowSettings, window_of
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 5.0
+KEPT_SECONDS = 60.0
+LEARNT_SECONDS = 900.0
+MOST_NAMES = 256
+"""Clients name models as they like: what was asked for longest ago is forgotten."""
+CONFIGURED = frozenset({WindowOrigin.NAMED, WindowOrigin.CONFIGURED})
+
+
+@dataclass(slots=True)
+class _KnownWindow:
+    window: Window
+    asked_at: float
+
+
+class Windows:
+    def __init__(
+        self, model: Model, settings: WindowSettings, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._monotonic = monotonic
+        self._known: dict[str | None, _KnownWindow] = {}
+        self._learnt: dict[str | None, tuple[int, float]] = {}
+        self._suspected: dict[str | None, tuple[int, float]] = {}
+        self._asking: dict[str | None, asyncio.Task[None]] = {}
+
+    async def of(self, name: str | None) -> Window:
+        """The window of the model by this name; None: of the one that answers when none is named."""
+        known = self._known.get(name)
+        if known is None or known.asked_at + KEPT_SECONDS <= self._monotonic():
+            asking = self._ask(name)
+            if known is None:
+                await asyncio.wait({asking}, timeout=PATIENCE_SECONDS)
+                known = self._known.get(name)
+        window = known.window if known else Window(ASSUMED_WINDOW, WindowOrigin.ASSUMED)
+        if window.origin in CONFIGURED:
+            return window
+        limit, until = self._learnt.get(name, (0, 0.0))
+        if limit and until > self._monotonic() and (limit < window.tokens or not is_known(window)):
+            window = replace(window, tokens=limit, origin=WindowOrigin.MODEL)
+        hint, until = self._suspected.get(name, (0, 0.0))
+        if hint and until > self._monotonic() and hint < window.tokens:
+            window = replace(window, tokens=hint, origin=WindowOrigin.REPORTED)
+        return window
+
+    def learn(self, name: str | None, tokens: int) -> None:
+        """It cannot take more than this, whatever it says."""
+        self._learnt[name] = tokens, self._monotonic() + LEARNT_SECONDS
+        _bound(self._learnt)
+
+    def suspect(self, name: str | None, tokens: int) -> bool:
+        """By its reports it does not take more than this. True: that is news."""
+        now = self._monotonic()
+        _, until = self._suspected.get(name, (0, 0.0))
+        self._suspected[name] = max(tokens, ASSUMED_WINDOW), now + LEARNT_SECONDS
+        return until <= now
+
+    async def close(self) -> None:
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    def _ask(self, name: str | None) -> asyncio.Task[None]:
+        task = self._asking.get(name)
+        if task is None or task.done():
+            task = self._asking[name] = asyncio.get_running_loop().create_task(self._find_out(name))
+            task.add_done_callback(lambda done: self._asked(name, done))
+        return task
+
+    def _asked(self, name: str | None, task: asyncio.Task[None]) -> None:
+        if self._asking.get(name) is task:
+            del self._asking[name]
+
+    async def _find_out(self, name: str | None) -> None:
+        try:
+            window = await window_of(self._model, self._settings, name)
+        except Exception:  # a task of its own: nobody would see it fail
+            log.exception("the window of %s could not be asked for", name or "the model")
+            window = Window(ASSUMED_WINDOW, WindowOrigin.ASSUMED)
+        self._known.pop(name, None)  # the newest stand last
+        self._known[name] = _KnownWindow(window, self._monotonic())
+        _bound(self._known)
+
+
+def _bound(kept: dict[str | None, T]) -> None:
+    while len(kept) > MOST_NAMES:
+        del kept[next(iter(kept))]
+
+
+def is_known(window: Window) -> bool:
+    """Does the settings' author or the model say so? Else it is only assumed, or read off its reports."""
+    return window.origin not in (WindowOrigin.ASSUMED, WindowOrigin.REPORTED)

@@ -1,0 +1,1 @@
+"""HTTP: the OpenAI-compatible API, the operations API and the server process."""

@@ -1,0 +1,1 @@
+"""`/api/…`, `/healthz`, `/metrics`: operations on sessions, turns, processes, memories and nodes."""

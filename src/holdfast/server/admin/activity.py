@@ -1,0 +1,116 @@
+"""`GET /api/activity`: what is alive right now, cheap to poll.
+
+The reads are bounded however much is stored. The ETag is of everything but `as_of`: who polls with
+If-None-Match gets a 304 without a body until something has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+
+import msgspec
+
+from ...domain.api_keys import may_see_commands
+from ...domain.processes import Process, ProcessLimits, is_active
+from ...domain.sessions import Session, SessionState
+from ...os_support import identity
+from ...runtime.states import states_of
+from .. import objects
+from ..http import HttpResponse, JsonResponse, RequestContext
+from ..owners import OWNERS, owners_of, shows_owner
+from ..routes import Parameter, Route
+from ..schemas import ref
+
+ENDED_FOR = timedelta(seconds=60)
+"""How long one that has ended is still told of."""
+MOST_PROCESSES = 1000
+
+
+async def activity(call: RequestContext) -> HttpResponse:
+    owner, store = owners_of(call), call.store
+    now = store.now()
+    living, ended, running = await asyncio.gather(
+        store.alive(owner),
+        store.ended_since(owner, now - ENDED_FOR),
+        store.processes(owner, running=True, limit=MOST_PROCESSES),
+    )
+    states = await states_of(store, living)
+    with_owner = shows_owner(call)
+    processes = _by_conversation(
+        running.items,
+        now,
+        call.services.holdfast.supervisor.limits,
+        whole=may_see_commands(call.caller),
+    )
+    told = {
+        "node": call.services.holdfast.node_id,
+        "host": identity().host,
+        "running_turns": sum(state is SessionState.ACTIVE for state in states.values()),
+        "data": [
+            objects.living(
+                session,
+                states[session.id],
+                _doing(call, session, states),
+                processes=processes.get(session.conversation_id, ()),
+                with_owner=with_owner,
+            )
+            for session in living
+        ],
+        "ended": [objects.gone(session, with_owner=with_owner) for session in ended],
+    }
+    tag = f'W/"{sha256(msgspec.json.encode(told)).hexdigest()[:32]}"'
+    headers = {"etag": tag, "cache-control": "no-cache"}
+    if tag in (call.header("if-none-match") or ""):
+        return NotModified(headers)
+    return JsonResponse({"as_of": objects.time(now), **told}, headers=headers)
+
+
+def _by_conversation(
+    running: Sequence[Process], now: datetime, limits: ProcessLimits, *, whole: bool
+) -> dict[str, list[objects.Object]]:
+    found: dict[str, list[objects.Object]] = {}
+    for each in running:
+        told = objects.running_process(each, is_active(each, now, limits), whole=whole)
+        found.setdefault(each.conversation_id, []).append(told)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class NotModified:
+    """You have it already."""
+
+    headers: Mapping[str, str]
+
+    async def send(self, call: RequestContext) -> None:
+        await call.start(304, self.headers)
+        await call.send({"type": "http.response.body", "body": b""})
+
+
+def _doing(call: RequestContext, session: Session, states: Mapping[str, SessionState]) -> str | None:
+    """Of a turn that another node runs, it is not known."""
+    if states[session.id] is not SessionState.ACTIVE:
+        compactor = call.services.runner.compactor
+        behind = compactor is not None and compactor.is_compacting(session.conversation_id)
+        return "compacting" if behind else None
+    running = call.services.runner.running.get(session.running_turn or "")
+    return running.doing if running is not None else "model"
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/api/activity",
+        activity,
+        "What is alive right now, and what has ended in the last minute.",
+        parameters=(
+            Parameter("if-none-match", "The `ETag` of the last answer.", where="header"),
+            OWNERS,
+        ),
+        answer=ref("Activity"),
+        also={304: "Nothing has changed."},
+    ),
+)

@@ -1,0 +1,133 @@
+"""`GET /api/events`: what happens, as server-sent events from a durable cursor.
+
+Each has its number as SSE id, so that a client that was cut off goes on behind the last it has seen, also
+after the server was restarted. Events are read in slices, so that neither a long past nor busy neighbours
+make one read long; they never hold message text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import msgspec
+
+from ...domain.events import Event
+from ...store.base import Store
+from .. import objects
+from ..http import HttpResponse, RequestContext
+from ..openai.parameters import BadParameter
+from ..owners import OWNERS, owners_of
+from ..routes import Parameter, Route
+from ..schemas import ref
+from ..streams import HEADERS, LOOK_SECONDS, Listener
+
+NOW = "now"
+SLICE = 20_000
+"""How many numbers are looked through in one read."""
+PAGE = 500
+PAUSE_SECONDS = 0.05
+"""A busy store commits more often than anybody wants to be told."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def events(call: RequestContext) -> HttpResponse:
+    call.hold_stream()
+    return EventStream(owners_of(call), await _cursor(call))
+
+
+async def _cursor(call: RequestContext) -> int:
+    """Behind which event the stream begins. A client that comes back knows better than its first URL."""
+    seen = call.header("last-event-id")
+    if seen is not None:
+        return _number("Last-Event-ID", seen)
+    after = call.query("after") or "0"
+    if after == NOW:
+        return (await call.store.event_bounds())[1]
+    return _number("after", after)
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise BadParameter(name, f"must be the number of an event, not {text!r:.40}")
+    return int(text)
+
+
+@dataclass(slots=True)
+class EventStream:
+    """Everything after `cursor` and whatever comes, until the server or the client goes."""
+
+    owner: str | None
+    cursor: int
+
+    async def send(self, call: RequestContext) -> None:
+        call.leave_slot()
+        async with Listener(call) as listener:
+
+            def over() -> bool:
+                return listener.gone or call.services.draining.is_set()
+
+            await call.start(200, HEADERS)
+            await listener.say(b": holdfast events\n\n")
+            while not over():
+                version = call.store.version()
+                if listener.is_due and not await listener.still_there():
+                    break
+                async for page in self._pages(call.store):
+                    await listener.say(b"".join(map(framed, page)))
+                    if over():
+                        break
+                await self._next(call, version)
+            await call.send({"type": "http.response.body", "body": b""})
+
+    async def _pages(self, store: Store) -> AsyncIterator[list[Event]]:
+        """What there is behind the cursor, which moves along."""
+        oldest, newest = await store.event_bounds()
+        self.cursor = max(self.cursor, oldest - 1)
+        while self.cursor < newest:
+            upto = min(newest, self.cursor + SLICE)
+            page = await store.events(owner=self.owner, after=self.cursor, upto=upto, limit=PAGE)
+            self.cursor = page[-1].id if len(page) == PAGE else upto
+            if page:
+                yield page
+
+    async def _next(self, call: RequestContext, version: int) -> None:
+        """Wait until something was committed, the server is about to stop, or it is time to look around."""
+        waits = (
+            asyncio.ensure_future(call.store.changed(version, LOOK_SECONDS)),
+            asyncio.ensure_future(call.services.draining.wait()),
+        )
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+def framed(event: Event) -> bytes:
+    return b"id: %d\ndata: %b\n\n" % (event.id, _encode(objects.event(event)))
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/api/events",
+        events,
+        "What happens, from a cursor on, as server-sent events; each has its number as id.",
+        parameters=(
+            Parameter(
+                "after",
+                "The number of the last event seen; 0: from the oldest kept; `now`: only what comes.",
+                {"type": "string", "pattern": "^([0-9]{1,18}|now)$", "default": "0"},
+            ),
+            Parameter("last-event-id", "The same, as clients that come back send it.", where="header"),
+            OWNERS,
+        ),
+        answer=ref("Event"),
+        media_types=("text/event-stream",),
+    ),
+)

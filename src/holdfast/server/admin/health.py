@@ -1,0 +1,89 @@
+"""`/healthz`, `/readyz`, `/metrics`: for process managers, load balancers and Prometheus."""
+
+from __future__ import annotations
+
+from ...domain.api_keys import check_admin
+from ...readings import judged_nodes
+from .. import objects
+from ..http import JsonResponse, RequestContext
+from ..http_errors import HttpError
+from ..openai.parameters import BadParameter
+from ..routes import Parameter, Route
+from ..schemas import list_of, one_of, ref
+
+
+async def healthz(call: RequestContext) -> JsonResponse:
+    """Alive, and whether stopping now would interrupt somebody."""
+    running = len(call.services.runner.running)
+    idle = 0.0 if running else call.services.meters.idle_seconds
+    return JsonResponse(
+        {
+            "status": "draining" if call.services.draining.is_set() else "ok",
+            "running_turns": running,
+            "idle_seconds": round(idle, 3),
+        }
+    )
+
+
+async def readyz(call: RequestContext) -> JsonResponse:
+    if call.services.draining.is_set():
+        raise HttpError(503, "the server is about to stop", "draining")
+    await call.store.nodes()  # the store answers
+    return JsonResponse({"status": "ready"})
+
+
+async def metrics(call: RequestContext) -> JsonResponse:
+    check_admin(call.caller, "/metrics")
+    services = call.services
+    flusher = services.holdfast.flusher
+    text = services.meters.text(
+        len(services.runner.running),
+        await call.store.figures(),
+        await call.store.flush_figures(),
+        flusher.counts if flusher is not None else {},
+    )
+    return JsonResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/healthz",
+        healthz,
+        "Is it alive, and would stopping now interrupt someone?",
+        open=True,
+        answer=ref("Health"),
+    ),
+    Route("GET", "/readyz", readyz, "Can it serve?", open=True),
+    Route("GET", "/metrics", metrics, "Figures for Prometheus; admin keys.", media_types=("text/plain",)),
+)
+
+
+async def nodes(call: RequestContext) -> JsonResponse:
+    check_admin(call.caller, "/api/nodes")
+    gone = flag(call, "gone")
+    return JsonResponse(
+        objects.listed([objects.node(*each) for each in await judged_nodes(call.store, gone=gone)])
+    )
+
+
+def flag(call: RequestContext, name: str) -> bool:
+    """A query parameter that says yes or no."""
+    value = (call.query(name) or "0").lower()
+    if value not in ("0", "1", "true", "false"):
+        raise BadParameter(name, f"must be 1 or 0, not {value!r:.40}")
+    return value in ("1", "true")
+
+
+FLAG = one_of("0", "1", "true", "false")
+
+NODES_ROUTES = (
+    Route(
+        "GET",
+        "/api/nodes",
+        nodes,
+        "The holdfast processes of this store, with whether each lives and how that is known; admin keys.",
+        parameters=(Parameter("gone", "Also those that have left or were reaped.", FLAG),),
+        answer=list_of("Node"),
+    ),
+)

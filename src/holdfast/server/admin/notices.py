@@ -1,0 +1,54 @@
+"""`/api/notices`: what people should be told, for whoever talks to them.
+
+A bridge asks for what is undelivered, tells it, and says so; one that dies in between tells it again.
+"""
+
+from __future__ import annotations
+
+from .. import objects
+from ..http import JsonResponse, RequestContext
+from ..owners import OWNER, OWNERS, owner_of, owners_of, shows_owner
+from ..routes import Parameter, Route
+from ..schemas import list_of, ref
+from .health import FLAG, flag
+from .sessions import LARGEST_PAGE, paging
+
+
+async def notices(call: RequestContext) -> JsonResponse:
+    page = await call.store.notices(
+        owners_of(call),
+        undelivered=flag(call, "undelivered"),
+        after=call.query("after") or None,
+        limit=call.query_number("limit", 20, 1, LARGEST_PAGE),
+    )
+    data = [objects.notice(each, with_owner=shows_owner(call)) for each in page.items]
+    return JsonResponse(objects.listed(data, has_more=page.has_more))
+
+
+async def delivered(call: RequestContext) -> JsonResponse:
+    notice = await call.store.deliver_notice(owner_of(call), call.path("id"))
+    return JsonResponse(objects.notice(notice, with_owner=shows_owner(call)))
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/api/notices",
+        notices,
+        "What people should be told, oldest first.",
+        parameters=(
+            Parameter("undelivered", "Only what nobody has been told yet.", FLAG),
+            *paging(),
+            OWNERS,
+        ),
+        answer=list_of("Notice"),
+    ),
+    Route(
+        "POST",
+        "/api/notices/{id}/delivered",
+        delivered,
+        "The person has been told. Saying so twice is saying it once.",
+        parameters=(OWNER,),
+        answer=ref("Notice"),
+    ),
+)

@@ -1,0 +1,54 @@
+"""`GET /api/search`: the owner's messages that hold these words."""
+
+from __future__ import annotations
+
+from ...readings import place_of
+from .. import objects
+from ..http import JsonResponse, RequestContext
+from ..openai.parameters import BadParameter
+from ..owners import OWNER, note_reading, owner_of
+from ..routes import Parameter, Route
+from ..schemas import NUMBER, list_of
+
+LARGEST_PAGE = 100
+
+
+async def search(call: RequestContext) -> JsonResponse:
+    owner = owner_of(call)
+    words = call.query("q") or ""
+    if not words.strip():
+        raise BadParameter("q", "must hold the words to search for")
+    limit = call.query_number("limit", 20, 1, LARGEST_PAGE)
+    within = call.query("session") or None
+    place = await place_of(call.store, owner, within) if within else None
+    found = await call.store.search(
+        owner, words, conversation_id=place.conversation.id if place else None, limit=limit + 1
+    )
+    await note_reading(call, owner, place.tip if place else None)
+    return JsonResponse(
+        objects.listed([objects.found(each) for each in found[:limit]], has_more=len(found) > limit)
+    )
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/api/search",
+        search,
+        "Messages that hold all these words, the newest and the best first.",
+        parameters=(
+            Parameter(
+                "q",
+                "The words, each from its beginning; quotes keep a phrase.",
+                {"type": "string", "minLength": 1},
+                required=True,
+            ),
+            Parameter("session", "Only in this conversation: any id, key or alias of it."),
+            Parameter(
+                "limit", "How many at most.", {**NUMBER, "minimum": 1, "maximum": LARGEST_PAGE, "default": 20}
+            ),
+            OWNER,
+        ),
+        answer=list_of("Found"),
+    ),
+)

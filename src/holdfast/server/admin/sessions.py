@@ -1,0 +1,210 @@
+"""`GET /api/sessions…`: what there is, what was said, how it came about. Reading opens nothing.
+
+A session is named by its id (that very session, stale or not); a conversation id, a key or an alias means
+the newest session of the conversation.
+"""
+
+from __future__ import annotations
+
+from ...domain.ids import parse_message_id
+from ...domain.sessions import Session, SessionState
+from ...errors import NotFound
+from ...readings import lineage_of, page_of_sessions, place_of, session_named
+from ...runtime.states import flushes_of, states_of, why_of
+from ...store.base import SessionFilter
+from .. import objects
+from ..http import JsonResponse, RequestContext
+from ..openai.parameters import BadParameter
+from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
+from ..routes import Parameter, Route
+from ..schemas import NUMBER, list_of, one_of, ref
+
+LARGEST_PAGE = 100
+LARGEST_MESSAGE_PAGE = 1000
+LARGEST_SEQ = 2**62
+"""Behind every message, and a number that every store can hold."""
+SCOPES = ("session", "conversation", "context")
+
+
+def paging(largest: int = LARGEST_PAGE, default: int = 20) -> tuple[Parameter, Parameter]:
+    """The parameters of a list that comes in pages."""
+    return (
+        Parameter("after", "The `last_id` of the page before."),
+        Parameter(
+            "limit", "How many at most.", {**NUMBER, "minimum": 1, "maximum": largest, "default": default}
+        ),
+    )
+
+
+async def sessions(call: RequestContext) -> JsonResponse:
+    owner = owners_of(call)
+    wanted = SessionFilter(
+        owner, source=call.query("source"), key=call.query("key"), title=call.query("q") or None
+    )
+    page, states = await page_of_sessions(
+        call.store,
+        wanted,
+        _state(call),
+        after=call.query("after") or None,
+        limit=call.query_number("limit", 20, 1, LARGEST_PAGE),
+    )
+    flushes = await flushes_of(call.store, page.items)
+    with_owner = shows_owner(call)
+    return JsonResponse(
+        objects.sessions(page.items, states, flushes, has_more=page.has_more, with_owner=with_owner)
+    )
+
+
+def _state(call: RequestContext) -> SessionState | None:
+    state = call.query("state") or None
+    if state is None:
+        return None
+    if state not in set(SessionState):
+        raise BadParameter("state", f"must be one of {', '.join(SessionState)}, not {state!r:.40}")
+    return SessionState(state)
+
+
+async def session(call: RequestContext) -> JsonResponse:
+    return await shown(call, await session_named(call.store, owner_of(call), call.path("id")))
+
+
+async def shown(call: RequestContext, found: Session) -> JsonResponse:
+    """One session as its object."""
+    states = await states_of(call.store, [found])
+    flushes = await flushes_of(call.store, [found])
+    with_owner = shows_owner(call)
+    return JsonResponse(
+        objects.session(found, states[found.id], flushes.get(found.id), with_owner=with_owner)
+    )
+
+
+async def messages(call: RequestContext) -> JsonResponse:
+    owner = owner_of(call)
+    scope = call.query("scope") or SCOPES[0]
+    if scope not in SCOPES:
+        raise BadParameter("scope", f"must be one of {', '.join(SCOPES)}, not {scope!r:.40}")
+    found = await session_named(call.store, owner, call.path("id"))
+    if scope == "context":
+        for name in ("after", "limit"):
+            if call.query(name):
+                raise BadParameter(name, "cannot be used with scope=context: it is given whole")
+        context = await call.store.context(owner, found.id)
+        await note_reading(call, owner, found)
+        return JsonResponse(objects.listed(context.messages()))
+    first, last = (1, None) if scope == "conversation" else (found.first_seq, found.last_seq)
+    page = await call.store.messages(
+        owner,
+        found.conversation_id,
+        first=max(first, _behind(call, found.conversation_id)),
+        last=last,
+        limit=call.query_number("limit", LARGEST_MESSAGE_PAGE, 1, LARGEST_MESSAGE_PAGE),
+    )
+    await note_reading(call, owner, found)
+    return JsonResponse(
+        objects.listed([objects.message(each) for each in page.items], has_more=page.has_more)
+    )
+
+
+def _behind(call: RequestContext, conversation_id: str) -> int:
+    """The number that follows the message `after`."""
+    after = call.query("after") or None
+    if after is None:
+        return 1
+    named = parse_message_id(after)
+    if named is None or named[0] != conversation_id:
+        raise NotFound("message", after)
+    return min(named[1], LARGEST_SEQ) + 1
+
+
+async def turns(call: RequestContext) -> JsonResponse:
+    owner = owner_of(call)
+    place = await place_of(call.store, owner, call.path("id"))
+    limit = call.query_number("limit", 20, 1, LARGEST_PAGE)
+    found = await call.store.turns(
+        owner,
+        place.conversation.id,
+        session_id=place.addressed,
+        after=call.query("after") or None,
+        limit=limit + 1,
+    )
+    return JsonResponse(
+        objects.listed([objects.turn(each) for each in found[:limit]], has_more=len(found) > limit)
+    )
+
+
+async def why(call: RequestContext) -> JsonResponse:
+    owner = owner_of(call)
+    found = await session_named(call.store, owner, call.path("id"))
+    return JsonResponse(objects.why(await why_of(call.store, owner, found.id)))
+
+
+async def lineage(call: RequestContext) -> JsonResponse:
+    owner = owner_of(call)
+    place = await place_of(call.store, owner, call.path("id"))
+    line = await lineage_of(call.store, owner, place.conversation.id)
+    return JsonResponse(
+        objects.lineage(line, await states_of(call.store, line), await flushes_of(call.store, line))
+    )
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/api/sessions",
+        sessions,
+        "Sessions, the most recently active first.",
+        parameters=(
+            Parameter("state", "Only those in this state.", one_of(*SessionState)),
+            Parameter("source", "Only those from there."),
+            Parameter("key", "Only those of the conversation with this key."),
+            Parameter("q", "Only those whose title or key holds this."),
+            *paging(),
+            OWNERS,
+        ),
+        answer=list_of("Session"),
+    ),
+    Route(
+        "GET",
+        "/api/sessions/{id}",
+        session,
+        "That very session, stale or not; for a conversation id, a key or an alias the newest.",
+        parameters=(OWNER,),
+        answer=ref("Session"),
+    ),
+    Route(
+        "GET",
+        "/api/sessions/{id}/messages",
+        messages,
+        "What was said in this session or its whole conversation, or what the model would get.",
+        parameters=(
+            Parameter("scope", "Which messages.", {**one_of(*SCOPES), "default": SCOPES[0]}),
+            *paging(LARGEST_MESSAGE_PAGE, LARGEST_MESSAGE_PAGE),
+            OWNER,
+        ),
+        answer={"anyOf": [list_of("Message"), list_of("ContextMessage")]},
+    ),
+    Route(
+        "GET",
+        "/api/sessions/{id}/turns",
+        turns,
+        "Turns, newest first: of this session for its id, else of the whole conversation.",
+        parameters=(*paging(), OWNER),
+        answer=list_of("Turn"),
+    ),
+    Route(
+        "GET",
+        "/api/sessions/{id}/lineage",
+        lineage,
+        "The conversation's line of sessions, oldest first, and the conversations forked from it.",
+        parameters=(OWNER,),
+        answer=ref("Lineage"),
+    ),
+    Route(
+        "GET",
+        "/api/sessions/{id}/why",
+        why,
+        "Will this session be reset, when, by which rule, what holds it and until when.",
+        parameters=(OWNER,),
+        answer=ref("Why"),
+    ),
+)

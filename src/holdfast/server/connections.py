@@ -1,0 +1,315 @@
+"""HTTP/1.1 connections with limits: uvicorn's protocol over httptools, which has none.
+
+A request's head is bounded in fields, bytes and time; more is answered 431 or 408 and the connection closed.
+Trailer fields of a chunked body are counted and dropped: nothing after the head adds a header. The number of
+connections is bounded below what the process may open as files. At that limit a new connection replaces the
+one that has been without a request for longest, so that silent connections lock out no client; if each has a
+request under way, the new one gets a 503. A client that does not read its answer is disconnected.
+
+All figures are in `limits.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, cast
+
+import httptools
+import msgspec
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from ..domain.ids import new_request_id
+from .http_errors import HttpError
+from .limits import (
+    HEAD_BYTES,
+    HEAD_SECONDS,
+    HEADERS,
+    KEEP_ALIVE_SECONDS,
+    LINGER_BYTES,
+    LINGER_SECONDS,
+    PIPELINED,
+    STALL_SECONDS,
+)
+
+
+def http_config(app: ASGIApp, connections: Connections, grace_seconds: int) -> uvicorn.Config:
+    """uvicorn's configuration for a server whose connections have these limits."""
+    protocol = partial(HttpConnection, connections)
+    return uvicorn.Config(
+        app,
+        http=cast("type[asyncio.Protocol]", protocol),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=grace_seconds,
+    )
+
+
+class Connections:
+    """A server's open connections; makes room for a new one at the limit."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.count = 0
+        # Without a request, the longest first: those that never sent one, and those between two requests.
+        self._new: dict[HttpConnection, None] = {}
+        self._idle: dict[HttpConnection, None] = {}
+
+    def enter(self, connection: HttpConnection) -> bool:
+        """Count a new connection. False: there is no room, and none could be made."""
+        self.count += 1
+        if self.count > self.most and not self._make_room():
+            return False
+        self._new[connection] = None
+        return True
+
+    def leave(self, connection: HttpConnection) -> None:
+        self.count -= 1
+        self.busy(connection)
+
+    def busy(self, connection: HttpConnection) -> None:
+        """It has a request under way: it is not closed for another."""
+        self._new.pop(connection, None)
+        self._idle.pop(connection, None)
+
+    def idle(self, connection: HttpConnection) -> None:
+        """It has none any more."""
+        self._idle[connection] = None
+
+    def _make_room(self) -> bool:
+        for waiting in (self._new, self._idle):
+            if waiting:
+                oldest = next(iter(waiting))
+                del waiting[oldest]
+                oldest.transport.abort()
+                return True
+        return False
+
+
+class _HeadTooLarge(Exception):
+    """Raised inside a parser callback, which stops the parser."""
+
+
+class _TooManyPipelined(Exception):
+    """The same."""
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, shared: Connections, **given: Any) -> None:
+        super().__init__(**given)
+        self._shared = shared
+        self._in_head = False
+        self._fields = 0
+        self._head = 0
+        self._unreported = 0
+        """Bytes that the parser was given since it last reported anything: it keeps an unfinished field."""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._unsent = 0
+        self._over = False
+        """The last answer has been sent: whatever comes is dropped."""
+        self._dropped = 0
+
+    # --- the connection ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self._shared.enter(self):
+            self._over = True
+            transport.write(_answer(503, "all connections of this server are in use", "too_many_connections"))
+            transport.close()
+            return
+        self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.leave(self)
+        self._over = True
+        for timer in (self._deadline, self._stall):
+            if timer is not None:
+                timer.cancel()
+        self._unset_keepalive_if_required()  # the base does so only if nothing went wrong
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._over:
+            self._dropped += len(data)
+            if self._dropped > LINGER_BYTES:
+                self.transport.abort()
+            return
+        self._unset_keepalive_if_required()
+        self._unreported += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # to a protocol we do not speak: the request is answered as a plain one
+        except httptools.HttpParserError as error:
+            self._refuse_for(error.__context__)
+            return
+        if self._unreported > HEAD_BYTES - (self._head if self._in_head else 0):
+            self._refuse_for(_HeadTooLarge())
+        elif self._deadline is None and (self._in_head or not self._has_request):
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    @property
+    def _has_request(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        return cycle is not None and not cycle.response_complete
+
+    # --- the head ----------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._fields = self._head = self._unreported = 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        self._count(len(name) + len(value))
+        if self._fields > HEADERS:
+            raise _HeadTooLarge
+        if self._in_head:  # else it is a trailer, which may say nothing about who asks and for what
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._unreported = 0
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if len(self.pipeline) >= PIPELINED:
+            raise _TooManyPipelined
+        self._shared.busy(self)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unreported = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unreported = 0
+        super().on_message_complete()
+
+    def _count(self, size: int) -> None:
+        self._unreported = 0
+        self._head += size
+        if self._head > HEAD_BYTES:
+            raise _HeadTooLarge
+
+    def _refuse_for(self, reason: BaseException | None) -> None:
+        if isinstance(reason, _HeadTooLarge):
+            self._refuse(
+                431,
+                f"a request may have {HEADERS} header fields, and {HEAD_BYTES // 1024} KiB of URL and header "
+                "fields together",
+                "headers_too_large",
+            )
+        elif isinstance(reason, _TooManyPipelined):
+            self._close()
+        else:
+            self._refuse(400, "this is not a valid HTTP request", "invalid_http")
+
+    def _late(self) -> None:
+        self._deadline = None
+        if self.flow.read_paused:  # by us: it could not send them
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
+        elif self._in_head:
+            self._refuse(
+                408, f"the request's headers did not arrive within {HEAD_SECONDS:g} s", "request_timeout"
+            )
+        else:
+            self._close()
+
+    # --- the answer --------------------------------------------------------------------------------
+
+    def on_response_complete(self) -> None:
+        unfinished = self.cycle.more_body and not self.pipeline
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._close()
+            return
+        if unfinished:  # its body will not be read: there is no next request on this connection
+            self._end()
+        elif self.pipeline or self._has_request:
+            self.flow.pause_reading()  # what waits here is answered before more is taken in
+        else:
+            self._shared.idle(self)
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        """Answer in place of the application, and close. Into an answer that has begun nothing is written."""
+        if self._has_request:
+            self._close()
+            return
+        self.transport.write(_answer(status, message, code))
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing more is answered here. What still comes is dropped for a while, so that the client gets to
+        read its answer; then the connection is closed."""
+        self._over = True
+        self._unset_keepalive_if_required()
+        self._shared.busy(self)
+        self._shared.idle(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(LINGER_SECONDS, self._close)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """Close when the client has taken what was written, or has stopped taking it."""
+        if not self.transport.is_closing():
+            self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self._watch_writes()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writes()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall is not None and not self.transport.is_closing():
+            self._stall.cancel()
+            self._stall = None
+
+    def _watch_writes(self) -> None:
+        if self._stall is None:
+            self._unsent = self.transport.get_write_buffer_size()
+            self._stall = self.loop.call_later(STALL_SECONDS, self._check_writes)
+
+    def _check_writes(self) -> None:
+        """Disconnect a client that has taken nothing since the last look."""
+        self._stall = None
+        if 0 < self._unsent <= self.transport.get_write_buffer_size():
+            self.transport.abort()
+        elif self.transport.get_write_buffer_size():
+            self._watch_writes()
+
+
+def _answer(status: int, message: str, code: str) -> bytes:
+    """A whole answer, in the shape of every other error."""
+    body = msgspec.json.encode({"error": HttpError(status, message, code).failure.object()})
+    return b"".join(
+        (
+            STATUS_LINE[status],
+            b"content-type: application/json\r\nx-content-type-options: nosniff\r\nconnection: close\r\n",
+            b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (new_request_id().encode(), len(body)),
+            body,
+        )
+    )

@@ -1,0 +1,145 @@
+"""How a request names its conversation, and how the answer names it back.
+
+In: a session id (newest or stale), a conversation id or an alias; a key; or nothing. Out: the effective
+session and the stable conversation, in headers and in the answer's `holdfast` field. The headers of Hermes
+work too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from ..domain.conversations import Address
+from ..domain.ids import check_name
+from ..domain.sessions import Session
+from ..domain.turns import RequestKey, Turn, TurnBegun, reset_before
+from ..errors import BadInput, NotFound
+from .http import RequestContext
+from .objects import notice
+
+SESSION_ID = ("x-holdfast-session-id", "x-hermes-session-id")
+SESSION_KEY = ("x-holdfast-session-key", "x-hermes-session-key")
+SOURCE = "x-holdfast-source"
+WHEN_BUSY = "x-holdfast-when-busy"
+ON_DISCONNECT = "x-holdfast-on-disconnect"
+IDEMPOTENCY_KEY = "idempotency-key"
+RETRY_COUNT = "x-stainless-retry-count"
+CLIENT = ("user-agent", "x-forwarded-for")
+"""What a retry of the same program, through the same proxies, has in common with its first try."""
+
+DEFAULT_SOURCE = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRef:
+    """What a request's headers say about where it belongs and how it wants to be treated."""
+
+    address: Address
+    source: str
+    alias: str | None
+    """A name that is to lead to the same conversation from now on."""
+    interrupts_others: bool
+    interrupted_by_leaving: bool
+
+    def at(self, address: Address) -> ConversationRef:
+        """The same, for a conversation that the body names."""
+        return replace(self, address=address)
+
+    @property
+    def names_something(self) -> bool:
+        return self.address.id is not None or self.address.key is not None
+
+
+async def conversation_ref_of(call: RequestContext) -> ConversationRef:
+    """Read the headers. Both an id and a key: the id decides; one that is new becomes another name of the
+    key's conversation."""
+    id_, key = call.header(*SESSION_ID), call.header(*SESSION_KEY)
+    alias: str | None = None
+    if id_ is not None and key is not None:
+        try:
+            await call.store.resolve(call.owner, Address(id=id_))
+            key = None
+        except NotFound:
+            if not Address(id=id_).may_create:
+                raise
+            id_, alias = None, id_
+    address = Address(id=id_, key=key)
+    source = call.header(SOURCE)
+    if source is not None:
+        check_name("X-Holdfast-Source", source)
+    return ConversationRef(
+        address,
+        source or ("" if key and ":" in key else DEFAULT_SOURCE),
+        alias,
+        _choice(call, WHEN_BUSY, ("wait", "interrupt"), "wait") == "interrupt",
+        _choice(call, ON_DISCONNECT, ("finish", "interrupt"), call.services.settings.server.on_disconnect)
+        == "interrupt",
+    )
+
+
+def request_key(call: RequestContext, route: str, digest: bytes, *, opener: bool) -> RequestKey:
+    """What makes this request the same when it comes again: its Idempotency-Key, else its body together with
+    how it names its conversation. An `opener` names none and has no answer in its history; then the client's
+    address and program are part of it too, so that few others can be taken for its client."""
+    named = "\0".join(call.header(*names) or "" for names in (SESSION_ID, SESSION_KEY))
+    key = call.header(IDEMPOTENCY_KEY)
+    if key is not None:
+        names = sha256(named.encode()).digest()[:16] if named.strip("\0") else b""
+        return RequestKey(route, check_name("an Idempotency-Key", key), digest, named=names)
+    whose = named
+    if not named.strip("\0"):
+        client = call.request.client
+        whose = f"{call.caller.key_id}\0{client.host if client and opener else ''}"
+        if opener:
+            whose = "\0".join((whose, *(call.headers.get(name) for name in CLIENT)))
+    implied = sha256(f"{whose}\0\0".encode() + digest).hexdigest()
+    count = call.header(RETRY_COUNT) or "0"
+    retries = int(count) if count.isascii() and count.isdecimal() and len(count) < 4 else 0
+    return RequestKey(route, f"body:{implied}", digest, implied=True, retries=retries, opener=opener)
+
+
+def headers_of(session: Session, turn: Turn) -> dict[str, str]:
+    """The first turn of a session that a reset made fresh says so."""
+    headers = {
+        "x-holdfast-session-id": session.id,
+        "x-hermes-session-id": session.id,
+        "x-holdfast-conversation-id": session.conversation_id,
+        "x-holdfast-turn-id": turn.id,
+    }
+    reset = reset_before(session, turn)
+    return {**headers, "x-holdfast-reset": reset} if reset else headers
+
+
+def headers_begun(begun: TurnBegun) -> dict[str, str]:
+    """The same of a turn that runs here."""
+    return headers_of(begun.session, begun.turn)
+
+
+def about(session: Session, turn: Turn, addressed: str | None = None) -> dict[str, Any]:
+    """The `holdfast` field of an answer."""
+    return {
+        "session_id": session.id,
+        "conversation_id": session.conversation_id,
+        "turn_id": turn.id,
+        "compacted": addressed is not None and addressed != session.id,
+        "reset": reset_before(session, turn),
+        "notices": [],
+    }
+
+
+def about_begun(begun: TurnBegun) -> dict[str, Any]:
+    ours = about(begun.session, begun.turn, begun.addressed)
+    if begun.notices:
+        ours["notices"] = [notice(each) for each in begun.notices]
+    return ours
+
+
+def _choice(call: RequestContext, header: str, choices: tuple[str, ...], default: str) -> str:
+    value = call.header(header)
+    if value is None:
+        return default
+    if value.lower() not in choices:
+        raise BadInput(f"{header} must be {' or '.join(choices)}, not {value!r:.60}")
+    return value.lower()

@@ -1,0 +1,167 @@
+"""A request's headers, read once: most requests are asked about a dozen of them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from ..errors import BadInput
+from ..settings import ServerSettings
+from .http_errors import HttpError
+from .limits import FORMS
+
+
+class Headers:
+    """Headers by their names in small letters. Values that identify something are UTF-8 (`once`); any other
+    is UTF-8, or what its bytes are in Latin-1 (`get`)."""
+
+    __slots__ = ("_found", "_repeated")
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._found: dict[bytes, bytes] = {}
+        self._repeated: list[bytes] = []
+        for name, value in raw:
+            if name in self._found:
+                self._repeated.append(name)
+            else:
+                self._found[name] = value
+
+    def get(self, name: str, default: str = "") -> str:
+        """The first header of this name; empty is like absent."""
+        value = self._found.get(name.encode())
+        if not value:
+            return default
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.decode("latin-1")
+
+    def once(self, name: str) -> str | None:
+        """A header that says whose data it is or where it belongs. BadInput if it was sent more than once, or
+        if two texts that look alike could be meant: it must be UTF-8 in NFC without invisible characters."""
+        if self._repeated and name.encode() in self._repeated:
+            raise BadInput(f"the header {name} was sent more than once; send it once")
+        value = self._found.get(name.encode())
+        return None if value is None else _unmistakable(name, value)
+
+
+def _unmistakable(name: str, value: bytes) -> str:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        raise BadInput(f"the header {name} is not UTF-8; send its value encoded as UTF-8") from None
+    if text.isascii() and text.isprintable():
+        return text
+    for character in text:
+        if is_invisible(character):
+            raise BadInput(
+                f"the header {name} holds an invisible character, U+{ord(character):04X}; send it without"
+            )
+    if not unicodedata.is_normalized("NFC", text):
+        raise BadInput(f"the header {name} is not in Unicode's normal form NFC; normalise it before sending")
+    return text
+
+
+# Characters that fonts draw as nothing though their category is that of a letter or a mark.
+_BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0")
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+
+
+def is_invisible(character: str) -> bool:
+    """True for control, format and unassigned characters, spaces other than U+0020, and blank letters."""
+    if character == " ":
+        return False
+    code = ord(character)
+    return (
+        unicodedata.category(character) in _INVISIBLE
+        or character in _BLANKS
+        or 0xFE00 <= code <= 0xFE0F
+        or 0xE0100 <= code <= 0xE01EF  # variation selectors
+    )
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ANY = ("0.0.0.0", "::", "")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/?#@\\]*))(?::[0-9]{0,5})?")
+"""An IPv6 address in brackets, or a name; then perhaps a port."""
+
+
+class Gate:
+    def __init__(self, settings: ServerSettings) -> None:
+        named = {host.lower().strip("[]") for host in settings.allowed_hosts}
+        bound = settings.host.lower()
+        self._hosts = {*LOOPBACK, *named, *({bound} if not named else ())} - set(ANY)
+        # Bound to every address without a list of names: it is called by names we cannot know.
+        self._any_host = not named and bound in ANY
+        self._origins = frozenset(origin.rstrip("/") for origin in settings.cors_origins)
+        self._most = settings.max_requests
+        self._inside = 0
+        self._forms = 0
+
+    def check(self, headers: Headers) -> None:
+        """Refuse a request that was not meant for this server, or comes from a page that may not call it."""
+        host = headers.once("host") or ""
+        name = _name_of(host)
+        if name is None or (not self._any_host and name not in self._hosts):
+            raise HttpError(
+                421, f"Host {host!r:.100} is not allowed; add it to [server] allowed_hosts", "unknown_host"
+            )
+        origin = headers.once("origin")
+        if not origin or origin in self._origins:
+            return
+        if origin.partition("://")[2].lower() == host.lower():
+            return  # the server's own pages
+        raise HttpError(
+            403,
+            f"pages of {origin!r:.100} may not call this server; [server] cors_origins lists those that may",
+            "origin_not_allowed",
+        )
+
+    def headers_for(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        """What a page needs to be told, if it may call."""
+        origin = headers.get("origin")
+        if not origin or origin not in self._origins:
+            return []
+        return [
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"access-control-expose-headers", b"*"),
+            (b"vary", b"origin"),
+        ]
+
+    def enter(self) -> None:
+        """Room for one more request, or a refusal. Whoever entered must `leave`."""
+        if self._inside >= self._most:
+            raise HttpError(
+                503,
+                f"{self._most} requests are under way, which is the limit ([server] max_requests)",
+                "too_many_requests",
+                headers={"retry-after": "1", "x-should-retry": "true"},
+            )
+        self._inside += 1
+
+    def leave(self) -> None:
+        self._inside -= 1
+
+    @contextmanager
+    def form(self) -> Iterator[None]:
+        """While a form is read that comes without a key; refused if too many are."""
+        if self._forms >= FORMS:
+            raise HttpError(
+                503,
+                f"{FORMS} forms are arriving, which is the limit; try again in a moment",
+                "too_many_requests",
+                headers={"retry-after": "1", "x-should-retry": "true"},
+            )
+        self._forms += 1
+        try:
+            yield
+        finally:
+            self._forms -= 1
+
+
+def _name_of(host: str) -> str | None:
+    """The name in a Host header, without its port; None if it is no host."""
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2] or "").lower() if found else None

@@ -1,0 +1,434 @@
+"""One HTTP request: who calls, what it carries, and how whatever goes wrong is answered.
+
+`Endpoint` is the ASGI end of a route. Before its handler runs, the request has a caller, is not too many, and
+comes from a host and a page that may call; whatever the handler raises is answered in OpenAI's error shape. A
+body is read only when it is asked for, within limits of size and time, and is an object of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import string
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive, Scope, Send
+
+from ..app import Holdfast
+from ..domain.api_keys import ApiKey, Caller, acting_as, acting_for
+from ..domain.ids import new_request_id
+from ..domain.turns import Delivery
+from ..errors import BadInput, BadKey, HoldfastError, KeyRevoked, ModelError, StoreError, StoreFailed
+from ..models.base import Model
+from ..runtime.agents.authenticator import Authenticator
+from ..runtime.turns.history_matcher import HistoryMatcher
+from ..runtime.turns.runner import TurnRunner
+from ..settings import Settings
+from ..store.base import Store
+from .gate import Gate, Headers
+from .http_errors import ErrorResponse, HttpError, failure_of
+from .limits import BODY_SECONDS, PIECE, KeyLimits
+from .metrics import Metrics
+from .openai.parameters import BadParameter
+from .work import Workers, check_values
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Services:
+    """What handlers work with; `server.py` makes one."""
+
+    holdfast: Holdfast
+    model: Model
+    runner: TurnRunner
+    continuity: HistoryMatcher
+    keys: Authenticator
+    doors: Gate
+    limits: KeyLimits
+    workers: Workers
+    meters: Metrics
+    draining: asyncio.Event
+    """Set when the server is about to stop: streams without an end of their own end now."""
+    broken: asyncio.Event
+    """Set when the store has failed for good: the server must stop."""
+
+    @property
+    def store(self) -> Store:
+        return self.holdfast.store
+
+    @property
+    def settings(self) -> Settings:
+        return self.holdfast.settings
+
+
+@dataclass(frozen=True, slots=True)
+class JsonResponse:
+    """A whole answer."""
+
+    value: Any
+    """What is sent as JSON; bytes are sent as they are."""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    media_type: str = "application/json"
+    answers: str | None = None
+    """The turn whose whole answer this is."""
+
+    async def send(self, call: RequestContext) -> None:
+        body = self.value if isinstance(self.value, bytes) else _encode(self.value)
+        last = 0
+        if len(body) > PIECE:
+            call.hold_bytes(len(body))  # until its client has taken it
+            last = (len(body) - 1) // PIECE * PIECE
+        await call.start(self.status, {"content-type": self.media_type, **self.headers}, len(body))
+        if self.answers is not None:
+            if await call.finish(body):
+                call.services.runner.receipts.note(self.answers, Delivery.WHOLE)
+            return
+        for at in range(0, last, PIECE):
+            await call.send({"type": "http.response.body", "body": body[at : at + PIECE], "more_body": True})
+        await call.send({"type": "http.response.body", "body": body[last:] if last else body})
+
+
+class HttpResponse(Protocol):
+    """What a handler returns: something that sends itself. `Reply` is one; streams are others."""
+
+    async def send(self, call: RequestContext) -> None: ...
+
+
+@dataclass(slots=True)
+class RequestContext:
+    services: Services
+    request: Request
+    headers: Headers
+    receive: Receive
+    _send: Send
+    id: str
+    key: ApiKey | None = None
+    _caller: Caller | None = None
+    still_logged_in: Callable[[], Awaitable[bool]] | None = None
+    """Of a browser's request: is its login still there?"""
+    started: bool = False
+    status: int = 0
+    began: float = field(default_factory=time.monotonic)
+    _held: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """What this request holds of its key's limits, and how each is given back."""
+    _bytes: int = 0
+
+    @property
+    def caller(self) -> Caller:
+        if self._caller is None:
+            raise BadKey()
+        return self._caller
+
+    @property
+    def owner(self) -> str:
+        """Whose data this request writes."""
+        return self.caller.owner
+
+    @property
+    def read_owner(self) -> str | None:
+        """Whose data this request reads; None: everybody's, which only an admin may say."""
+        return acting_for(self.caller, self.request.query_params.get("owner"))
+
+    @property
+    def store(self) -> Store:
+        return self.services.store
+
+    async def check_key(self) -> None:
+        """Raises KeyRevoked unless the request's key, or the login it came by, is still valid. Asked after
+        every wait, before anything is done or told."""
+        if self.key is None:
+            return
+        if not await self.services.keys.is_valid(self.key):
+            raise KeyRevoked
+        if self.still_logged_in is not None and not await self.still_logged_in():
+            raise KeyRevoked
+
+    def header(self, *names: str) -> str | None:
+        """The first of these headers that is there and not empty."""
+        for name in names:
+            value = self.headers.once(name)
+            if value:
+                return value
+        return None
+
+    def query(self, name: str) -> str | None:
+        return self.request.query_params.get(name)
+
+    def query_number(self, name: str, default: int, least: int = 0, most: int = 2**53) -> int:
+        text = self.request.query_params.get(name)
+        if text is None or text == "":
+            return default
+        if not text.isascii() or not text.isdecimal() or len(text) > 16 or not least <= int(text) <= most:
+            raise BadParameter(name, f"must be a whole number from {least} to {most}, not {text!r:.40}")
+        return int(text)
+
+    def path(self, name: str) -> str:
+        return str(self.request.path_params[name])
+
+    async def body(self, seconds: float | None = None) -> bytes:
+        """The request's body. Refused when it is too large, takes too long to arrive (`seconds`: instead of
+        the usual time), or if this key's requests hold too much together."""
+        limit = int(self.services.settings.server.max_body_mb * 2**20)
+        declared = self.headers.get("content-length")
+        if declared.isdecimal() and int(declared) > limit:
+            raise _too_large(limit)
+        pieces: list[bytes] = []
+        size = 0
+        with BodyDeadline(BODY_SECONDS if seconds is None else seconds) as deadline:
+            while True:
+                message = await self.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect()
+                piece = message.get("body", b"")
+                size += len(piece)
+                if size > limit:
+                    raise _too_large(limit)
+                self.hold_bytes(len(piece))
+                pieces.append(piece)
+                if not message.get("more_body"):
+                    break
+        if deadline.passed:
+            raise HttpError(408, "the request's body did not arrive in time", "request_timeout")
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def json(self, *, optional: bool = False) -> dict[str, Any]:
+        """The body as a JSON object; with `optional`, no body is an empty one."""
+        body = await self.body()
+        return await self.work(len(body), lambda: self.parsed(body, optional=optional))
+
+    def parsed(self, body: bytes, *, optional: bool = False) -> dict[str, Any]:
+        """A body as a JSON object, within the limits of this server."""
+        check_values(body, self.services.settings.limits.messages_per_request)
+        return parsed(body, optional=optional)
+
+    async def work(self, size: int, work: Callable[[], T]) -> T:
+        """What `work` on a body of this many bytes returns; a large one is worked on in a thread."""
+        return await self.services.workers.run(self._caller.key_id if self._caller else "", size, work)
+
+    # --- what it holds of its key's limits ---------------------------------------------------------
+
+    def hold_slot(self) -> None:
+        """One of the requests under way, of all and of this key's; or a refusal."""
+        doors, requests, key_id = self.services.doors, self.services.limits.requests, self.caller.key_id
+        doors.enter()
+        try:
+            requests.take(key_id)
+        except BaseException:
+            doors.leave()
+            raise
+
+        def leave() -> None:
+            doors.leave()
+            requests.give_back(key_id)
+
+        self._held["slot"] = leave
+
+    def leave_slot(self) -> None:
+        """It only listens from now on: it is a stream, and no longer one of the requests under way."""
+        self._give_back("slot")
+
+    def hold_stream(self) -> None:
+        """One of the streams of this key, until the request ends; or a refusal. Once for each request: a
+        handler asks before it begins anything, its stream when it is sent."""
+        if "stream" in self._held or self._caller is None:
+            return
+        streams, key_id = self.services.limits.streams, self._caller.key_id
+        streams.take(key_id)
+        self._held["stream"] = lambda: streams.give_back(key_id)
+
+    def hold_turn(self) -> None:
+        """One of the turns of this key, until the request ends: for answers that are no stored turn."""
+        turns, key_id = self.services.limits.turns, self.caller.key_id
+        turns.begin(key_id, self.id)
+        self._held["turn"] = lambda: turns.end(key_id, self.id)
+
+    def hold_bytes(self, more: int) -> None:
+        """So many bytes more of what the requests of this key hold together; or a refusal."""
+        if self._caller is not None and more:
+            held, key_id = self.services.limits.bytes, self._caller.key_id
+            held.take(key_id, more)
+            self._bytes = size = self._bytes + more
+            self._held["bytes"] = lambda: held.give_back(key_id, size)
+
+    def _give_back(self, name: str) -> None:
+        give_back = self._held.pop(name, None)
+        if give_back is not None:
+            give_back()
+
+    def give_back_all(self) -> None:
+        """The request has ended."""
+        while self._held:
+            self._held.popitem()[1]()
+
+    async def disconnected(self) -> None:
+        """Returns when the client has gone away."""
+        while (await self.receive())["type"] != "http.disconnect":
+            continue
+
+    def is_open(self) -> bool:
+        """Is the client still connected, and its answer not sent yet? Looks, without waiting. To be asked
+        only after the body was read."""
+        looking = self.receive().__await__()
+        try:
+            next(looking)
+        except StopIteration as found:
+            return bool(found.value["type"] != "http.disconnect")
+        looking.close()
+        return True
+
+    async def start(self, status: int, headers: Mapping[str, str], length: int | None = None) -> None:
+        self.started, self.status = True, status
+        listed = [(name.encode("latin-1"), _header_value(value)) for name, value in headers.items()]
+        listed.append((b"x-request-id", self.id.encode()))
+        if "x-content-type-options" not in headers:
+            listed.append(_NO_SNIFFING)
+        listed.extend(self.services.doors.headers_for(self.headers))
+        if length is not None:
+            listed.append((b"content-length", b"%d" % length))
+        await self._send({"type": "http.response.start", "status": status, "headers": listed})
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await self._send(message)
+
+    async def finish(self, body: bytes) -> bool:
+        """Send the rest of the answer. True: its last byte was handed to an open connection."""
+        pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)] or [b""]
+        if len(pieces) > 1:  # sent as fast as the client reads
+            for piece in (*pieces[:-1], b""):
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        is_open = self.is_open()
+        await self._send({"type": "http.response.body", "body": pieces[-1]})
+        return is_open
+
+
+Handler = Callable[[RequestContext], Awaitable[HttpResponse]]
+
+
+class Endpoint:
+    """The ASGI end of a route."""
+
+    def __init__(self, services: Services, handler: Handler, *, name: str, open: bool = False) -> None:
+        self._services = services
+        self._handler = handler
+        self._name = name
+        self._open = open
+        """Does it answer without a key?"""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services = self._services
+        headers = Headers(scope["headers"])
+        call = RequestContext(services, Request(scope, receive), headers, receive, send, new_request_id())
+        services.meters.begin()
+        try:
+            services.doors.check(headers)
+            if self._open:
+                await (await self._handler(call)).send(call)
+            else:
+                await self._answer(call)
+        except ClientDisconnect:
+            return
+        except StoreFailed as error:
+            log.critical("%s; the server stops", error)
+            services.broken.set()
+            await fail(call, failure_of(error))
+        except (HoldfastError, RecursionError) as error:
+            note_trouble(self._name, call, error)
+            await fail(call, failure_of(error))
+        except Exception as error:
+            log.exception("%s failed by a mistake of our own (request %s)", self._name, call.id)
+            await fail(call, failure_of(error))
+        finally:
+            call.give_back_all()
+            services.meters.end(self._name, call.status, call.began)
+
+    async def _answer(self, call: RequestContext) -> None:
+        services, headers = self._services, call.headers
+        call.key = await services.keys.authenticate(_bearer(headers))
+        call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
+        call.hold_slot()
+        answer = await self._handler(call)
+        await call.check_key()  # the handler may have waited
+        await answer.send(call)
+
+
+class BodyDeadline:
+    """A time limit on what is awaited inside; afterwards `passed` tells. Costs a timer, no more: every
+    request has one."""
+
+    __slots__ = ("_seconds", "_task", "_timer", "passed")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.passed = False
+
+    def __enter__(self) -> BodyDeadline:
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._pass)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        self._timer.cancel()
+        if not self.passed or kind is None or not issubclass(kind, asyncio.CancelledError):
+            return False
+        assert self._task is not None
+        return self._task.uncancel() == 0  # nobody else cancelled it
+
+    def _pass(self) -> None:
+        assert self._task is not None
+        self.passed = True
+        self._task.cancel()
+
+
+def note_trouble(route: str, call: RequestContext, error: BaseException) -> None:
+    """Log what a client is not told, because it names files and hosts."""
+    if isinstance(error, StoreError) or (isinstance(error, ModelError) and error.public != str(error)):
+        log.warning("%s: %s (request %s)", route, error, call.id)
+
+
+async def fail(call: RequestContext, failure: ErrorResponse) -> None:
+    """Answer with an error, unless the answer has begun: then the connection says enough by ending."""
+    if not call.started:
+        await JsonResponse({"error": failure.object()}, failure.status, failure.headers).send(call)
+
+
+def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
+    if optional and not body.strip():
+        return {}
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"the body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadInput("the body must be a JSON object")
+    return value
+
+
+def _header_value(text: str) -> bytes:
+    """A header's value: ASCII; what is not is percent-encoded, as a URL has it."""
+    if text.isascii() and text.isprintable():
+        return text.encode()
+    return quote(text, safe=string.printable.strip()).encode()
+
+
+def _bearer(headers: Headers) -> str:
+    scheme, _, token = headers.get("authorization").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _too_large(limit: int) -> HttpError:
+    return HttpError(
+        413, f"the body is larger than {limit / 2**20:g} MiB ([server] max_body_mb)", "request_too_large"
+    )

@@ -1,0 +1,170 @@
+"""Errors as OpenAI clients know them: `{"error": {"message", "type", "param", "code"}}` and a status.
+
+The model's own refusals that concern the request (400, 404, 413, 422, 429) are passed on; a key of ours that
+it does not accept, its failures and its silence are ours to answer for: 502 and 504. `x-should-retry` tells
+the official SDKs whether the same request can go through a moment later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import (
+    BadInput,
+    BadKey,
+    Conflict,
+    ContextTooLarge,
+    ConversationBusy,
+    HoldfastError,
+    ModelError,
+    NotAllowed,
+    NotCompacted,
+    NotFound,
+    QuotaExceeded,
+    RequestMismatch,
+    SearchFailed,
+    SearchTimeout,
+    StatementFailed,
+    StoreError,
+    StoreFull,
+    StoreUncertain,
+    TooLarge,
+    ToolCallClosed,
+    TurnStopped,
+    TurnSuperseded,
+)
+
+PASSED_ON = frozenset({400, 404, 413, 422, 429})
+
+INVALID = "invalid_request_error"
+CONFLICT = "conflict_error"
+SERVER = "server_error"
+UPSTREAM = "upstream_error"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorResponse:
+    """What goes over the wire."""
+
+    status: int
+    message: str
+    type: str
+    code: str
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def object(self) -> dict[str, Any]:
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+
+class HttpError(HoldfastError):
+    """A request that HTTP itself refuses: its path, method, host, size or number."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.failure = ErrorResponse(
+            status, message, INVALID if status < 500 else SERVER, code, None, headers or {}
+        )
+
+
+# What a store says of itself names files, hosts and databases: that is for the log.
+_FULL = "the server's disk is full; nothing was written; try again when there is space"
+_UNCERTAIN = (
+    "the connection to the server's database was lost in a commit: this was done as a whole or not at all; "
+    "look before doing it again, or retry with an Idempotency-Key"
+)
+_NO_SEARCH = "the search index cannot be used now; the server's log says why; everything else goes on"
+_STATEMENT = "the server's database refused one statement; its log says why; only this request failed"
+_UNAVAILABLE = "the server's store cannot be used now; its log says why; try again later"
+
+RETRY = {"x-should-retry": "true"}
+NO_RETRY = {"x-should-retry": "false"}
+
+
+def failure_of(error: BaseException) -> ErrorResponse:
+    """The failure an exception means to a client."""
+    said = str(error)
+    match error:
+        case HttpError():
+            return error.failure
+        case BadKey():
+            return ErrorResponse(
+                401, said, INVALID, "invalid_api_key", headers={"www-authenticate": "Bearer"}
+            )
+        case NotAllowed():
+            return ErrorResponse(403, said, "permission_error", "insufficient_scope")
+        case ContextTooLarge():
+            return ErrorResponse(413, said, INVALID, "context_too_large", headers=NO_RETRY)
+        case TooLarge():
+            return ErrorResponse(413, said, INVALID, "too_large", headers=NO_RETRY)
+        case SearchTimeout():
+            return ErrorResponse(400, said, INVALID, "search_timeout", "q")
+        case QuotaExceeded():
+            return ErrorResponse(413, said, INVALID, "quota_exceeded", error.setting, NO_RETRY)
+        case BadInput():
+            return ErrorResponse(400, said, INVALID, "invalid_value", getattr(error, "param", None))
+        case NotFound():
+            return ErrorResponse(404, said, INVALID, "not_found")
+        case ConversationBusy():
+            return ErrorResponse(
+                409, said, CONFLICT, "conversation_locked", headers={**RETRY, "retry-after": "1"}
+            )
+        case RequestMismatch():
+            return ErrorResponse(409, said, CONFLICT, "idempotency_key_reused", "Idempotency-Key", NO_RETRY)
+        case TurnSuperseded():
+            return ErrorResponse(409, said, CONFLICT, "turn_superseded", headers=NO_RETRY)
+        case ToolCallClosed():
+            return ErrorResponse(409, said, CONFLICT, "tool_call_closed", "messages", NO_RETRY)
+        case NotCompacted():
+            return ErrorResponse(409, said, CONFLICT, "not_compacted", headers=NO_RETRY)
+        case Conflict():
+            return ErrorResponse(409, said, CONFLICT, "conflict", headers=NO_RETRY)
+        case TurnStopped():
+            if error.retry:
+                return ErrorResponse(
+                    503, said, SERVER, "turn_interrupted", headers={**RETRY, "retry-after": "1"}
+                )
+            return ErrorResponse(409, said, CONFLICT, f"turn_{error.status}", headers=NO_RETRY)
+        case ModelError():
+            return _of_model(error)
+        case StoreFull():
+            return ErrorResponse(507, _FULL, SERVER, "insufficient_storage", headers=RETRY)
+        case StatementFailed():
+            return ErrorResponse(500, _STATEMENT, SERVER, "internal_error")
+        case StoreUncertain():
+            return ErrorResponse(503, _UNCERTAIN, SERVER, "store_unavailable", headers=RETRY)
+        case SearchFailed():
+            return ErrorResponse(503, _NO_SEARCH, SERVER, "store_unavailable", headers=RETRY)
+        case StoreError():
+            return ErrorResponse(503, _UNAVAILABLE, SERVER, "store_unavailable", headers=RETRY)
+        case RecursionError():
+            return ErrorResponse(400, "the request is nested too deeply", INVALID, "invalid_value")
+        case HoldfastError():
+            return ErrorResponse(500, said, SERVER, "internal_error")
+        case _:
+            return ErrorResponse(500, "internal error; the server's log has more", SERVER, "internal_error")
+
+
+def _of_model(error: ModelError) -> ErrorResponse:
+    status = error.status
+    headers = {} if error.retry_after is None else {"retry-after": f"{error.retry_after:g}"}
+    if status in PASSED_ON:
+        type_, code = error.type or INVALID, error.code or _CODES.get(status, "invalid_value")
+        return ErrorResponse(status, error.said or error.public, type_, code, error.param, headers)
+    if status in (401, 403):
+        return ErrorResponse(502, error.public, UPSTREAM, "upstream_auth", headers=NO_RETRY)
+    if status == 504:
+        return ErrorResponse(504, error.public, UPSTREAM, "upstream_timeout", headers=headers)
+    return ErrorResponse(502, error.public, UPSTREAM, "upstream_error", headers=headers)
+
+
+_CODES = {404: "model_not_found", 413: "request_too_large", 429: "rate_limit_exceeded"}

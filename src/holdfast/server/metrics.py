@@ -1,0 +1,116 @@
+"""What the server counts: requests, turns, time since anybody asked for anything.
+
+Kept in Prometheus' client library; `/metrics` prints it, together with what the store says about itself at
+that moment. Labels are routes and statuses, never ids or owners.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from ..domain.turns import TurnStatus
+from ..store.base import Figures, FlushFigures
+
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._requests = Counter(
+            "holdfast_requests", "Requests answered", ("route", "status"), registry=registry
+        )
+        self._seconds = Histogram(
+            "holdfast_request_seconds",
+            "Time to answer a request",
+            ("route",),
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._under_way = 0
+        self._at_once = Gauge("holdfast_requests_under_way", "Requests being answered", registry=registry)
+        self._turns = Counter("holdfast_turns", "Turns that ended here", ("status",), registry=registry)
+        for status in TurnStatus:
+            if status is not TurnStatus.RUNNING:
+                self._turns.labels(status.value)
+        self._running = Gauge("holdfast_running_turns", "Turns that run here", registry=registry)
+        self._idle = Gauge("holdfast_idle_seconds", "Time since anybody spoke here", registry=registry)
+        self._figures = {
+            name: Gauge(f"holdfast_store_{name}", meaning, registry=registry)
+            for name, meaning in STORE_FIGURES.items()
+        }
+        self._flushes = Gauge(
+            "holdfast_flushes",
+            "Sessions to be flushed, by where they stand; coming: due to be reset first",
+            ("state",),
+            registry=registry,
+        )
+        self._flush_attempts = Counter(
+            "holdfast_flush_attempts", "Attempts to flush a session here", ("outcome",), registry=registry
+        )
+        self._attempts_told: defaultdict[str, int] = defaultdict(int)
+        self._idle_since = time.monotonic()
+        # Finding a labelled child costs more than counting with it.
+        self._counter = cache(lambda route, status: self._requests.labels(route, str(status)))
+        self._timer = cache(self._seconds.labels)
+
+    def begin(self) -> None:
+        """A request's first line has come."""
+        self._under_way += 1
+
+    def end(self, route: str, status: int, began: float) -> None:
+        """Its last byte is sent. No status: its client had gone."""
+        self._under_way -= 1
+        self._counter(route, status or 499).inc()
+        self._timer(route).observe(time.monotonic() - began)
+
+    def spoken(self) -> None:
+        """Somebody spoke, or was answered."""
+        self._idle_since = time.monotonic()
+
+    def ended(self, status: TurnStatus) -> None:
+        """A turn has ended."""
+        self._turns.labels(status.value).inc()
+
+    @property
+    def idle_seconds(self) -> float:
+        return time.monotonic() - self._idle_since
+
+    def text(
+        self, running: int, figures: Figures, flushes: FlushFigures, attempts: Mapping[str, int]
+    ) -> bytes:
+        """Everything, as Prometheus reads it. `attempts`: what attempts to flush came to here, since the
+        start."""
+        for name in FLUSH_FIGURES:
+            self._flushes.labels(name).set(getattr(flushes, name))
+        for outcome in FLUSH_OUTCOMES:
+            counter = self._flush_attempts.labels(outcome)
+            counter.inc(max(0, attempts.get(outcome, 0) - self._attempts_told[outcome]))
+            self._attempts_told[outcome] = attempts.get(outcome, 0)
+        self._at_once.set(self._under_way)
+        self._running.set(running)
+        self._idle.set(0 if running else self.idle_seconds)
+        for name, gauge in self._figures.items():
+            value = getattr(figures, name)
+            gauge.set(float("nan") if value is None else value)
+        return generate_latest(self.registry)
+
+
+FLUSH_FIGURES = ("pending", "running", "dead", "coming")
+FLUSH_OUTCOMES = ("done", "failed", "dead")
+
+STORE_FIGURES = {
+    "open_sessions": "Open sessions",
+    "running_turns": "Turns that run, here or on other nodes",
+    "messages": "Messages ever written",
+    "events": "Events ever written",
+    "undelivered_notices": "Notices that nobody was told of yet",
+    "log_bytes": "Size of the write-ahead log",
+    "unindexed": "Messages that the search index does not hold yet",
+}

@@ -1,0 +1,402 @@
+"""The public objects: values as the JSON that `--json` prints and HTTP sends.
+
+Pure functions, value → dict. Every field the contract names is always there, null when it has nothing to
+say; times are RFC 3339 in UTC. Fields are only added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from ..domain.api_keys import ApiKey
+from ..domain.events import Event
+from ..domain.flushes import Flush
+from ..domain.memories import Memory
+from ..domain.messages import Message
+from ..domain.nodes import Liveness, Node
+from ..domain.notices import Notice
+from ..domain.processes import Process, program_of
+from ..domain.resets import Reason
+from ..domain.sessions import Session, SessionState
+from ..domain.turns import Turn
+from ..domain.views import Part, Summary
+from ..domain.why import Why
+from ..readings import LineageTree
+from ..runtime.processes.files import LogPart
+from ..store.base import Found, OwnerUsage, Statistics
+
+Object = dict[str, Any]
+
+NO_FLUSH: Mapping[str, Any] = {"state": "none", "attempts": 0, "error": None}
+
+
+def time(value: datetime | None) -> str | None:
+    """RFC 3339 in UTC, to the microsecond, ending in Z."""
+    if value is None:
+        return None
+    return value.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+def listed(data: Sequence[Object], *, has_more: bool = False) -> Object:
+    """A list in OpenAI's shape; the next page begins after `last_id`."""
+    return {
+        "object": "list",
+        "data": list(data),
+        "first_id": data[0].get("id") if data else None,
+        "last_id": data[-1].get("id") if data else None,
+        "has_more": has_more,
+    }
+
+
+def session(
+    value: Session, state: SessionState, flush: Flush | None = None, *, with_owner: bool = False
+) -> Object:
+    """`with_owner`: also whose it is, for an operator who looks at all owners."""
+    fields: Object = {
+        "id": value.id,
+        "conversation_id": value.conversation_id,
+        "key": value.key,
+        "source": value.source,
+        "title": value.title,
+        "state": state.value,
+        "attached": value.attached,
+        "edge": value.edge.value if value.edge else None,
+        "parent_id": value.parent_id,
+        "tip_id": value.tip_id,
+        "node": value.running_node or value.node_id,
+        "host": value.host,
+        "opened_at": time(value.opened_at),
+        "last_activity_at": time(value.last_activity_at),
+        "last_heartbeat_at": time(value.last_heartbeat_at),
+        "next_due_at": time(value.next_due_at),
+        "ended_at": time(value.ended_at),
+        "end_reason": value.end_reason,
+        "message_count": value.message_count,
+        "usage": {"input_tokens": value.input_tokens, "output_tokens": value.output_tokens},
+        "model": value.model,
+        "flush": _flush_in_short(flush),
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def _flush_in_short(value: Flush | None) -> Object:
+    if value is None:
+        return dict(NO_FLUSH)
+    return {"state": value.shown, "attempts": value.attempts, "error": value.error}
+
+
+def sessions(
+    values: Iterable[Session],
+    states: Mapping[str, SessionState],
+    flushes: Mapping[str, Flush],
+    *,
+    has_more: bool = False,
+    with_owner: bool = False,
+) -> Object:
+    data = [
+        session(value, states[value.id], flushes.get(value.id), with_owner=with_owner) for value in values
+    ]
+    return listed(data, has_more=has_more)
+
+
+RESERVED = frozenset(
+    {
+        *("id", "object", "seq", "session_id", "conversation_id", "turn_id", "owner", "created_at", "status"),
+        *("inner", "key", "title", "snippet"),
+    }
+)
+"""Names that only we give a value to in message objects, search hits included: what a client or a model calls
+so is stored and sent to the model, and not shown as ours."""
+
+
+def message(value: Message) -> Object:
+    """Our fields, and whatever else the message carried under names that are not ours."""
+    body = value.content()
+    ours: Object = {
+        "id": value.id,
+        "seq": value.seq,
+        "session_id": value.session_id,
+        "turn_id": value.turn_id,
+        "role": value.role,
+        "content": body.get("content"),
+        "tool_calls": body.get("tool_calls"),
+        "tool_call_id": body.get("tool_call_id"),
+        "created_at": time(value.created_at),
+        "status": value.status.value,
+    }
+    if value.inner:
+        ours["inner"] = True
+    others = {**value.carried(), **body}
+    named = ours.keys() | RESERVED
+    return {**ours, **{name: field for name, field in others.items() if name not in named}}
+
+
+def found(value: Found) -> Object:
+    """A search hit: the message, where it stands, and the part that was found."""
+    return {
+        **message(value.message),
+        "conversation_id": value.message.conversation_id,
+        "key": value.key,
+        "title": value.title,
+        "snippet": value.snippet,
+    }
+
+
+def usage(value: Mapping[str, Any] | None) -> Object | None:
+    """Tokens under one pair of names, whichever of OpenAI's two the model reported; None: it did not say."""
+    if not value:
+        return None
+    return {
+        "input_tokens": value.get("input_tokens", value.get("prompt_tokens", 0)),
+        "output_tokens": value.get("output_tokens", value.get("completion_tokens", 0)),
+    }
+
+
+def turn(value: Turn) -> Object:
+    return {
+        "id": value.id,
+        "session_id": value.session_id,
+        "conversation_id": value.conversation_id,
+        "status": value.status.value,
+        "error": value.error,
+        "started_at": time(value.started_at),
+        "ended_at": time(value.ended_at),
+        "node": value.node_id,
+        "usage": usage(value.usage),
+        "response_id": value.response_id,
+    }
+
+
+def event(value: Event) -> Object:
+    return {
+        "id": value.id,
+        "at": time(value.at),
+        "type": value.type,
+        "conversation_id": value.conversation_id,
+        "session_id": value.session_id,
+        "turn_id": value.turn_id,
+        "data": dict(value.data),
+    }
+
+
+def process(value: Process, active: bool, *, with_owner: bool = False, whole: bool = True) -> Object:
+    """`active`: did it do something lately, so that it may hold a reset up? `whole`: may the reader see the
+    command line and directory of a process that no session started? Else its program is named."""
+    hidden = value.watched and not whole
+    fields: Object = {
+        "id": value.id,
+        "session_id": value.session_id,
+        "conversation_id": value.conversation_id,
+        "host": value.host,
+        "pid": value.pid,
+        "command": program_of(value.command) if hidden else value.command,
+        "cwd": "" if hidden else value.cwd,
+        "state": value.state.value,
+        "exit_code": value.exit_code,
+        "active": active,
+        "activity": value.activity,
+        "started_at": time(value.started_at),
+        "last_active_at": time(value.last_active_at),
+        "ended_at": time(value.ended_at),
+        "stop_requested_at": time(value.stop_requested_at),
+        "stop_reason": value.stop_reason,
+        "pinned_until": time(value.pinned_until),
+        "watched": value.watched,
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def running_process(value: Process, active: bool, *, whole: bool = True) -> Object:
+    """A process in short, as part of what is alive."""
+    hidden = value.watched and not whole
+    return {
+        "id": value.id,
+        "pid": value.pid,
+        "command": program_of(value.command) if hidden else value.command,
+        "state": value.state.value,
+        "active": active,
+    }
+
+
+def process_log(value: Process, part: LogPart) -> Object:
+    return {
+        "object": "process.log",
+        "id": value.id,
+        "text": part.text,
+        "next": part.next,
+        "dropped": part.dropped,
+    }
+
+
+def notice(value: Notice, *, with_owner: bool = False) -> Object:
+    fields: Object = {
+        "id": value.id,
+        "conversation_id": value.conversation_id,
+        "key": value.key,
+        "kind": value.kind,
+        "text": value.text,
+        "created_at": time(value.created_at),
+        "delivered_at": time(value.delivered_at),
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def memory(value: Memory, *, with_owner: bool = False) -> Object:
+    fields: Object = {
+        "id": value.id,
+        "session_id": value.session_id,
+        "conversation_id": value.conversation_id,
+        "key": value.key,
+        "text": value.text,
+        "origin": value.origin.value,
+        "created_at": time(value.created_at),
+        "edited_at": time(value.edited_at),
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def flush(value: Flush, *, with_owner: bool = False) -> Object:
+    """A flush, under the id of its session. Here, other than there, `skipped` and `taken` are told."""
+    fields: Object = {
+        "id": value.session_id,
+        "session_id": value.session_id,
+        "conversation_id": value.conversation_id,
+        "key": value.key,
+        "reason": value.reason,
+        "state": value.state.value,
+        "attempts": value.attempts,
+        "error": value.error,
+        "next_attempt_at": time(value.next_attempt_at),
+        "created_at": time(value.created_at),
+        "settled_at": time(value.settled_at),
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def why(value: Why) -> Object:
+    return {
+        "session_id": value.session_id,
+        "decision": value.decision.value,
+        "next_due_at": time(value.next_due_at),
+        "sentence": value.sentence,
+        "policy": {name: {"value": each.value, "origin": each.origin} for name, each in value.policy.items()},
+        "reasons": [reason(each) for each in value.reasons],
+        "history": [event(each) for each in value.history],
+    }
+
+
+def reason(value: Reason) -> Object:
+    fields: Object = {"code": value.code, "message": value.message}
+    if value.process_id is not None:
+        fields["process_id"] = value.process_id
+    return {**fields, "until": time(value.until)} if value.until is not None else fields
+
+
+def living(
+    value: Session,
+    state: SessionState,
+    doing: str | None,
+    *,
+    processes: Sequence[Object] = (),
+    with_owner: bool = False,
+) -> Object:
+    """A session among those that are alive: what it is doing, since when it does that or nothing, and what
+    its conversation has running in the background."""
+    fields: Object = {
+        "session_id": value.id,
+        "conversation_id": value.conversation_id,
+        "key": value.key,
+        "source": value.source,
+        "title": value.title,
+        "model": value.model,
+        "state": state.value,
+        "doing": doing,
+        "since": time(value.ended_at or value.last_activity_at),  # nothing moves that time while a turn runs
+        "last_activity_at": time(value.last_activity_at),
+        "last_heartbeat_at": time(value.last_heartbeat_at),
+        "node": value.running_node or value.node_id,
+        "host": value.host,
+        "processes": list(processes),
+    }
+    return {**fields, "owner": value.owner} if with_owner else fields
+
+
+def gone(value: Session, *, with_owner: bool = False) -> Object:
+    """A session that has just ended, in the same words."""
+    told = living(value, SessionState.ENDED, None, with_owner=with_owner)
+    return {**told, "ended_at": time(value.ended_at), "end_reason": value.end_reason}
+
+
+def node(value: Node, liveness: Liveness, why: str) -> Object:
+    return {
+        "id": value.id,
+        "kind": value.kind.value,
+        "host": value.identity.host,
+        "pid": value.identity.pid,
+        "state": liveness.value,
+        "why": why,
+        "started_at": time(value.started_at),
+        "last_heartbeat_at": time(value.heartbeat_at),
+        "left_at": time(value.left_at),
+        "reaped_at": time(value.reaped_at),
+    }
+
+
+def api_key(value: ApiKey) -> Object:
+    return {
+        "id": value.id,
+        "owner": value.owner,
+        "scope": value.scope.value,
+        "tools": sorted(value.tools),
+        "created_at": time(value.created_at),
+        "revoked_at": time(value.revoked_at),
+    }
+
+
+def lineage(value: LineageTree, states: Mapping[str, SessionState], flushes: Mapping[str, Flush]) -> Object:
+    """A conversation's sessions, oldest first, and the conversations forked from it, as a tree."""
+    first = value.sessions[0]
+    return {
+        "object": "lineage",
+        "conversation_id": first.conversation_id,
+        "key": first.key,
+        "title": first.title,
+        "forked_from": first.parent_id,
+        "data": [
+            {
+                **session(each, states[each.id], flushes.get(each.id)),
+                "first_seq": each.first_seq,
+                "last_seq": each.last_seq,
+                "view": [view_part(part) for part in each.view.parts],
+            }
+            for each in value.sessions
+        ],
+        "forks": [lineage(fork, states, flushes) for fork in value.forks],
+    }
+
+
+def view_part(value: Part) -> Object:
+    """A part of what a session sees. What a summary says is in its context, not here."""
+    if isinstance(value, Summary):
+        size = len(value.text)
+        return {"kind": "summary", "first": value.first, "last": value.last, "characters": size}
+    return {"kind": "messages", "first": value.first, "last": value.last, "characters": None}
+
+
+def owner_usage(value: OwnerUsage) -> Object:
+    return {"owner": value.owner, "conversations": value.conversations, "bytes": value.bytes}
+
+
+def statistics(value: Statistics, leaked: int) -> Object:
+    return {
+        "object": "statistics",
+        "total": value.sessions,
+        "open": value.open,
+        "leaked": leaked,
+        "conversations": value.conversations,
+        "messages": value.messages,
+        "end_reasons": dict(value.end_reasons),
+        "sources": dict(value.sources),
+    }

@@ -1,0 +1,278 @@
+"""`POST /v1/chat/completions`: a turn of a durable conversation, or, with `store: false`, just the model.
+
+The request's messages are compared with what is stored: only what is new is added, a history that differs
+forks. Unknown fields go to the model as they came, and what it says comes back as it said it. The chunk that
+carries `finish_reason` waits until the answer is on disk and names the conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from ...domain.conversations import Address
+from ...domain.history import History, history_of
+from ...domain.ids import new_id
+from ...domain.messages import BETWEEN, reply_in
+from ...domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
+from ...errors import TurnStopped
+from ...models.base import Chunk, ModelRequest
+from ...models.chunks import led_by
+from ...runtime.turns.live import Answered, Outcome, TurnSpec
+from ..conversation_ref import about, about_begun, conversation_ref_of, headers_of, request_key
+from ..http import HttpResponse, JsonResponse, RequestContext
+from ..http_errors import failure_of
+from ..routes import Route
+from ..start_turn import about_to_send, start_turn
+from ..streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
+from ..work import check_counts
+from .parameters import BadParameter
+from .stateless import StatelessCompletion
+
+ROUTE = "/v1/chat/completions"
+OURS = frozenset({"messages", "model", "stream", "store"})
+"""Fields that are not passed on as they are."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    history: History
+    messages: Sequence[Any]
+    """As they came."""
+    model: str | None
+    options: Mapping[str, Any]
+    stream: bool
+    store: bool
+    wants_usage: bool
+
+
+def parse(body: dict[str, Any]) -> ChatRequest:
+    """Check what we read of a request; the rest is the model's business."""
+    model, stream, store = body.get("model"), body.get("stream"), body.get("store")
+    if model is not None and not isinstance(model, str):
+        raise BadParameter("model", "must be a text")
+    for name, value in (("stream", stream), ("store", store)):
+        if value is not None and not isinstance(value, bool):
+            raise BadParameter(name, "must be true or false")
+    options = body.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise BadParameter("stream_options", "must be an object")
+    count = body.get("n")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 128):
+        raise BadParameter("n", "must be a whole number from 1 to 128")
+    passed_on = {name: value for name, value in body.items() if name not in OURS}
+    if not stream:  # asked in one piece, so is the model: nobody would hear the pieces
+        passed_on["stream"] = False
+    return ChatRequest(
+        history_of(body.get("messages") or []),
+        body["messages"],
+        model or None,
+        passed_on,
+        bool(stream),
+        store is not False,
+        bool((options or {}).get("include_usage")),
+    )
+
+
+def _read(call: RequestContext, body: bytes) -> tuple[ChatRequest, bytes]:
+    """Everything that costs more the larger the body is."""
+    fields = call.parsed(body)
+    check_counts(fields.get("messages"), "messages", call.services.settings.limits.messages_per_request)
+    return parse(fields), sha256(body).digest()
+
+
+async def complete(call: RequestContext) -> HttpResponse:
+    body = await call.body()
+    asked, digest = await call.work(len(body), lambda: _read(call, body))
+    if asked.stream:
+        call.hold_stream()
+    naming = await conversation_ref_of(call)
+    if not asked.store and not naming.names_something:
+        call.hold_turn()
+        accepted = asyncio.Event()
+        request = ModelRequest(
+            _encode(asked.messages), asked.model, options=asked.options, on_accepted=accepted.set
+        )
+        return StatelessCompletion(
+            call.services.model.stream(request), asked.stream, asked.wants_usage, accepted
+        )
+    if (asked.options.get("n") or 1) > 1:
+        raise BadParameter("n", "may be more than 1 only with store: false")
+    telling = ChatRenderer(asked.wants_usage, silent=not asked.stream)
+    order = TurnSpec(
+        TurnRequest(
+            turn_id=new_id("turn"),
+            owner=call.owner,
+            node_id=call.services.holdfast.node_id,
+            address=naming.address,
+            messages=asked.history.messages,
+            source=naming.source,
+            request_key=request_key(
+                call, ROUTE, digest, opener=not naming.names_something and not asked.history.answered
+            ),
+            model=asked.model,
+            streams=asked.stream,
+        ),
+        telling,
+        tuple(message.body for message in asked.history.instructions),
+        asked.options,
+        asked.model,
+        client=call,
+        tools=call.caller.tools,
+        check=call.check_key,
+    )
+    continuity = call.services.continuity
+    running = await start_turn(
+        call, order, lambda: continuity.placed(call.owner, naming.address, asked.history), naming
+    )
+    if isinstance(running, TurnRepeated):
+        await about_to_send(call, order, running.turn)
+        return await _again(call, running, asked, naming.address)
+    if asked.stream:
+        return TurnStream(running, interrupts=naming.interrupted_by_leaving)
+    return WholeAnswer(
+        running,
+        naming.interrupted_by_leaving,
+        lambda outcome, ours: whole(outcome.answer, outcome.reply.message, ours),
+    )
+
+
+class ChatRenderer:
+    """A turn as chat.completion.chunk events."""
+
+    numbered = False
+    apart = False
+
+    def __init__(self, wants_usage: bool, *, silent: bool = False) -> None:
+        self._wants_usage = wants_usage
+        self._silent = silent
+        """Will it be answered in one piece, so that nobody hears it speak?"""
+        self._begun: TurnBegun | None = None
+        self._held: list[Chunk] = []
+        """From the chunk with `finish_reason` on: told when the answer is on disk."""
+        self._parts = False
+        """Do the next words begin a new paragraph, because a tool was run here since the last?"""
+
+    def begin(self, begun: TurnBegun) -> Sequence[bytes]:
+        self._begun = begun
+        return ()
+
+    def add(self, chunk: Chunk) -> Sequence[bytes]:
+        if self._silent:
+            return ()
+        if self._held or chunk.finishes:
+            self._held.append(chunk)
+            return ()
+        if chunk.only_usage and not self._wants_usage:
+            return ()
+        if self._parts and chunk.adds.get("content"):
+            self._parts = False
+            chunk = led_by(BETWEEN, chunk)
+        return (framed(chunk.raw),)
+
+    def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
+        self._parts = self._parts or spoke
+        return ()
+
+    def moved(self, begun: TurnBegun) -> None:
+        self._begun = begun
+
+    def end(self, outcome: Outcome) -> Sequence[bytes]:
+        if self._silent:
+            return ()
+        ours = {"holdfast": about_begun(self._begun)} if self._begun else {}
+        if not isinstance(outcome, Answered):
+            return (framed(_encode({"error": failure_of(outcome.error).object(), **ours})), DONE)
+        return (*finished_chunks(self._held, ours, self._wants_usage), DONE)
+
+
+def finished_chunks(held: Sequence[Chunk], ours: Mapping[str, Any], wants_usage: bool) -> list[bytes]:
+    """The chunks from `finish_reason` on; the one that carries it says where the conversation is."""
+    return [
+        framed(_encode({**chunk.value, **ours}) if chunk.finishes else chunk.raw)
+        for chunk in held
+        if wants_usage or not chunk.only_usage
+    ]
+
+
+def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """A chat.completion object."""
+    choices = [{**choice, "message": message} for choice in answer["choices"]]
+    return {**answer, "object": "chat.completion", "choices": choices, "holdfast": ours}
+
+
+# --- asked before ----------------------------------------------------------------------------------------
+
+
+async def _again(
+    call: RequestContext, repeated: TurnRepeated, asked: ChatRequest, address: Address
+) -> HttpResponse:
+    """The answer this request already got."""
+    turn, session = repeated.turn, repeated.session
+    if turn.status is not TurnStatus.COMPLETED:
+        raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
+    answer = msgspec.json.decode(await call.store.turn_answer(turn.id) or b'{"choices":[{}]}')
+    said = reply_in(await call.store.turn_messages(turn.id)) or {}
+    addressed = address.id if address.id and address.id.startswith("sess_") else None
+    completion = whole(answer, said, about(session, turn, addressed))
+    headers = headers_of(session, turn)
+    if not asked.stream:
+        return JsonResponse(completion, headers=headers, answers=turn.id)
+    return JsonResponse(
+        _as_stream(completion, asked.wants_usage),
+        headers={**HEADERS, **headers},
+        media_type=HEADERS["content-type"],
+        answers=turn.id,
+    )
+
+
+def _as_stream(completion: Mapping[str, Any], wants_usage: bool) -> bytes:
+    """A finished answer told as a stream."""
+    ours = completion["holdfast"]
+    common = {
+        name: value for name, value in completion.items() if name not in ("choices", "usage", "holdfast")
+    }
+    common["object"] = "chat.completion.chunk"
+    (choice,) = completion["choices"]
+    delta = dict(choice["message"])
+    if delta.get("tool_calls"):
+        delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(delta["tool_calls"])]
+    others = {name: value for name, value in choice.items() if name not in ("message", "finish_reason")}
+    said = {**others, "index": 0, "delta": delta, "finish_reason": None}
+    end = {"index": 0, "delta": {}, "finish_reason": choice.get("finish_reason")}
+    chunks: list[dict[str, Any]] = [
+        {**common, "choices": [said]},
+        {**common, "choices": [end], "holdfast": ours},
+    ]
+    if wants_usage and completion.get("usage"):
+        chunks.append({**common, "choices": [], "usage": completion["usage"]})
+    return b"".join((*(framed(_encode(chunk)) for chunk in chunks), DONE))
+
+
+ROUTES = (
+    Route(
+        "POST",
+        ROUTE,
+        complete,
+        "Answer a conversation; streams if asked to.",
+        body={
+            "type": "object",
+            "required": ["messages"],
+            "properties": {
+                "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+                "model": {"type": "string"},
+                "stream": {"type": "boolean"},
+                "store": {"type": "boolean"},
+                "n": {"type": "integer", "minimum": 1, "maximum": 128},
+            },
+        },
+        media_types=("application/json", "text/event-stream"),
+    ),
+)

@@ -1,0 +1,434 @@
+"""The objects of the Conversations API, and the requests that make and change conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from ...domain.conversations import Address, Conversation
+from ...domain.ids import check_name, message_id, parse_message_id
+from ...domain.messages import Message, NewMessage, new_message
+from ...domain.turns import TurnStatus
+from ...errors import Conflict, ConversationBusy, NotFound
+from ...store.base import Store
+from .. import objects
+from ..conversation_ref import DEFAULT_SOURCE, SOURCE
+from ..http import JsonResponse, RequestContext
+from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
+from ..routes import Parameter, Route, Schema
+from ..work import check_counts
+from .input_items import Resolve, messages_from_input, referenced_ids
+from .items import (
+    Item,
+    ItemName,
+    ItemPart,
+    item_page,
+    items_from,
+    items_of,
+    listed,
+    parse_item_id,
+    without_item,
+)
+from .parameters import BadParameter, given_object, metadata_of
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRequest:
+    """A new conversation, or an addition to one."""
+
+    messages: tuple[dict[str, Any], ...]
+    metadata: Mapping[str, str]
+
+
+def parse_conversation(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> ConversationRequest:
+    """Read a request for a new conversation; both its fields may be missing."""
+    items = given_object(body, "the request").get("items")
+    messages = [] if items is None else _messages(items, resolve)
+    return ConversationRequest(tuple(messages), metadata_of(body.get("metadata")))
+
+
+def parse_items(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> tuple[dict[str, Any], ...]:
+    """Read a request that adds items."""
+    messages = _messages(given_object(body, "the request").get("items"), resolve)
+    if not messages:
+        raise BadParameter("items", "must hold at least one item that can be kept")
+    return tuple(messages)
+
+
+def parse_metadata(body: Mapping[str, Any]) -> dict[str, str]:
+    """Read a request that replaces the metadata."""
+    if "metadata" not in given_object(body, "the request"):
+        raise BadParameter("metadata", "must be given; null empties it")
+    return metadata_of(body["metadata"])
+
+
+def _messages(items: object, resolve: Resolve | None) -> list[dict[str, Any]]:
+    if not isinstance(items, list):
+        raise BadParameter("items", "must be a list of items")
+    return messages_from_input(items, resolve=resolve, param="items")
+
+
+def conversation_object(
+    conversation_id: str,
+    created_at: datetime,
+    metadata: Mapping[str, str] | None = None,
+    holdfast: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "id": conversation_id,
+        "object": "conversation",
+        "created_at": int(created_at.timestamp()),
+        "metadata": dict(metadata or {}),
+    }
+    return {**value, "holdfast": dict(holdfast)} if holdfast is not None else value
+
+
+def deleted_conversation(conversation_id: str) -> dict[str, Any]:
+    return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+
+
+MOST_REFERENCES = 1000
+
+
+def place_of_item(item_id: str, conversation_id: str) -> tuple[ItemName, int]:
+    """What an id says, and the number of its message; NotFound if it is none of this conversation's."""
+    name = parse_item_id(item_id)
+    place = parse_message_id(name.message_id) if name else None
+    if name is None or place is None or place[0] != conversation_id:
+        raise NotFound("item", item_id)
+    return name, place[1]
+
+
+async def find_item(store: Store, owner: str, conversation_id: str, item_id: str) -> tuple[Item, Message]:
+    """The item of this id, and the message it shows a part of."""
+    _, seq = place_of_item(item_id, conversation_id)
+    page = await store.messages(owner, conversation_id, first=seq, last=seq, excluded=False)
+    for message in page.items:
+        for item in items_of(message):
+            if item["id"] == item_id:
+                return item, message
+    raise NotFound("item", item_id)
+
+
+async def resolver(store: Store, owner: str, items: object, param: str = "items") -> Resolve:
+    """Looks up, beforehand, the items that a request only refers to."""
+    known: dict[str, Mapping[str, Any]] = {}
+    names: Sequence[str] = list(dict.fromkeys(referenced_ids(items)))
+    if len(names) > MOST_REFERENCES:
+        raise BadParameter(param, f"may refer to {MOST_REFERENCES} items at most; it refers to {len(names)}")
+    places = {
+        place
+        for name in map(parse_item_id, names)
+        if name is not None and (place := parse_message_id(name.message_id)) is not None
+    }
+    wanted = frozenset(names)
+    for conversation_id, seq in places:  # each message once, however many of its items are referred to
+        try:
+            page = await store.messages(owner, conversation_id, first=seq, last=seq, excluded=False)
+        except NotFound:
+            continue  # the parser names it, with its place in the request
+        for message in page.items:
+            known.update((item["id"], item) for item in items_of(message) if item["id"] in wanted)
+    return known.get
+
+
+ROUTE = "/v1/conversations"
+LARGEST_PAGE = 100
+MOST_TRIES = 100
+
+
+async def create(call: RequestContext) -> JsonResponse:
+    size, body = await _read(call, optional=True)
+    resolve = await resolver(call.store, call.owner, body.get("items"))
+
+    def read() -> tuple[ConversationRequest, list[NewMessage]]:
+        asked = parse_conversation(body, resolve=resolve)
+        return asked, [new_message(message) for message in asked.messages]
+
+    asked, messages = await call.work(size, read)
+    source = call.header(SOURCE)
+    if source is not None:
+        check_name("X-Holdfast-Source", source)
+    holdfast = call.services.holdfast
+    made = await holdfast.keeper.as_living(
+        lambda: call.store.create_conversation(
+            call.owner,
+            holdfast.node_id,
+            messages=messages,
+            metadata=asked.metadata,
+            source=source or DEFAULT_SOURCE,
+        )
+    )
+    return _shown(call, made)
+
+
+async def conversations(call: RequestContext) -> JsonResponse:
+    page = await call.store.conversations(
+        owners_of(call),
+        after=call.query("after") or None,
+        limit=call.query_number("limit", 20, 1, LARGEST_PAGE),
+    )
+    return JsonResponse(objects.listed([_object(call, each) for each in page.items], has_more=page.has_more))
+
+
+async def retrieve(call: RequestContext) -> JsonResponse:
+    return _shown(call, await _found(call, owner_of(call)))
+
+
+async def update(call: RequestContext) -> JsonResponse:
+    metadata = parse_metadata(await call.json())
+    found = await _found(call, call.owner)
+    await call.store.set_metadata(call.owner, found.id, metadata)
+    return _shown(call, replace(found, metadata=metadata))
+
+
+async def delete(call: RequestContext) -> JsonResponse:
+    found = await _found(call, call.owner)
+    if found.turn_id is not None:
+        why = "its conversation was deleted"
+        await call.services.runner.stop(call.owner, found.turn_id, TurnStatus.CANCELLED, why)
+    await call.store.delete_conversation(call.owner, found.id)
+    return JsonResponse(deleted_conversation(found.id))
+
+
+async def add_items(call: RequestContext) -> JsonResponse:
+    size, body = await _read(call)
+    found = await _found(call, call.owner)
+    resolve = await resolver(call.store, call.owner, body.get("items"))
+
+    def read() -> tuple[tuple[dict[str, Any], ...], list[NewMessage]]:
+        said = parse_items(body, resolve=resolve)
+        return said, [new_message(message) for message in said]
+
+    said, messages = await call.work(size, read)
+    holdfast = call.services.holdfast
+    last_seq = await holdfast.leases.when_free(
+        lambda: holdfast.keeper.as_living(
+            lambda: call.store.add_messages(call.owner, found.id, holdfast.node_id, messages)
+        ),
+        call.services.settings.server.busy_wait_seconds,
+    )
+
+    def shown() -> dict[str, Any]:
+        numbered = enumerate(said, last_seq - len(said) + 1)
+        return listed([item for seq, one in numbered for item in items_from(one, message_id(found.id, seq))])
+
+    return JsonResponse(await call.work(size, shown), headers=_headers(found))
+
+
+async def _read(call: RequestContext, *, optional: bool = False) -> tuple[int, dict[str, Any]]:
+    """The body's size, and its fields."""
+    body = await call.body()
+    fields = await call.work(len(body), lambda: call.parsed(body, optional=optional))
+    check_counts(fields.get("items"), "items", call.services.settings.limits.messages_per_request)
+    return len(body), fields
+
+
+async def items(call: RequestContext) -> JsonResponse:
+    owner = owner_of(call)
+    order = call.query("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise BadParameter("order", f"must be asc or desc, not {order!r:.40}")
+    descending = order == "desc"
+    limit = call.query_number("limit", 20, 1, LARGEST_PAGE)
+    found = await _found(call, owner)
+    after = call.query("after") or None
+    first, last = 1, None
+    if after is not None:
+        _, seq = place_of_item(after, found.id)
+        first, last = (1, seq) if descending else (seq, None)
+    page = await call.store.messages(
+        owner,
+        found.id,
+        first=first,
+        last=last,
+        limit=limit + 1,  # the first may have been shown before
+        newest_first=descending,
+        excluded=False,
+    )
+    await _note_reading(call, owner, found)
+    shown = item_page(page.items, limit=limit, after=after, descending=descending, more=page.has_more)
+    return JsonResponse(shown, headers=_headers(found))
+
+
+async def item(call: RequestContext) -> JsonResponse:
+    owner = owner_of(call)
+    found = await _found(call, owner)
+    shown, _ = await find_item(call.store, owner, found.id, call.path("item_id"))
+    await _note_reading(call, owner, found)
+    return JsonResponse(shown, headers=_headers(found))
+
+
+async def delete_item(call: RequestContext) -> JsonResponse:
+    found = await _found(call, call.owner)
+    item_id = call.path("item_id")
+    for _ in range(MOST_TRIES):
+        name, seq = place_of_item(item_id, found.id)
+        _, message = await find_item(call.store, call.owner, found.id, item_id)
+        rest = without_item(message.content(), name, message.gaps)
+        if rest is None:
+            await call.store.delete_message(call.owner, found.id, seq)
+            return _shown(call, found)
+        gaps = message.gaps
+        if name.part is ItemPart.CALL and name.index is not None:
+            gaps = (*gaps, name.index)
+        try:
+            await call.store.reduce_message(call.owner, found.id, seq, new_message(rest), gaps)
+        except Conflict:
+            continue  # somebody took another part of it: look again
+        return _shown(call, found)
+    raise ConversationBusy(found.id)
+
+
+async def _found(call: RequestContext, owner: str) -> Conversation:
+    name = call.path("id")
+    try:
+        return await call.store.conversation(owner, Address(id=name, create=False))
+    except NotFound:
+        raise NotFound("conversation", name) from None
+
+
+async def _note_reading(call: RequestContext, owner: str, found: Conversation) -> None:
+    if owner != call.owner:
+        await note_reading(call, owner, await call.store.session(owner, found.tip_id))
+
+
+def _object(call: RequestContext, value: Conversation) -> dict[str, Any]:
+    ours = {"session_id": value.tip_id, "key": value.key, "title": value.title}
+    if shows_owner(call):
+        ours["owner"] = value.owner
+    return conversation_object(value.id, value.created_at, value.metadata, ours)
+
+
+def _shown(call: RequestContext, value: Conversation) -> JsonResponse:
+    return JsonResponse(_object(call, value), headers=_headers(value))
+
+
+def _headers(value: Conversation) -> dict[str, str]:
+    return {
+        "x-holdfast-session-id": value.tip_id,
+        "x-hermes-session-id": value.tip_id,
+        "x-holdfast-conversation-id": value.id,
+    }
+
+
+_METADATA = {
+    "type": ["object", "null"],
+    "maxProperties": 16,
+    "additionalProperties": {"type": "string", "maxLength": 512},
+}
+_ITEMS = {"type": "array", "items": {"type": "object"}}
+_TEXT = {"type": "string"}
+_MAYBE_TEXT = {"type": ["string", "null"]}
+_FLAG = {"type": "boolean"}
+
+
+def _answer(**properties: Schema) -> Schema:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+_CONVERSATION = _answer(
+    id=_TEXT,
+    object={"const": "conversation"},
+    created_at={"type": "integer"},
+    metadata={"type": "object", "additionalProperties": _TEXT},
+    holdfast=_answer(session_id=_TEXT, key=_MAYBE_TEXT, title=_MAYBE_TEXT),
+)
+_DELETED = _answer(id=_TEXT, object={"const": "conversation.deleted"}, deleted={"const": True})
+_ITEM = _answer(id=_TEXT, type=_TEXT, status=_TEXT)
+
+
+def _list_of(schema: Schema, id_schema: Schema) -> Schema:
+    return _answer(
+        object={"const": "list"},
+        data={"type": "array", "items": schema},
+        first_id=id_schema,
+        last_id=id_schema,
+        has_more=_FLAG,
+    )
+
+
+_LIMIT = Parameter(
+    "limit",
+    "How many at most.",
+    {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": 20},
+)
+_AFTER = Parameter("after", "The `last_id` of the page before.")
+_ORDER = Parameter(
+    "order", "Oldest or newest first.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}
+)
+_INCLUDE = Parameter("include", "Taken for OpenAI's sake; everything there is, is shown.")
+
+ROUTES = (
+    Route(
+        "GET",
+        ROUTE,
+        conversations,
+        "Conversations, the newest first.",
+        parameters=(_AFTER, _LIMIT, OWNERS),
+        answer=_list_of(_CONVERSATION, _MAYBE_TEXT),
+    ),
+    Route(
+        "POST",
+        ROUTE,
+        create,
+        "Begin a conversation, empty or with items.",
+        body={
+            "type": "object",
+            "properties": {"items": {**_ITEMS, "type": ["array", "null"]}, "metadata": _METADATA},
+        },
+        body_optional=True,
+        answer=_CONVERSATION,
+        parameters=(Parameter("X-Holdfast-Source", "Where it comes from.", where="header"),),
+    ),
+    Route("GET", f"{ROUTE}/{{id}}", retrieve, "A conversation.", parameters=(OWNER,), answer=_CONVERSATION),
+    Route(
+        "POST",
+        f"{ROUTE}/{{id}}",
+        update,
+        "Replace what is noted about a conversation.",
+        body={"type": "object", "required": ["metadata"], "properties": {"metadata": _METADATA}},
+        answer=_CONVERSATION,
+    ),
+    Route(
+        "DELETE",
+        f"{ROUTE}/{{id}}",
+        delete,
+        "Cancel what runs, and remove a conversation for good.",
+        answer=_DELETED,
+    ),
+    Route(
+        "GET",
+        f"{ROUTE}/{{id}}/items",
+        items,
+        "What was said in a conversation, item by item.",
+        parameters=(_ORDER, _AFTER, _LIMIT, _INCLUDE, OWNER),
+        answer=_list_of(_ITEM, _TEXT),
+    ),
+    Route(
+        "POST",
+        f"{ROUTE}/{{id}}/items",
+        add_items,
+        "Add items; nothing is answered.",
+        body={"type": "object", "required": ["items"], "properties": {"items": {**_ITEMS, "minItems": 1}}},
+        parameters=(_INCLUDE,),
+        answer=_list_of(_ITEM, _TEXT),
+    ),
+    Route(
+        "GET",
+        f"{ROUTE}/{{id}}/items/{{item_id}}",
+        item,
+        "One item.",
+        parameters=(_INCLUDE, OWNER),
+        answer=_ITEM,
+    ),
+    Route(
+        "DELETE",
+        f"{ROUTE}/{{id}}/items/{{item_id}}",
+        delete_item,
+        "Delete an item for good; what else its message says stays.",
+        answer=_CONVERSATION,
+    ),
+)

@@ -1,0 +1,356 @@
+"""Input items as chat messages: what a Responses request, or a new conversation, brings.
+
+A model's reply is several items and one message: its reasoning, its text and its calls come together again,
+as chat servers want them, so that the results of the calls follow the message that made them all. Reasoning
+is kept where it can be read and goes with the reply that follows; encrypted, it is of use to nobody here
+and is dropped. Items of tools that run at OpenAI are refused by name. Fields nobody here knows stay on
+their message or call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from .parameters import BadParameter, given_list, given_name, given_object, given_text, kind, list_of, text
+from .parts import chat_content
+
+Resolve = Callable[[str], Mapping[str, Any] | None]
+"""The item with this id, as `items_of` gives it; None if there is none."""
+
+ROLES = ("user", "assistant", "system", "developer")
+ITEMS = (
+    *("message", "reasoning", "item_reference", "function_call", "function_call_output"),
+    *("custom_tool_call", "custom_tool_call_output"),
+)
+# What an item has only because it once was somebody's output; the SDK adds `parsed_…`.
+OF_OUTPUT = ("id", "type", "status", "created_by", "parsed_arguments")
+OF_CALL = (*OF_OUTPUT, "call_id", "name", "arguments", "input", "caller", "async", "namespace", "index")
+OF_RESULT = (*OF_OUTPUT, "call_id", "output", "caller", "namespace")
+OF_CHAT = ("tool_calls", "tool_call_id", "function_call")
+
+
+def messages_from_input(
+    value: object, *, resolve: Resolve | None = None, param: str = "input"
+) -> list[dict[str, Any]]:
+    """The chat messages that a text (said by the user) or a list of items amounts to.
+
+    Raises BadParameter, naming the place, for anything else. References to items are looked up with
+    `resolve`.
+    """
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise BadParameter(param, f"must be text or a list of items, not {kind(value)}")
+    reader = _Reader(resolve)
+    for at, item in enumerate(value):
+        reader.read(item, f"{param}[{at}]")
+    return reader.done()
+
+
+def referenced_ids(value: object) -> list[str]:
+    """The ids of the items that an input only refers to, so that they can be fetched beforehand."""
+    items = value if isinstance(value, list) else []
+    found = [item.get("id") for item in items if isinstance(item, Mapping) and _is_reference(item)]
+    return [name for name in found if isinstance(name, str)]
+
+
+def _is_reference(item: Mapping[str, Any]) -> bool:
+    kind_of_item = item.get("type")
+    return kind_of_item == "item_reference" or (kind_of_item is None and "id" in item and "role" not in item)
+
+
+class _Reader:
+    """Reads items one by one; `_reply` is the reply that the next item may still belong to."""
+
+    def __init__(self, resolve: Resolve | None) -> None:
+        self._resolve = resolve
+        self._messages: list[dict[str, Any]] = []
+        self._reply: dict[str, Any] | None = None
+        self._thoughts: list[str] = []
+
+    def read(self, value: object, param: str) -> None:
+        item = given_object(value, param)
+        if _is_reference(item):
+            item = self._look_up(item, param)
+        match item.get("type"):
+            case "message" | None:
+                self._message(item, param)
+            case "reasoning":
+                self._reasoning(item, param)
+            case "function_call":
+                arguments = given_text(item.get("arguments"), f"{param}.arguments")
+                self._call(item, arguments, param)
+            case "custom_tool_call":
+                text = given_text(item.get("input"), f"{param}.input")
+                self._call(item, custom_arguments(text), param)
+            case "function_call_output" | "custom_tool_call_output":
+                self._result(item, param)
+            case str() as name:
+                raise BadParameter(
+                    f"{param}.type",
+                    f"is {name!r:.80}, which cannot be used here: the model is asked by chat messages, "
+                    f"so only these items work: {', '.join(ITEMS)}",
+                )
+            case other:
+                raise BadParameter(f"{param}.type", f"must be text, not {kind(other)}")
+
+    def done(self) -> list[dict[str, Any]]:
+        self._settle_thoughts()
+        return self._messages
+
+    def _look_up(self, item: Mapping[str, Any], param: str) -> Mapping[str, Any]:
+        name = given_name(item.get("id"), f"{param}.id")
+        found = self._resolve(name) if self._resolve else None
+        if found is None:
+            raise BadParameter(f"{param}.id", f"refers to an item that does not exist: {name!r:.80}")
+        return found
+
+    def _message(self, item: Mapping[str, Any], param: str) -> None:
+        role = given_text(item.get("role"), f"{param}.role")
+        if role not in ROLES:
+            raise BadParameter(f"{param}.role", f"must be one of {', '.join(ROLES)}; it is {role!r:.80}")
+        by_model = role == "assistant"
+        content = chat_content(item.get("content"), f"{param}.content", said_by_model=by_model)
+        for name in OF_CHAT:
+            if item.get(name) is not None:
+                raise BadParameter(
+                    f"{param}.{name}", "is of chat messages; here, calls and results are items of their own"
+                )
+        for name in ("refusal", "reasoning_content"):
+            if item.get(name) is not None:
+                given_text(item[name], f"{param}.{name}")
+        if by_model and item.get("reasoning_content"):
+            self._thoughts.append(item["reasoning_content"])
+        message = _with_others({"role": role, **content}, item, *OF_OUTPUT, "reasoning_content")
+        reply = self._reply
+        if (
+            by_model
+            and reply
+            and "tool_calls" in reply
+            and reply["content"] is None
+            and "refusal" not in reply
+        ):
+            # The calls came first. Their results must follow the message that made them, so it is one.
+            self._take_thoughts(reply)
+            reply.update(message)
+            return
+        if not by_model:
+            self._settle_thoughts()
+        self._append(message)
+        if by_model:
+            self._take_thoughts(message)
+            self._reply = message
+
+    def _reasoning(self, item: Mapping[str, Any], param: str) -> None:
+        for name in ("content", "summary"):
+            pieces = [
+                given_text(
+                    given_object(piece, f"{param}.{name}[{at}]").get("text"), f"{param}.{name}[{at}].text"
+                )
+                for at, piece in enumerate(given_list(item.get(name) or [], f"{param}.{name}"))
+            ]
+            if any(pieces):
+                if self._reply is not None and "tool_calls" not in self._reply:
+                    self._reply = None  # what it thinks next belongs to what it says next
+                self._thoughts.append("\n\n".join(pieces))
+                return
+
+    def _call(self, item: Mapping[str, Any], arguments: str, param: str) -> None:
+        call_id = given_name(item.get("call_id"), f"{param}.call_id")
+        name = given_name(item.get("name"), f"{param}.name")
+        reply = self._reply
+        if reply is None:
+            reply = {"role": "assistant", "content": None}
+            self._append(reply)
+            self._reply = reply
+        self._take_thoughts(reply)
+        calls = reply.setdefault("tool_calls", [])
+        if any(call["id"] == call_id for call in calls):
+            raise BadParameter(
+                f"{param}.call_id", f"is that of another call of the same reply: {call_id!r:.80}"
+            )
+        function = {"name": name, "arguments": arguments}
+        call = {"id": call_id, "type": "function", "function": function}
+        calls.append(_with_others(call, item, *OF_CALL))
+        if reply["content"] == "":
+            reply["content"] = None
+
+    def _result(self, item: Mapping[str, Any], param: str) -> None:
+        call_id = given_name(item.get("call_id"), f"{param}.call_id")
+        content = chat_content(item.get("output"), f"{param}.output")
+        self._settle_thoughts()
+        message = {"role": "tool", "tool_call_id": call_id, **content}
+        self._append(_with_others(message, item, *OF_RESULT))
+
+    def _append(self, message: dict[str, Any]) -> None:
+        self._messages.append(message)
+        self._reply = None
+
+    def _take_thoughts(self, reply: dict[str, Any]) -> None:
+        if self._thoughts:
+            earlier = [reply["reasoning_content"]] if reply.get("reasoning_content") else []
+            reply["reasoning_content"] = "\n\n".join([*earlier, *self._thoughts])
+            self._thoughts = []
+
+    def _settle_thoughts(self) -> None:
+        """Nothing was said after them: they are a reply of their own."""
+        if self._thoughts:
+            reply = self._reply if self._reply is not None else {"role": "assistant", "content": ""}
+            if self._reply is None:
+                self._append(reply)
+            self._take_thoughts(reply)
+
+
+def custom_arguments(text: str) -> str:
+    """The input of a custom tool as the arguments of the function that stands for it."""
+    return msgspec.json.encode({"input": text}).decode()
+
+
+def _with_others(own: dict[str, Any], item: Mapping[str, Any], *known: str) -> dict[str, Any]:
+    """With the item's fields that nobody here knows."""
+    for name, value in item.items():
+        if name not in known and value is not None:
+            own.setdefault(name, value)
+    return own
+
+
+CHOICES = ("none", "auto", "required")
+# Fields of a tool that speak to OpenAI's own machinery.
+NOT_FOR_CHAT = ("allowed_callers", "defer_loading", "async", "output_schema")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTools:
+    options: Mapping[str, Any]
+    """`tools`, `tool_choice` and `parallel_tool_calls` for the chat model; none of them if there are no
+    tools."""
+    custom: frozenset[str]
+    """The names of those that are custom tools."""
+
+
+def request_tools(body: Mapping[str, Any], parallel: bool | None) -> RequestTools:
+    """Read `tools` and `tool_choice`."""
+    tools: dict[str, dict[str, Any]] = {}
+    custom = set()
+    for at, value in enumerate(list_of(body, "tools")):
+        param = f"tools[{at}]"
+        tool = given_object(value, param)
+        name_of_type = given_text(tool.get("type"), f"{param}.type")
+        if name_of_type not in ("function", "custom"):
+            raise BadParameter(
+                f"{param}.type",
+                f"is {name_of_type!r:.80}, a tool that would have to run at OpenAI; "
+                "only function and custom tools work here",
+            )
+        name = given_name(tool.get("name"), f"{param}.name")
+        if name in tools:
+            raise BadParameter(f"{param}.name", f"is that of another tool, too: {name!r:.80}")
+        if name_of_type == "custom":
+            custom.add(name)
+            tools[name] = _custom(tool, name, param)
+        else:
+            tools[name] = _function(tool, name, param)
+    choice = _choice(body.get("tool_choice"), tools)
+    options: dict[str, Any] = {}
+    if tools:
+        options["tools"] = list(tools.values())
+        if choice is not None:
+            options["tool_choice"] = choice
+        if parallel is not None:
+            # Not without tools: OpenAI's chat API then refuses it, as it does tool_choice.
+            options["parallel_tool_calls"] = parallel
+    return RequestTools(options, frozenset(custom))
+
+
+def _function(tool: Mapping[str, Any], name: str, param: str) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": name}
+    if (description := text(tool, "description", f"{param}.description")) is not None:
+        function["description"] = description
+    if tool.get("parameters") is not None:
+        function["parameters"] = given_object(tool["parameters"], f"{param}.parameters")
+    if (strict := tool.get("strict")) is not None:
+        if not isinstance(strict, bool):
+            raise BadParameter(f"{param}.strict", f"must be true or false, not {kind(strict)}")
+        function["strict"] = strict
+    others = {
+        field: value
+        for field, value in tool.items()
+        if field not in ("type", "function", *function, *NOT_FOR_CHAT) and value is not None
+    }
+    return {"type": "function", "function": function, **others}
+
+
+def _custom(tool: Mapping[str, Any], name: str, param: str) -> dict[str, Any]:
+    """The grammar, if there is one, goes into the description: no chat server but OpenAI's could enforce
+    it."""
+    about = [text(tool, "description", f"{param}.description") or ""]
+    form = tool.get("format")
+    if form is not None:
+        definition = text(given_object(form, f"{param}.format"), "definition", f"{param}.format.definition")
+        syntax = text(form, "syntax", f"{param}.format.syntax")
+        if definition:
+            about.append(
+                f"The input must match this {syntax or ''} grammar:\n{definition}".replace("  ", " ")
+            )
+    described = "\n\n".join(part for part in about if part)
+    parameters = {
+        "type": "object",
+        "properties": {"input": {"type": "string"}},
+        "required": ["input"],
+        "additionalProperties": False,
+    }
+    function: dict[str, Any] = {"name": name, "parameters": parameters}
+    if described:
+        function["description"] = described
+    return {"type": "function", "function": function}
+
+
+def _choice(value: object, tools: dict[str, dict[str, Any]]) -> str | dict[str, Any] | None:
+    """For chat. With `allowed_tools`, the others are taken out of `tools`: most servers know no such
+    choice."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if value not in CHOICES:
+            raise BadParameter("tool_choice", f"must be one of {', '.join(CHOICES)}; it is {value!r:.80}")
+        if value == "required" and not tools:
+            raise BadParameter("tool_choice", "is 'required', but there are no tools")
+        return value
+    choice = given_object(value, "tool_choice")
+    name_of_type = given_text(choice.get("type"), "tool_choice.type")
+    if name_of_type in ("function", "custom"):
+        return {
+            "type": "function",
+            "function": {"name": _known(choice.get("name"), tools, "tool_choice.name")},
+        }
+    if name_of_type == "allowed_tools":
+        mode = given_text(choice.get("mode"), "tool_choice.mode")
+        if mode not in ("auto", "required"):
+            raise BadParameter("tool_choice.mode", f"must be auto or required; it is {mode!r:.80}")
+        allowed = {
+            _known(
+                given_object(tool, f"tool_choice.tools[{at}]").get("name"),
+                tools,
+                f"tool_choice.tools[{at}].name",
+            )
+            for at, tool in enumerate(given_list(choice.get("tools"), "tool_choice.tools"))
+        }
+        if not allowed:
+            raise BadParameter("tool_choice.tools", "must name at least one tool")
+        for name in tools.keys() - allowed:
+            del tools[name]
+        return mode
+    raise BadParameter(
+        "tool_choice.type", f"is {name_of_type!r:.80}; only function, custom and allowed_tools work here"
+    )
+
+
+def _known(value: object, tools: Mapping[str, Any], param: str) -> str:
+    name = given_name(value, param)
+    if name not in tools:
+        raise BadParameter(param, f"names no tool of this request: {name!r:.80}")
+    return name

@@ -1,0 +1,134 @@
+"""Reads the parameters of a request, and refuses what is not as it should be.
+
+A refusal names the parameter by its path, `input[3].content[0].image_url`, in its sentence and as a fact of
+its own, because OpenAI's error object has a field for it. JSON's null counts as "not given" everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...domain.ids import unstorable
+from ...errors import BadInput
+
+MAX_PAIRS = 16
+MAX_KEY = 64
+MAX_VALUE = 512
+
+
+class BadParameter(BadInput):
+    """A parameter of a request that cannot be used; `param` is its path."""
+
+    def __init__(self, param: str, sentence: str) -> None:
+        super().__init__(f"{param} {sentence}")
+        self.param = param
+
+
+def kind(value: object) -> str:
+    """What JSON calls it."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "an object"
+    return type(value).__name__
+
+
+def given_text(value: object, param: str) -> str:
+    """A text that has to be there; it may be empty, but it must be one that can be stored."""
+    if not isinstance(value, str):
+        raise BadParameter(param, f"must be text, not {kind(value)}")
+    fault = unstorable(value)
+    if fault:
+        raise BadParameter(param, fault)
+    return value
+
+
+def given_name(value: object, param: str) -> str:
+    """A text that has to be there and must say something."""
+    if not given_text(value, param):
+        raise BadParameter(param, "must not be empty")
+    return str(value)
+
+
+def given_object(value: object, param: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BadParameter(param, f"must be an object, not {kind(value)}")
+    return value
+
+
+def given_list(value: object, param: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadParameter(param, f"must be a list, not {kind(value)}")
+    return value
+
+
+def text(body: Mapping[str, Any], name: str, param: str = "") -> str | None:
+    value = body.get(name)
+    return None if value is None else given_text(value, param or name)
+
+
+def flag(body: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise BadParameter(name, f"must be true or false, not {kind(value)}")
+    return value
+
+
+def number(body: Mapping[str, Any], name: str) -> float | None:
+    value = body.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise BadParameter(name, f"must be a number, not {kind(value)}")
+    return value
+
+
+def whole_number(body: Mapping[str, Any], name: str, least: int) -> int | None:
+    value = number(body, name)
+    if value is not None and (not isinstance(value, int) or value < least):
+        raise BadParameter(name, f"must be a whole number, {least} or more; it is {value}")
+    return value
+
+
+def object_of(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = body.get(name)
+    return {} if value is None else given_object(value, name)
+
+
+def list_of(body: Mapping[str, Any], name: str) -> list[Any]:
+    value = body.get(name)
+    return [] if value is None else given_list(value, name)
+
+
+def one_of(body: Mapping[str, Any], name: str, choices: tuple[str, ...], param: str = "") -> str | None:
+    value = text(body, name, param)
+    if value is not None and value not in choices:
+        raise BadParameter(param or name, f"must be one of {', '.join(choices)}; it is {value!r:.80}")
+    return value
+
+
+def metadata_of(value: object, param: str = "metadata") -> dict[str, str]:
+    """Up to 16 pairs of text, as OpenAI has it; empty if there are none."""
+    if value is None:
+        return {}
+    pairs = given_object(value, param)
+    if len(pairs) > MAX_PAIRS:
+        raise BadParameter(param, f"may hold {MAX_PAIRS} pairs at most; it holds {len(pairs)}")
+    for key, said in pairs.items():
+        given_text(key, f"a key of {param}")
+        if len(key) > MAX_KEY:
+            raise BadParameter(param, f"may have keys of {MAX_KEY} characters at most; {key!r:.80} is longer")
+        where = f"{param}.{key}"
+        if len(given_text(said, where)) > MAX_VALUE:
+            raise BadParameter(where, f"may be {MAX_VALUE} characters long at most; it is {len(said)}")
+    return dict(pairs)

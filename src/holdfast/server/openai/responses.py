@@ -1,0 +1,436 @@
+"""`/v1/responses`: a turn under OpenAI's other API.
+
+It can be asked for in the background, looked at, cancelled, and listened to again from any event on: after
+the client, the network or the server died.
+
+A response is a turn's other name: what it says is the conversation's messages, its events are the turn's
+drafts. A stream that nobody runs any more ends as truthfully as it can: with what was kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, cast
+
+import msgspec
+
+from ...domain.conversations import Address
+from ...domain.history import INSTRUCTING, History, history_of
+from ...domain.ids import message_id, new_id
+from ...domain.messages import instruction, new_message
+from ...domain.turns import NewResponse, Response, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
+from ...errors import BadInput, BadMessage, NotFound
+from ...models.base import Chunk, ModelRequest
+from ...runtime.turns.history_matcher import Placement
+from ...runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec
+from ..conversation_ref import (
+    ConversationRef,
+    about_begun,
+    conversation_ref_of,
+    headers_begun,
+    headers_of,
+    request_key,
+)
+from ..http import HttpResponse, JsonResponse, RequestContext
+from ..http_errors import failure_of
+from ..owners import OWNER, note_reading, owner_of
+from ..routes import Parameter, Route
+from ..start_turn import about_to_send, start_turn
+from ..streams import TurnStream, WholeAnswer
+from ..work import check_counts
+from .conversations import resolver
+from .items import items_from, listed
+from .parameters import BadParameter
+from .response_events import ResponseEvents, encoded, frame
+from .response_object import ResponseHead, deleted_response, response_error, response_object, state_of
+from .responses_request import ResponsesRequest, parse
+from .stateless import StatelessResponse
+from .stored_responses import Record, StoredStream, record_of
+
+ROUTE = "/v1/responses"
+NOWHERE = Address(id=f"resp_{'0' * 32}", create=False)
+"""An id that nothing ever had: behind it nothing begins."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _read_body(call: RequestContext, body: bytes) -> tuple[dict[str, Any], bytes]:
+    fields = call.parsed(body)
+    check_counts(fields.get("input"), "input", call.services.settings.limits.messages_per_request)
+    return fields, sha256(body).digest()
+
+
+async def create(call: RequestContext) -> HttpResponse:
+    body = await call.body()
+    fields, digest = await call.work(len(body), lambda: _read_body(call, body))
+    resolve = await resolver(call.store, call.owner, fields.get("input"), "input")
+    asked = await call.work(len(body), lambda: parse(fields, resolve=resolve))
+    if asked.stream:
+        call.hold_stream()
+    naming = _named(await conversation_ref_of(call), asked)
+    history = await call.work(len(body), lambda: _history(asked))
+    if not asked.store and not naming.names_something:
+        call.hold_turn()
+        return _unkept(call, asked, history)
+    previous = await _previous(call, asked.previous_response_id)
+
+    async def place() -> Placement:
+        continuity = call.services.continuity
+        if previous is not None:
+            return await continuity.behind(call.owner, previous.turn, history)
+        if asked.conversation_id is not None:
+            return await continuity.appended(call.owner, naming.address, history)
+        if asked.previous_response_id is not None:  # gone; but if this request came before, it is answered
+            return Placement(NOWHERE, history.messages, history.prints)
+        return await continuity.placed(call.owner, naming.address, history)
+
+    response_id = new_id("resp")
+    order = TurnSpec(
+        TurnRequest(
+            turn_id=new_id("turn"),
+            owner=call.owner,
+            node_id=call.services.holdfast.node_id,
+            address=naming.address,
+            messages=history.messages,
+            source=naming.source,
+            request_key=request_key(
+                call, ROUTE, digest, opener=not naming.names_something and not history.answered
+            ),
+            model=asked.model,
+            streams=asked.stream,
+            response=NewResponse(
+                response_id,
+                _encode({"echo": asked.echo, "model": asked.model}),
+                asked.previous_response_id,
+                asked.background,
+            ),
+        ),
+        ResponseRenderer(response_id, asked),
+        _instructions(asked, history),
+        asked.options,
+        asked.model,
+        follows=asked.stream or asked.background,
+        client=call if asked.stream or not asked.background else None,
+        tools=call.caller.tools,
+        check=call.check_key,
+    )
+    try:
+        turn = await start_turn(call, order, place, naming)
+    except NotFound as error:
+        raise _as_named(asked, error) from None
+    if isinstance(turn, TurnRepeated) or order.client is None:
+        await about_to_send(call, order, turn.turn)
+    return await _answered(call, asked, naming, turn)
+
+
+async def _answered(
+    call: RequestContext, asked: ResponsesRequest, naming: ConversationRef, turn: RunningTurn | TurnRepeated
+) -> HttpResponse:
+    """The turn as its request wants to be told of it."""
+    headers = (
+        headers_of(turn.session, turn.turn) if isinstance(turn, TurnRepeated) else headers_begun(turn.begun)
+    )
+    response_id = turn.turn.response_id
+    assert response_id is not None
+    if isinstance(turn, TurnRepeated) and asked.stream:
+        return StoredStream(response_id, call.owner, -1, headers)
+    if isinstance(turn, TurnRepeated) or (asked.background and not asked.stream):
+        record = await record_of(call, response_id)
+        return JsonResponse(await record.object(call), headers=headers, answers=_answered_turn(call, record))
+    # What runs in the background is nobody's request: nobody is missed, and no refusal is an HTTP status.
+    interrupts = naming.interrupted_by_leaving and not asked.background
+    if asked.stream:
+        return TurnStream(turn, interrupts=interrupts, waits=not asked.background)
+    return WholeAnswer(turn, interrupts, lambda outcome, ours: _whole(turn, asked, outcome, ours))
+
+
+def _named(naming: ConversationRef, asked: ResponsesRequest) -> ConversationRef:
+    """A conversation may be named in the body or in a header, not in both."""
+    name, param = asked.conversation_id, "conversation"
+    if name is None:
+        name, param = asked.previous_response_id, "previous_response_id"
+    if name is None:
+        return naming
+    if naming.names_something:
+        raise BadParameter(param, "cannot be used together with a session header; name the conversation once")
+    try:
+        return naming.at(Address(id=name, create=False))
+    except BadInput as error:
+        raise BadParameter(param, f"is no id: {error}") from None
+
+
+async def _previous(call: RequestContext, response_id: str | None) -> Response | None:
+    try:
+        return None if response_id is None else await call.store.response(call.owner, response_id)
+    except NotFound:
+        return None
+
+
+def _as_named(asked: ResponsesRequest, error: NotFound) -> NotFound:
+    """What was not found, by the name that the request gave it."""
+    if asked.previous_response_id is not None:
+        return NotFound("response", asked.previous_response_id)
+    if asked.conversation_id is not None:
+        return NotFound("conversation", asked.conversation_id)
+    return error
+
+
+def _history(asked: ResponsesRequest) -> History:
+    """The input. Behind a conversation that is named, it may be empty, or instructions alone."""
+    values = list(asked.messages)
+    continues = asked.conversation_id is not None or asked.previous_response_id is not None
+    try:
+        if continues and all(value["role"] in INSTRUCTING for value in values):
+            return History(tuple(new_message(value) for value in values), (), (), 0)
+        return history_of(values)
+    except BadMessage as error:
+        raise BadParameter("input", f"cannot be used: {error}") from None
+
+
+def _instructions(asked: ResponsesRequest, history: History) -> tuple[bytes, ...]:
+    first = (instruction(asked.instructions),) if asked.instructions else ()
+    return (*first, *(message.body for message in history.instructions))
+
+
+def _head(asked: ResponsesRequest, response_id: str, begun: TurnBegun | None) -> ResponseHead:
+    return ResponseHead(
+        response_id,
+        begun.turn.started_at if begun else datetime.now(UTC),
+        asked.echo,
+        asked.model or "",
+        begun.session.conversation_id if begun else None,
+        asked.previous_response_id,
+        asked.background,
+    )
+
+
+def _whole(
+    running: RunningTurn, asked: ResponsesRequest, outcome: Answered, ours: dict[str, Any]
+) -> dict[str, Any]:
+    """The response object of a turn that was just answered here."""
+    begun = running.begun
+    assert begun.turn.response_id is not None
+    reply = outcome.reply
+    return response_object(
+        _head(asked, begun.turn.response_id, begun),
+        state_of(TurnStatus.COMPLETED, finish_reason=reply.finish_reason),
+        output=[
+            item
+            for said in outcome.said
+            for item in items_from(
+                said.message,
+                message_id(begun.session.conversation_id, said.seq),
+                custom_tools=asked.custom_tools,
+            )
+        ],
+        usage=reply.usage,
+        model=reply.model,
+        completed_at=datetime.now(UTC),
+        holdfast=ours,
+    )
+
+
+class ResponseRenderer:
+    """A turn as the events of a Responses stream, each under its number."""
+
+    numbered = True
+    apart = True
+
+    def __init__(self, response_id: str, asked: ResponsesRequest) -> None:
+        self._response_id = response_id
+        self._asked = asked
+        self._begun: TurnBegun | None = None
+        self._events: ResponseEvents | None = None
+
+    def begin(self, begun: TurnBegun) -> Sequence[bytes]:
+        self._begun = begun
+        self._events = ResponseEvents(
+            _head(self._asked, begun.turn.response_id or self._response_id, begun),
+            begun.session.conversation_id,
+            begun.session.last_seq + 1,
+            first_number=begun.next_event,
+            custom_tools=self._asked.custom_tools,
+        )
+        return _framed(self._events.begin())
+
+    def add(self, chunk: Chunk) -> Sequence[bytes]:
+        assert self._events is not None
+        return _framed(self._events.add(chunk))
+
+    def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
+        assert self._events is not None
+        return _framed(self._events.next_message(seq))
+
+    def moved(self, begun: TurnBegun) -> None:
+        self._begun = begun
+
+    def end(self, outcome: Outcome) -> Sequence[bytes]:
+        if self._events is None or self._begun is None:
+            return ()
+        ours = about_begun(self._begun)
+        if isinstance(outcome, Answered):
+            state = state_of(TurnStatus.COMPLETED, finish_reason=outcome.reply.finish_reason)
+            usage = outcome.reply.usage
+            return _framed(
+                self._events.end(state, usage=usage, completed_at=datetime.now(UTC), holdfast=ours)
+            )
+        failure = failure_of(outcome.error)
+        state = state_of(outcome.status, error=response_error(failure.message, failure.status))
+        return _framed(self._events.end(state, holdfast=ours))
+
+
+def _framed(events: Any) -> list[bytes]:
+    return [frame(number, data) for number, data in encoded(events)]
+
+
+# --- looking, cancelling, deleting -----------------------------------------------------------------------
+
+
+async def retrieve(call: RequestContext) -> HttpResponse:
+    record = await _read(call)
+    after = _starting_after(call)
+    if not _wants_stream(call):
+        return JsonResponse(await record.object(call), answers=_answered_turn(call, record))
+    call.hold_stream()
+    running = call.services.runner.running.get(record.turn.id)
+    if running is not None:
+        first = max(0, after + 1 - running.begun.next_event)
+        if first <= len(running.events):
+            return TurnStream(running, first, waits=False, listens=True)
+    return StoredStream(record.id, record.turn.owner, after)
+
+
+async def _read(call: RequestContext) -> Record:
+    """The response that the path names; an admin may name its owner, who is told."""
+    owner = owner_of(call)
+    record = await record_of(call, call.path("id"), owner)
+    if owner != call.owner:
+        await note_reading(call, owner, await call.store.session(owner, record.turn.session_id))
+    return record
+
+
+def _answered_turn(call: RequestContext, record: Record) -> str | None:
+    """The turn whose whole answer its own client reads here."""
+    turn = record.turn
+    return turn.id if turn.status is TurnStatus.COMPLETED and turn.owner == call.owner else None
+
+
+def _wants_stream(call: RequestContext) -> bool:
+    said = (call.query("stream") or "false").lower()
+    if said not in ("true", "1", "false", "0"):
+        raise BadParameter("stream", f"must be true or false, not {said!r:.40}")
+    return said in ("true", "1")
+
+
+def _starting_after(call: RequestContext) -> int:
+    """The number of the last event that the client has seen; -1: none."""
+    if call.query("starting_after") not in (None, ""):
+        return call.query_number("starting_after", 0)
+    seen = call.header("last-event-id")
+    if seen is None:
+        return -1
+    if not seen.isascii() or not seen.isdecimal() or len(seen) > 15:
+        raise BadInput(f"Last-Event-ID must be the number of an event, not {seen!r:.40}")
+    return int(seen)
+
+
+async def cancel(call: RequestContext) -> HttpResponse:
+    record = await record_of(call, call.path("id"))
+    await _stop(call, record, "its client cancelled it")
+    return JsonResponse(await (await record_of(call, record.id)).object(call))
+
+
+async def delete(call: RequestContext) -> HttpResponse:
+    record = await record_of(call, call.path("id"))
+    if record.turn.status is TurnStatus.RUNNING:
+        await _stop(call, record, "its client deleted it")
+    await call.store.delete_response(call.owner, record.id)
+    return JsonResponse(deleted_response(record.id))
+
+
+async def _stop(call: RequestContext, record: Record, why: str) -> None:
+    await call.services.runner.stop(call.owner, record.turn.id, TurnStatus.CANCELLED, why)
+
+
+async def input_items(call: RequestContext) -> HttpResponse:
+    order = call.query("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise BadParameter("order", "must be asc or desc")
+    limit = call.query_number("limit", 20, 1, 100)
+    items = await (await _read(call)).input(call)
+    if order == "desc":
+        items.reverse()
+    after = call.query("after")
+    if after:
+        ids = [item["id"] for item in items]
+        if after not in ids:
+            raise BadParameter("after", f"names no input item of this response: {after!r:.80}")
+        items = items[ids.index(after) + 1 :]
+    return JsonResponse(listed(items[:limit], has_more=len(items) > limit))
+
+
+def _unkept(call: RequestContext, asked: ResponsesRequest, history: History) -> HttpResponse:
+    """`store: false` without a name."""
+    prompt = call.services.settings.agent.system_prompt
+    first = (instruction(prompt),) if prompt else ()
+    bodies = (*first, *_instructions(asked, history), *(message.body for message in history.messages))
+    accepted = asyncio.Event()
+    messages = b"[%b]" % b",".join(bodies)
+    request = ModelRequest(messages, asked.model, options=asked.options, on_accepted=accepted.set)
+    # Nobody will ever look these ids up: they only tie the events of one answer together.
+    events = ResponseEvents(
+        _head(asked, new_id("resp"), None), new_id("conv"), 1, custom_tools=asked.custom_tools
+    )
+    chunks = cast("AsyncGenerator[Chunk, None]", call.services.model.stream(request))
+    return StatelessResponse(chunks, events, asked.stream, accepted)
+
+
+_ORDER = Parameter("order", "asc or desc (the default)", {"type": "string", "enum": ["asc", "desc"]})
+_LIMIT = Parameter("limit", "how many", {"type": "integer", "minimum": 1, "maximum": 100})
+
+ROUTES = (
+    Route(
+        "POST",
+        ROUTE,
+        create,
+        "Answer an input; streams, or runs in the background, if asked to.",
+        body={
+            "type": "object",
+            "properties": {
+                "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
+                "model": {"type": "string"},
+                "instructions": {"type": "string"},
+                "previous_response_id": {"type": "string"},
+                "conversation": {"anyOf": [{"type": "string"}, {"type": "object"}]},
+                "stream": {"type": "boolean"},
+                "store": {"type": "boolean"},
+                "background": {"type": "boolean"},
+            },
+        },
+        media_types=("application/json", "text/event-stream"),
+    ),
+    Route(
+        "GET",
+        f"{ROUTE}/{{id}}",
+        retrieve,
+        "A response; with stream=true its events, from any on.",
+        parameters=(
+            Parameter("stream", "true: its events", {"type": "boolean"}),
+            Parameter("starting_after", "the last event that was seen", {"type": "integer", "minimum": 0}),
+            OWNER,
+        ),
+        media_types=("application/json", "text/event-stream"),
+    ),
+    Route("DELETE", f"{ROUTE}/{{id}}", delete, "Forget a response; what was said stays."),
+    Route("POST", f"{ROUTE}/{{id}}/cancel", cancel, "Stop a response; what it had said is kept."),
+    Route(
+        "GET",
+        f"{ROUTE}/{{id}}/input_items",
+        input_items,
+        "What a response was asked.",
+        parameters=(_ORDER, _LIMIT, Parameter("after", "the id of the item before the first"), OWNER),
+    ),
+)

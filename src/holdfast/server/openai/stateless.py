@@ -1,0 +1,220 @@
+"""The model's answer as it is: for `store: false`, of which nothing is kept.
+
+Nobody but its client has a use for it, so the model is stopped when the client leaves. Otherwise it is a
+stream like any other: the status line waits for the model, though not for ever, comments keep it alive, and
+an error after the first word comes inside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ...domain.turns import TurnStatus
+from ...errors import HoldfastError, ModelError
+from ...models.base import Chunk
+from ...models.reply import ReplyFolder
+from .. import streams
+from ..http import JsonResponse, RequestContext
+from ..http_errors import failure_of
+from ..streams import DONE, HEADERS, HEADERS_SECONDS, LOOK_SECONDS, STATUS_SECONDS, Listener, either, framed
+from .response_events import Event, ResponseEvents, encoded, frame
+from .response_object import response_error, state_of
+
+
+@dataclass(slots=True)
+class StatelessCompletion:
+    chunks: Any
+    """The model's answer as it comes: an asynchronous generator of chunks."""
+    stream: bool
+    wants_usage: bool
+    accepted: asyncio.Event
+    """Set when the model has accepted the request."""
+
+    async def send(self, call: RequestContext) -> None:
+        async with aclosing(self.chunks), Listener(call, is_stream=self.stream) as listener:
+            work = self._tell(call, listener) if self.stream else self._answer(call)
+            telling = asyncio.ensure_future(work)
+            try:
+                await listener.waits_for(telling)
+            finally:
+                telling.cancel()  # does nothing to what is done
+                await asyncio.gather(telling, return_exceptions=True)
+        if not telling.cancelled():
+            telling.result()
+
+    async def _answer(self, call: RequestContext) -> None:
+        folder = ReplyFolder()
+        async for chunk in self.chunks:
+            folder.add(chunk)
+        await call.check_key()
+        await JsonResponse(folder.completion()).send(call)
+
+    async def _tell(self, call: RequestContext, listener: Listener) -> None:
+        loop = asyncio.get_running_loop()
+        headers_at = loop.time() + streams.HEADERS_SECONDS
+        coming: asyncio.Future[Chunk | None] | None = None
+        try:
+            while True:
+                coming = coming or asyncio.ensure_future(anext(self.chunks, None))
+                left = streams.LOOK_SECONDS if call.started else headers_at - loop.time()
+                timeout = max(0.0, min(left, streams.LOOK_SECONDS))
+                if call.started or self.accepted.is_set():
+                    await asyncio.wait({coming}, timeout=timeout)
+                elif await streams.either(coming, self.accepted, timeout):
+                    headers_at = min(headers_at, loop.time() + streams.STATUS_SECONDS)
+                    continue
+                if coming.done():
+                    chunk, coming = coming.result(), None
+                    await self._start(call)
+                    if chunk is None:
+                        break
+                    if self.wants_usage or not chunk.only_usage:
+                        await listener.say(framed(chunk.raw))
+                elif not call.started:
+                    await listener.check_key()
+                    if loop.time() >= headers_at:
+                        await self._start(call)
+                if call.started and listener.is_due and not await listener.still_there():
+                    break
+        except HoldfastError as error:
+            if not call.started:
+                raise
+            await listener.say(framed(msgspec.json.encode({"error": failure_of(error).object()})))
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+        await call.send({"type": "http.response.body", "body": DONE})
+
+    async def _start(self, call: RequestContext) -> None:
+        if not call.started:
+            await call.start(200, HEADERS)
+
+
+@dataclass(slots=True)
+class StatelessResponse:
+    chunks: AsyncGenerator[Chunk, None]
+    events: ResponseEvents
+    stream: bool
+    accepted: asyncio.Event
+    """Set when the model has accepted the request."""
+    _left: bool = False
+    """Has the client gone, or lost its right to listen?"""
+
+    async def send(self, call: RequestContext) -> None:
+        async with (
+            Listener(call, is_stream=self.stream) as listener,
+            aclosing(self._heard(listener)) as heard,
+        ):
+            if self.stream:
+                await self._tell(call, listener, heard)
+            else:
+                await self._answer(call, heard)
+
+    async def _answer(self, call: RequestContext, heard: AsyncIterator[Chunk | None]) -> None:
+        self.events.begin()
+        last = _StatelessEnd(self.events)
+        async for chunk in heard:
+            if chunk is not None:
+                last.add(chunk)
+        if not self._left:
+            await JsonResponse(last.answered()[-1]["response"]).send(call)
+
+    async def _tell(
+        self, call: RequestContext, listener: Listener, heard: AsyncIterator[Chunk | None]
+    ) -> None:
+        last = _StatelessEnd(self.events)
+        try:
+            async for chunk in heard:
+                if not call.started:
+                    await call.start(200, HEADERS)
+                    await listener.say(_framed(self.events.begin()))
+                if chunk is not None:
+                    told = last.add(chunk)
+                    if told:
+                        await listener.say(_framed(told))
+            ending = [] if self._left else last.answered()
+        except HoldfastError as error:
+            if not call.started:
+                raise
+            ending = last.failed(error)
+        await call.send({"type": "http.response.body", "body": _framed(ending)})
+
+    async def _heard(self, listener: Listener) -> AsyncGenerator[Chunk | None, None]:
+        """The model's chunks while somebody listens; None: it is silent, but what waits for it must not."""
+        async with aclosing(self.chunks):
+            coming = _next(self.chunks)
+            patience = HEADERS_SECONDS
+            try:
+                if self.stream:
+                    accepted = asyncio.ensure_future(self._until_accepted(coming))
+                    await listener.waits_for(accepted, patience)
+                    accepted.cancel()
+                    await asyncio.gather(accepted, return_exceptions=True)
+                    patience = 0.0 if not coming.done() else LOOK_SECONDS
+                while True:
+                    await listener.waits_for(coming, patience)
+                    if listener.gone:
+                        self._left = True
+                        return
+                    if coming.done():
+                        chunk = coming.result()
+                        if chunk is None:
+                            return
+                        coming = _next(self.chunks)
+                        yield chunk
+                    elif self.stream:
+                        yield None
+                        if not await listener.still_there():
+                            self._left = True
+                            return
+                    patience = LOOK_SECONDS
+            finally:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+    async def _until_accepted(self, coming: asyncio.Future[Chunk | None]) -> None:
+        """Until the model's status is known. Some refuse with their first event, right after a good one."""
+        if await either(coming, self.accepted, HEADERS_SECONDS):
+            await asyncio.wait({coming}, timeout=STATUS_SECONDS)
+
+
+def _next(chunks: AsyncGenerator[Chunk, None]) -> asyncio.Future[Chunk | None]:
+    return asyncio.ensure_future(anext(chunks, None))
+
+
+@dataclass(slots=True)
+class _StatelessEnd:
+    """Follows an answer to its end, to say how it ended."""
+
+    events: ResponseEvents
+    reason: str | None = None
+
+    def add(self, chunk: Chunk) -> list[Event]:
+        for choice in chunk.value.get("choices") or ():
+            if not choice.get("index"):
+                self.reason = choice.get("finish_reason") or self.reason
+        return self.events.add(chunk)
+
+    def answered(self) -> list[Event]:
+        """ModelError if the answer is not whole."""
+        if self.reason is None:
+            raise ModelError("the model's answer broke off before its end")
+        state = state_of(TurnStatus.COMPLETED, finish_reason=self.reason)
+        return self.events.end(state, completed_at=datetime.now(UTC))
+
+    def failed(self, error: HoldfastError) -> list[Event]:
+        failure = failure_of(error)
+        state = state_of(TurnStatus.FAILED, error=response_error(failure.message, failure.status))
+        return self.events.end(state)
+
+
+def _framed(events: list[Event]) -> bytes:
+    return b"".join(frame(number, data) for number, data in encoded(events))

@@ -1,0 +1,243 @@
+"""A response as it stands in the store: the turn it is a name of, what it was asked, what it has said.
+
+While its turn runs it shows what the checkpoints hold, so that whoever looks again sees it grow, from any
+node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ...domain import turns
+from ...domain.ids import message_id
+from ...domain.messages import Message, MessageStatus
+from ...domain.turns import Delivery, Draft, Response, Turn, TurnStatus
+from ...errors import NotFound
+from ..conversation_ref import about
+from ..http import RequestContext
+from ..http_errors import failure_of
+from ..streams import HEADERS, LOOK_SECONDS, Listener
+from .items import Item, items_from, items_of
+from .response_events import LAST, Event, encoded, frame, replay, terminal_event
+from .response_object import ResponseHead, response_error, response_object, state_of
+from .responses_request import custom_tools_of
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    response: Response
+    asked: Mapping[str, Any]
+    """`echo` and `model` of its request."""
+
+    @property
+    def id(self) -> str:
+        return self.response.id
+
+    @property
+    def turn(self) -> Turn:
+        return self.response.turn
+
+    async def object(self, call: RequestContext) -> dict[str, Any]:
+        """The response object, as it is now. A turn that has moved on while it was read is read again, or
+        what it has just committed would be shown beside the drafts of it."""
+        record = self
+        while True:
+            value = await record._object(call)
+            if record.turn.status is not TurnStatus.RUNNING:
+                return value
+            now = await record_of(call, self.id, self.turn.owner)
+            if (now.turn.status, now.turn.attempt) == (record.turn.status, record.turn.attempt):
+                return value
+            record = now
+
+    async def _object(self, call: RequestContext) -> dict[str, Any]:
+        turn = self.turn
+        answer = msgspec.json.decode(await call.store.turn_answer(turn.id) or b"{}")
+        choices: Any = answer.get("choices") or ({},)
+        session = await call.store.session(None, turn.session_id)
+        return response_object(
+            ResponseHead(
+                self.id,
+                self.response.created_at,
+                self.asked["echo"],
+                self.asked.get("model") or "",
+                turn.conversation_id,
+                self.response.previous_id,
+                self.response.background,
+            ),
+            state_of(
+                turn.status,
+                finish_reason=choices[0].get("finish_reason"),
+                error=response_error(turn.error) if turn.error else None,
+            ),
+            output=await self.output(call),
+            usage=answer.get("usage") or turn.usage,
+            model=answer.get("model"),
+            completed_at=turn.ended_at,
+            holdfast=about(session, turn),
+        )
+
+    async def input(self, call: RequestContext) -> list[Item]:
+        """What the request brought."""
+        last = self.turn.first_seq + self.response.brought - 1
+        messages = [m for m in await call.store.turn_messages(self.turn.id) if m.seq <= last]
+        return [item for message in messages for item in self._items(message)]
+
+    async def output(self, call: RequestContext) -> list[Item]:
+        """What was answered; of several attempts the last."""
+        messages = await call.store.turn_messages(self.turn.id)
+        first = self.turn.first_seq + self.response.brought
+        said = [message for message in messages if message.seq >= first]
+        items = [
+            item
+            for message in said
+            if message.status is MessageStatus.COMPLETED and not message.inner
+            for item in self._items(message)
+        ]
+        if self.turn.status is TurnStatus.RUNNING:
+            last = messages[-1].seq if messages else self.turn.first_seq - 1
+            return items + await self._growing(call, last + 1)
+        # What an attempt left unfinished was written in the moment the turn ended; older pieces are of
+        # attempts that were made again.
+        cut = [
+            m for m in said if m.status is MessageStatus.INTERRUPTED and m.created_at == self.turn.ended_at
+        ]
+        if cut and self.turn.status is not TurnStatus.COMPLETED:
+            items += self._items(cut[-1])
+        return items
+
+    async def _growing(self, call: RequestContext, seq: int) -> list[Item]:
+        """What the checkpoints hold of the reply that will be message `seq`."""
+        drafted = await call.store.drafts(self.turn.id)
+        kept = [draft for draft in drafted if draft.after_seq == seq - 1]  # not of an earlier one
+        texts = {name: text for name, text in turns.said(kept).items() if text}
+        if not texts:
+            return []
+        reply = {"role": "assistant", "content": "", **texts}
+        items = items_from(reply, message_id(self.turn.conversation_id, seq))
+        items[-1]["status"] = "in_progress"
+        return items
+
+    def _items(self, message: Message) -> list[Item]:
+        return items_of(message, custom_tools=custom_tools_of(self.asked["echo"]))
+
+
+async def record_of(call: RequestContext, response_id: str, owner: str | None = None) -> Record:
+    """NotFound, for this owner (or whoever calls), if there is no such response."""
+    response = await call.store.response(owner or call.owner, response_id)
+    return Record(response, msgspec.json.decode(response.request))
+
+
+_ENDINGS = tuple(f"event: {name}\n".encode() for name in set(LAST.values()))
+
+
+@dataclass(slots=True)
+class StoredStream:
+    """The events of a response numbered above `after`."""
+
+    response_id: str
+    owner: str
+    after: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def send(self, call: RequestContext) -> None:
+        await record_of(call, self.response_id, self.owner)
+        call.leave_slot()
+        async with Listener(call) as listener:
+            await call.start(200, {**HEADERS, **self.headers})
+            try:
+                ended = await self._tell(call, listener)
+            except NotFound as gone:  # deleted meanwhile
+                await listener.say(_framed([_error(gone, self.after + 1)]))
+                ended = False
+            if await call.finish(b"") and ended and not listener.gone and self.owner == call.owner:
+                await self._note_received(call)
+
+    async def _note_received(self, call: RequestContext) -> None:
+        with suppress(NotFound):  # deleted meanwhile
+            turn = (await record_of(call, self.response_id, self.owner)).turn
+            if turn.status is TurnStatus.COMPLETED:
+                call.services.runner.receipts.note(turn.id, Delivery.WHOLE)
+
+    async def _tell(self, call: RequestContext, listener: Listener) -> bool:
+        """True: the last event was sent."""
+        while not listener.gone and not call.services.draining.is_set():
+            version = call.store.version()
+            record = await record_of(call, self.response_id, self.owner)
+            kept = kept_events(await call.store.drafts(record.turn.id, after_event=self.after), self.after)
+            if kept is not None:
+                events, self.after = kept
+                for event in events:
+                    await listener.say(event)
+                if events and events[-1].startswith(_ENDINGS):
+                    return True
+            if record.turn.status is not TurnStatus.RUNNING:
+                await listener.say(_framed(await self._end(call, record, kept is not None)))
+                return True
+            await call.store.changed(version, LOOK_SECONDS)
+            if not await listener.still_there():
+                break
+        return False
+
+    async def _end(self, call: RequestContext, record: Record, are_kept: bool) -> list[Event]:
+        """The end that no checkpoint holds, told from what is known now."""
+        heard = self.after
+        response = await record.object(call)
+        above = await call.store.last_number(record.turn.id) + 1
+        if not above or not are_kept:
+            told = replay(response)
+            if heard == told[-1]["sequence_number"]:
+                return []
+            return [event for event in told if event["sequence_number"] > heard] or [
+                terminal_event(response, heard + 1)
+            ]
+        # Its checkpoints are there: what was said has been sent, as far as it was kept.
+        if heard == above or await self._has_ended(call, record):
+            return []
+        return [terminal_event(response, max(above, heard + 1))]
+
+    async def _has_ended(self, call: RequestContext, record: Record) -> bool:
+        """Is the last event that the client has heard an end that was kept?"""
+        kept = kept_events(
+            await call.store.drafts(record.turn.id, after_event=self.after - 1), self.after - 1
+        )
+        return kept is not None and bool(kept[0]) and kept[0][0].startswith(_ENDINGS)
+
+
+def kept_events(drafts: Iterable[Draft], after: int) -> tuple[Sequence[bytes], int] | None:
+    """The events above `after` of the newest attempt, as they were sent, and the last one's number.
+
+    None: some of them are gone, because drafts are dropped one by one when they are old.
+    """
+    events: list[bytes] = []
+    last, is_whole = after, True
+    for draft in drafts:
+        if draft.restarts:
+            events.clear()  # an earlier attempt, which nobody goes on with
+            is_whole = True
+        elif draft.first_event > last + 1:
+            is_whole = False
+        frames = [piece + b"\n\n" for piece in draft.events.split(b"\n\n") if piece]
+        events.extend(frames[max(0, after + 1 - draft.first_event) :])
+        last = draft.last_event
+    return (events, last) if is_whole else None
+
+
+def _framed(events: Iterable[Event]) -> bytes:
+    return b"".join(frame(number, data) for number, data in encoded(events))
+
+
+def _error(error: NotFound, number: int) -> Event:
+    failure = failure_of(error)
+    return {
+        "type": "error",
+        "code": failure.code,
+        "message": failure.message,
+        "param": None,
+        "sequence_number": number,
+    }

@@ -1,0 +1,95 @@
+"""A route: its method and path, who may use it, what it takes and gives. `/openapi.json` is made from
+these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.routing import Route as StarletteRoute
+from starlette.types import Receive, Scope, Send
+
+from .http import Endpoint, Handler, HttpResponse, JsonResponse, RequestContext, Services
+from .http_errors import HttpError
+
+Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One of a route's query parameters or headers."""
+
+    name: str
+    meaning: str
+    schema: Schema = field(default_factory=lambda: {"type": "string"})
+    where: str = "query"
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: str
+    handler: Handler
+    meaning: str
+    """What it does, in one sentence."""
+    open: bool = False
+    """Does it answer without a key?"""
+    parameters: tuple[Parameter, ...] = ()
+    body: Schema | None = None
+    body_optional: bool = False
+    answer: Schema = field(default_factory=lambda: {"type": "object"})
+    status: int = 200
+    also: Mapping[int, str] = field(default_factory=dict)
+    """Other statuses that are no errors, and what each means: 2xx has the same kind of answer, 3xx none."""
+    media_types: tuple[str, ...] = ("application/json",)
+
+
+def mounted(services: Services, routes: Iterable[Route]) -> list[StarletteRoute]:
+    """The routes as Starlette knows them: one per path, which answers a wrong method with 405."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for route in routes:
+        endpoint = Endpoint(services, route.handler, name=route.path, open=route.open)
+        by_path.setdefault(route.path, {})[route.method] = endpoint
+    return [StarletteRoute(path, _Methods(services, ends)) for path, ends in by_path.items()]
+
+
+class _Methods:
+    """The endpoints of one path, by method. A page that may call asks first, with OPTIONS."""
+
+    def __init__(self, services: Services, endpoints: Mapping[str, Endpoint]) -> None:
+        self._endpoints = endpoints
+        self._allowed = ", ".join(sorted({*endpoints, "OPTIONS"}))
+        self._options = Endpoint(services, self._preflight, name="OPTIONS", open=True)
+        self._wrong = Endpoint(services, self._refuse, name="wrong method", open=True)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        endpoint = self._endpoints.get("GET" if method == "HEAD" else method)
+        if endpoint is None:
+            endpoint = self._options if method == "OPTIONS" else self._wrong
+        await endpoint(scope, receive, send)
+
+    async def _preflight(self, call: RequestContext) -> HttpResponse:
+        headers = {"allow": self._allowed}
+        if call.services.doors.headers_for(call.headers):
+            headers |= {
+                "access-control-allow-methods": self._allowed,
+                "access-control-allow-headers": call.headers.get("access-control-request-headers", "*"),
+                "access-control-max-age": "600",
+            }
+        return JsonResponse(b"", 204, headers)
+
+    async def _refuse(self, call: RequestContext) -> HttpResponse:
+        raise HttpError(
+            405,
+            f"{call.request.method} is not a method of {call.request.url.path}; it has {self._allowed}",
+            "method_not_allowed",
+            headers={"allow": self._allowed},
+        )
+
+
+async def unknown(call: RequestContext) -> HttpResponse:
+    """No such path."""
+    raise HttpError(404, f"there is nothing at {call.request.url.path!r:.200}", "not_found")

@@ -1,0 +1,304 @@
+"""The server: opens holdfast as a node, answers HTTP until a signal comes, and leaves in good order.
+
+On SIGTERM or SIGINT nothing new is accepted; turns that run get `drain_seconds` and are then interrupted,
+with what they had said kept; a second signal does not wait. A store that has failed for good ends the server
+with exit code 1: nothing it would say could be trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..app import Holdfast, compactor_of
+from ..dashboard.browser_sessions import LinkBook
+from ..dashboard.routes import dashboard
+from ..domain.nodes import NodeKind
+from ..errors import BadSetting
+from ..models.base import Model
+from ..os_support import hide_from_own_user
+from ..runtime.agents.authenticator import Authenticator
+from ..runtime.turns.history_matcher import HistoryMatcher
+from ..runtime.turns.runner import TurnRunner
+from ..settings import Settings
+from ..store.base import Store
+from . import openapi
+from .admin import (
+    activity,
+    events,
+    health,
+    memories,
+    notices,
+    processes,
+    search,
+    session_actions,
+    sessions,
+    turns,
+)
+from .admin import health as nodes
+from .connections import Connections, http_config
+from .gate import Gate
+from .http import Endpoint, Services
+from .limits import KeyLimits, connection_limit, files_wanted
+from .metrics import Metrics
+from .openai import chat, conversations, models, responses
+from .routes import Route, mounted, unknown
+from .work import Workers
+
+log = logging.getLogger(__name__)
+
+ROUTES: tuple[Route, ...] = (
+    *chat.ROUTES,
+    *responses.ROUTES,
+    *conversations.ROUTES,
+    *models.ROUTES,
+    *sessions.ROUTES,
+    *session_actions.ROUTES,
+    *turns.ROUTES,
+    *processes.ROUTES,
+    *activity.ROUTES,
+    *events.ROUTES,
+    *notices.ROUTES,
+    *memories.ROUTES,
+    *search.ROUTES,
+    *nodes.NODES_ROUTES,
+    *health.ROUTES,
+    *openapi.routes_of(lambda: ROUTES),
+)
+
+GRACE_SECONDS = 5
+"""How much longer than `drain_seconds` a connection may take to send what is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where the server listens and keeps what it is told."""
+
+    host: str
+    port: int
+    location: str
+    backlog: str | None = None
+    """What there is to flush, in a sentence, if that is much."""
+
+    @property
+    def url(self) -> str:
+        """As a client on this machine would write it."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host).strip("[]")
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+async def _nothing(*_: object) -> None:
+    return None
+
+
+def application(services: Services, links: LinkBook | None = None) -> ASGIApp:
+    """Every route and every page, as one ASGI application. `links`: instead of the home's."""
+    routes = [*mounted(services, ROUTES), *dashboard(services, ROUTES, links)]
+    router = Starlette(routes=routes).router
+    router.default = Endpoint(services, unknown, name="unknown", open=True)
+    router.redirect_slashes = False
+    plain = {route.path: route.app for route in routes if "{" not in route.path}
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        """Most requests go to a path without a name in it: those need no search."""
+        await plain.get(scope.get("path", ""), router)(scope, receive, send)
+
+    return dispatch
+
+
+async def serve(
+    settings: Settings,
+    model: Model,
+    *,
+    prepare: Callable[[Store, Settings], Awaitable[None]] = _nothing,
+    announce: Callable[[Listening], Awaitable[None]] = _nothing,
+) -> int:
+    """Serve until a signal comes; returns the exit code.
+
+    `prepare` may refuse before anything is answered; `announce` is called when the server listens.
+    """
+    hide_from_own_user()  # commands that it runs must not read its keys from /proc/PID/environ
+    listening = bound(settings.server.host, settings.server.port)
+    holdfast = Holdfast(settings, kind=NodeKind.SERVER, catch_signals=False, model=model)
+    try:
+        await holdfast.start()
+        await prepare(holdfast.store, settings)
+    except BaseException:
+        listening.close()
+        await holdfast.stop()
+        raise
+    services = services_of(holdfast, model)
+    port = listening.getsockname()[1]
+    where = Listening(settings.server.host, port, holdfast.store.location, holdfast.backlog)
+    most_requests = settings.server.max_requests
+    server = _Server(
+        http_config(
+            application(services),
+            Connections(connection_limit(allow_files(most_requests), most_requests)),
+            int(settings.server.drain_seconds) + GRACE_SECONDS,
+        ),
+        lambda: announce(where),
+    )
+    leaving = _Leaving(services, server)
+    leaving.on_signals()
+    _spare_the_collector()
+    try:
+        await server.serve(sockets=[listening])
+        await leaving.done()
+    finally:
+        await services.runner.close()
+        await holdfast.stop()
+    return leaving.exit_code
+
+
+def _spare_the_collector() -> None:
+    """What was made to start stays: the garbage collector need not walk over it, nor look so often for
+    cycles, of which a request makes few."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def allow_files(requests: int) -> int:
+    """Raise the limit on open files as far as this many requests need and the machine allows. Returns how
+    many may be open now; `connection_limit` stays below it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files_wanted(requests)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return max(soft, wanted)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        log.warning("only %d files may be open at once: %s", soft, error)
+        return soft
+    return wanted
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there, or a sentence that says why not."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise BadSetting(
+            f"cannot listen on {host} port {port}: {why}; [server] host and port (--host, --port) say where"
+        ) from None
+    listening.setblocking(False)
+    return listening
+
+
+def services_of(holdfast: Holdfast, model: Model) -> Services:
+    """Everything that handlers work with, on a holdfast that has started."""
+    settings = holdfast.settings
+    store = holdfast.store
+    meters = Metrics()
+    runner = TurnRunner(
+        store,
+        holdfast.keeper,
+        holdfast.leases,
+        model,
+        settings.server.checkpoint_seconds,
+        meters.spoken,
+        meters.ended,
+        holdfast.toolbox,
+        holdfast.news,
+        holdfast.compactor or compactor_of(holdfast, model),
+    )
+    return Services(
+        holdfast=holdfast,
+        model=model,
+        runner=runner,
+        continuity=HistoryMatcher(store),
+        keys=Authenticator(store, os.environ.get("HOLDFAST_API_KEY"), settings.agent.tools),
+        doors=Gate(settings.server),
+        limits=KeyLimits(
+            settings.limits, settings.server.max_requests, int(settings.server.max_body_mb * 2**20)
+        ),
+        workers=Workers(),
+        meters=meters,
+        draining=asyncio.Event(),
+        broken=asyncio.Event(),
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own idea of signals: leaving is ours."""
+
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            await self._on_started()
+
+
+class _Leaving:
+    """From the first signal to the last turn."""
+
+    def __init__(self, services: Services, server: _Server) -> None:
+        self._services = services
+        self._server = server
+        self._drain: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._broken = asyncio.create_task(self._when_broken())
+        self.exit_code = 0
+
+    def on_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.leave)
+
+    def leave(self) -> None:
+        """The first time: drain. The second time: do not wait."""
+        if self._drain is not None:
+            self._hurry.set()
+            return
+        log.info("stopping: %d turns are running", len(self._services.runner.running))
+        self._services.draining.set()
+        self._server.should_exit = True
+        self._drain = asyncio.create_task(self._until_drained())
+
+    async def done(self) -> None:
+        """Everything has been brought to rest."""
+        self._broken.cancel()
+        if self._drain is not None:
+            await self._drain
+
+    async def _until_drained(self) -> None:
+        runner = self._services.runner
+        patient = asyncio.create_task(runner.drain(self._services.settings.server.drain_seconds))
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({patient, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not patient.done():
+            await runner.drain(0)
+        await patient
+
+    async def _when_broken(self) -> None:
+        await self._services.broken.wait()
+        self.exit_code = 1
+        self.leave()

@@ -1,0 +1,107 @@
+"""From a request to a turn: where it belongs, then its lease, then the model; asked again if it has moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from ..domain.messages import instruction
+from ..domain.turns import ConversationVersion, Delivery, Turn, TurnOutdated, TurnRepeated
+from ..errors import ConversationBusy, ToolCallClosed
+from ..runtime.turns.history_matcher import Placement
+from ..runtime.turns.live import RunningTurn, TurnSpec
+from .conversation_ref import ConversationRef
+from .http import RequestContext
+from .http_errors import RETRY, HttpError
+
+MOST_TRIES = 100
+LATER = {**RETRY, "retry-after": "1"}
+NEVER = ConversationVersion("nowhere", 0, 0)
+"""What no conversation looks like."""
+
+
+async def start_turn(
+    call: RequestContext, order: TurnSpec, place: Callable[[], Awaitable[Placement]], naming: ConversationRef
+) -> RunningTurn | TurnRepeated:
+    """Begin the turn, join it, or find that it has been answered. `place` says where it belongs."""
+    services = call.services
+    if services.draining.is_set():
+        raise HttpError(503, "the server is about to stop; ask again in a moment", "draining", headers=LATER)
+    prompt = services.settings.agent.system_prompt
+    if prompt:
+        order = replace(order, instructions=(instruction(prompt), *order.instructions))
+    with counted(call, order.request.turn_id) as count:
+        return count(await _begun(call, order, place, naming))
+
+
+async def _begun(
+    call: RequestContext, order: TurnSpec, place: Callable[[], Awaitable[Placement]], naming: ConversationRef
+) -> RunningTurn | TurnRepeated:
+    services = call.services
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + services.settings.server.busy_wait_seconds
+    for _ in range(MOST_TRIES):
+        left = max(0.0, deadline - loop.time())
+        try:
+            placed = await place()
+        except ToolCallClosed as refusal:
+            return await _asked_before(call, order, left, refusal)
+        attempt = replace(
+            order, request=placed.applied_to(order.request), prints=placed.prints, history=placed.history
+        )
+        outcome = await services.runner.begin(attempt, left, interrupt=naming.interrupts_others)
+        if not isinstance(outcome, TurnOutdated):
+            if naming.alias is not None and isinstance(outcome, RunningTurn):
+                await services.store.add_alias(
+                    order.request.owner, naming.alias, outcome.session.conversation_id
+                )
+            return outcome
+    raise ConversationBusy(str(naming.address))
+
+
+async def about_to_send(call: RequestContext, order: TurnSpec, turn: Turn) -> None:
+    """Before an opener's stored answer or its ids are sent: the store must know, so that no later request,
+    not even after a crash, is given the same conversation."""
+    key = order.request.request_key
+    if key is not None and key.implied and key.opener:
+        await call.services.runner.receipts.settle(turn.id, Delivery.PART)
+
+
+Outcome = TypeVar("Outcome", bound=RunningTurn | TurnRepeated | TurnOutdated)
+
+
+@contextmanager
+def counted(call: RequestContext, turn_id: str) -> Iterator[Callable[[Outcome], Outcome]]:
+    """Count a turn among those of the request's key: while it waits to begin, and until the turn that it
+    became has ended. Refused if the key has too many."""
+    turns, key_id = call.services.limits.turns, call.caller.key_id
+    turns.begin(key_id, turn_id)
+
+    def count(outcome: Outcome) -> Outcome:
+        turns.end(key_id, turn_id)
+        if isinstance(outcome, RunningTurn) and outcome.task is not None and outcome.outcome is None:
+            runs = outcome.turn.id  # its own, or one that it joined or took up
+            turns.begin(key_id, runs)
+            outcome.task.add_done_callback(lambda _: turns.end(key_id, runs))
+        return outcome
+
+    try:
+        yield count
+    except BaseException:
+        turns.end(key_id, turn_id)
+        raise
+
+
+async def _asked_before(
+    call: RequestContext, order: TurnSpec, wait_seconds: float, refusal: ToolCallClosed
+) -> RunningTurn | TurnRepeated:
+    """Results that have come too late, unless they are those of a request that is sent again: then it is
+    answered as such. Nothing new begins here."""
+    known = replace(order, request=replace(order.request, seen=NEVER, again=True))
+    outcome = await call.services.runner.begin(known, wait_seconds)
+    if isinstance(outcome, TurnOutdated):
+        raise refusal
+    return outcome

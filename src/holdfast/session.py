@@ -1,0 +1,495 @@
+"""What a program holds in its hands: a session, and a turn within it.
+
+    async with session.turn("my name is Ada", request_id="m1") as turn:   # committed here
+        messages = await turn.context()
+        await turn.draft("Hello A")                                       # what a crash would keep
+        await turn.append({"role": "assistant", "content": "Hello Ada"})
+
+Leaving the block completes the turn. An exception marks it failed, a cancellation or an exit interrupted;
+either way what was said stays. A killed process leaves it to the reaper. A writer that lost its lease gets
+`LeaseLost` and has written nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from .domain.compaction import Compacted
+from .domain.context_size import Size
+from .domain.contexts import Context
+from .domain.conversations import Address
+from .domain.ids import check_name, new_id
+from .domain.memories import Memory
+from .domain.messages import Message, MessageStatus, NewMessage, new_messages
+from .domain.processes import Process
+from .domain.sessions import EndReason, Session
+from .domain.turns import (
+    Draft,
+    Lease,
+    RequestKey,
+    Turn,
+    TurnBegun,
+    TurnFailure,
+    TurnOutdated,
+    TurnRequest,
+    TurnStatus,
+    added_usage,
+    usable_usage,
+)
+from .domain.why import Why
+from .errors import BadInput, LeaseLost, NestedTurn, StoreError
+from .runtime.agents.compactor import Compactor
+from .runtime.agents.heartbeat import Heartbeat
+from .runtime.processes.launcher import Command
+from .runtime.processes.supervisor import Supervisor
+from .runtime.shutdown import finished
+from .runtime.states import why_of
+from .runtime.turns.context_fitter import ContextFitter
+from .runtime.turns.gate import TurnGate, own_turns
+from .store.base import Store
+
+log = logging.getLogger(__name__)
+
+Content = str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
+
+MOST_MEMORIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class NodeServices:
+    """What handles work with; `Holdfast` makes one."""
+
+    store: Store
+    keeper: Heartbeat
+    leases: TurnGate
+    supervisor: Supervisor
+    owner: str
+    busy_wait_seconds: float
+    compactor: Compactor | None = None
+    """None: no model was given, and nothing is compacted."""
+
+
+class LiveSession:
+    """A session of this program. Its `id` follows the conversation: after a turn it is the newest one's."""
+
+    def __init__(self, workshop: NodeServices, session: Session, attached: bool) -> None:
+        self._workshop = workshop
+        self._session = session
+        self._attached = attached
+        self._ending: dict[str, str] = {}
+        """Turns behind which the session is to end, with the reason."""
+
+    def __repr__(self) -> str:
+        return f"<LiveSession {self.id} of {self.conversation_id}>"
+
+    @property
+    def id(self) -> str:
+        return self._session.id
+
+    @property
+    def conversation_id(self) -> str:
+        return self._session.conversation_id
+
+    @property
+    def key(self) -> str | None:
+        return self._session.key
+
+    def turn(
+        self,
+        content: Content,
+        *,
+        request_id: str | None = None,
+        model: str | None = None,
+        wait_seconds: float | None = None,
+    ) -> LiveTurn:
+        """A turn that begins with `content`: a text said by the user, or OpenAI messages.
+
+        `request_id` makes it repeatable: the same id with the same content is the same turn, also after a
+        crash. `wait_seconds` bounds the wait for another turn of this conversation (default: the setting).
+        """
+        messages = new_messages(content)
+        if not messages:
+            raise BadInput("a turn needs at least one message")
+        if request_id is not None:
+            check_name("a request_id", request_id)
+        wait = self._workshop.busy_wait_seconds if wait_seconds is None else wait_seconds
+        return LiveTurn(self, messages, request_id, model, wait)
+
+    async def context(self) -> list[dict[str, Any]]:
+        """What the model would get now."""
+        session = await self._going_on()
+        return (await self._workshop.store.context(self._workshop.owner, session.id)).messages()
+
+    async def messages(self, scope: str = "session") -> list[Message]:
+        """What was said: in this session, or (`scope="conversation"`) in all of the conversation."""
+        if scope not in ("session", "conversation"):
+            raise BadInput(f"scope must be 'session' or 'conversation', not {scope!r}")
+        first, last = 1, None
+        if scope == "session":
+            session = await self.refresh()
+            first, last = session.first_seq, session.last_seq
+        page = await self._workshop.store.messages(
+            self._workshop.owner, self.conversation_id, first=first, last=last
+        )
+        return list(page.items)
+
+    async def refresh(self) -> Session:
+        """This very session as it is now."""
+        self._session = await self._workshop.store.session(self._workshop.owner, self.id)
+        return self._session
+
+    async def why(self) -> Why:
+        """Will this session be reset, when, by which rule, what holds it and until when. Moves no clock."""
+        session = await self._going_on()
+        return await why_of(self._workshop.store, self._workshop.owner, session.id)
+
+    async def memories(self) -> list[Memory]:
+        """What is remembered of earlier sessions of this conversation, the newest first; no more than 100. It
+        is not a part of `context`: put it into your instructions."""
+        workshop = self._workshop
+        page = await workshop.store.memories(
+            workshop.owner, conversation_id=self.conversation_id, limit=MOST_MEMORIES
+        )
+        return list(page.items)
+
+    async def end(self, reason: str = EndReason.CLOSED) -> None:
+        """End the session; within a turn of it, as soon as that turn has ended. Ended already: nothing."""
+        for conversation_id, turn_id in own_turns.get():
+            if conversation_id == self.conversation_id:
+                self._ending[turn_id] = reason
+                return
+        workshop = self._workshop
+
+        async def end() -> bool:
+            session = await self._going_on()
+            return await workshop.store.end_session(workshop.owner, session.id, reason)
+
+        await workshop.leases.when_free(end, workshop.busy_wait_seconds)
+
+    async def compact(self) -> None:
+        """Go on with a summary of the older messages, now: `id` is then that of the session that goes on.
+
+        Needs a model (`holdfast.open(…, model=…)`). Nothing is removed: what was said stays readable. Raises
+        NotCompacted if there is nothing to gain, and ModelError if there is no summary; then nothing has
+        changed. Within a turn of this session it is refused: a turn makes room for itself.
+        """
+        workshop = self._workshop
+        if workshop.compactor is None:
+            raise BadInput("compacting needs a model to ask: holdfast.open(…, model=my_model)")
+        for conversation_id, turn_id in own_turns.get():
+            if conversation_id == self.conversation_id:
+                raise NestedTurn(conversation_id, turn_id)
+        place = await workshop.store.resolve(workshop.owner, Address(id=self.conversation_id))
+        self._session = await workshop.compactor.by_hand(place.tip, workshop.busy_wait_seconds)
+
+    async def fork(self, *, key: str | None = None, up_to: int | None = None) -> LiveSession:
+        """A new conversation that begins with a copy of this context; this one stays as it is."""
+        workshop, attached = self._workshop, self._attached
+
+        async def fork() -> LiveSession:
+            node_id = workshop.keeper.node_id
+            forked = await workshop.store.fork(
+                workshop.owner, (await self._going_on()).id, node_id, up_to=up_to, key=key, attached=attached
+            )
+            return LiveSession(workshop, forked, attached)
+
+        return await workshop.keeper.as_living(fork)
+
+    # --- processes ---------------------------------------------------------------------------------
+
+    async def spawn(self, command: Command, cwd: str | Path | None = None, *, stdin: bool = False) -> Process:
+        """Start a command in the background, known to everybody as this session's.
+
+        A text is given to the shell, a list is run as it is. It outlives this program; `stdin`: it can be
+        written to.
+        """
+        workshop = self._workshop
+
+        async def start() -> Process:
+            return await workshop.supervisor.start(
+                workshop.owner, await self._tip(), command, cwd, stdin=stdin
+            )
+
+        return await workshop.keeper.as_living(start)
+
+    async def watch(self, pid: int) -> Process:
+        """Look after a process of this machine and user that was started elsewhere, as this session's."""
+        workshop = self._workshop
+
+        async def watch() -> Process:
+            return await workshop.supervisor.watch(workshop.owner, await self._tip(), pid)
+
+        return await workshop.keeper.as_living(watch)
+
+    async def processes(self, *, running: bool | None = None) -> list[Process]:
+        """What this conversation's sessions have started, newest first; only what (not) runs any more."""
+        workshop = self._workshop
+        page = await workshop.store.processes(
+            workshop.owner, conversation_id=self.conversation_id, limit=1000
+        )
+        seen = [await workshop.supervisor.seen(each) for each in page.items]
+        return [each for each in seen if running is None or each.ended is not running]
+
+    async def _going_on(self) -> Session:
+        """This session, or the one that went on with it when its context was compacted."""
+        session = await self.refresh()
+        if session.end_reason == EndReason.COMPACTION:
+            place = await self._workshop.store.resolve(self._workshop.owner, Address(id=session.id))
+            self._session = place.tip
+        return self._session
+
+    async def _tip(self) -> str:
+        place = await self._workshop.store.resolve(self._workshop.owner, Address(id=self.conversation_id))
+        return place.tip.id
+
+
+class LiveTurn:
+    """A turn of this program, between `async with` and the end of its block."""
+
+    def __init__(
+        self,
+        session: LiveSession,
+        messages: tuple[NewMessage, ...],
+        request_id: str | None,
+        model: str | None,
+        wait_seconds: float,
+    ) -> None:
+        self._session = session
+        self._workshop = session._workshop
+        self._messages = messages
+        self._request_id = request_id
+        self._model = model
+        self._wait_seconds = wait_seconds
+        self._turn: Turn | None = None
+        self._lease: Lease | None = None
+        self._drafted = ""
+        self._next_event = 0
+        self._room: ContextFitter | None = None
+        self._usage: dict[str, int] = {}
+        self._last_usage: dict[str, int] = {}
+        """Of the last model call alone: its prompt shows how large the context is."""
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens that the model calls of this turn have used, added up; stored when the block ends."""
+        return self._usage
+
+    @usage.setter
+    def usage(self, reported: object) -> None:
+        """What one model call reported: a mapping, or the SDK's own object (`turn.usage = response.usage`).
+        Each assignment is one call's, and adds to those before it. What is no number of tokens is dropped
+        with a log line: figures never undo a turn."""
+        figures, dropped = usable_usage(reported)
+        if dropped:
+            log.warning("turn usage has figures that are no token counts, dropped: %s", ", ".join(dropped))
+        if reported is not self._usage:
+            self._usage = added_usage(self._usage, figures)
+            self._last_usage = figures
+
+    @property
+    def id(self) -> str:
+        return self._begun.id
+
+    @property
+    def conversation_id(self) -> str:
+        return self._begun.conversation_id
+
+    @property
+    def _begun(self) -> Turn:
+        if self._turn is None:
+            raise BadInput("the turn has not begun: use it inside `async with session.turn(…) as turn`")
+        return self._turn
+
+    @property
+    def repeated(self) -> bool:
+        """Was this request answered before? Then nothing the block says is stored again."""
+        return self._begun.status is not TurnStatus.RUNNING
+
+    @property
+    def taken_up(self) -> bool:
+        """Is this a retry that goes on with a turn that was interrupted or failed?"""
+        return self._begun.attempt > 1
+
+    async def reply(self) -> dict[str, Any] | None:
+        """The last thing the assistant said in this turn; of an unfinished earlier attempt, nothing."""
+        messages = await self._workshop.store.turn_messages(self.id)
+        said = [
+            message
+            for message in messages
+            if message.role == "assistant" and (self.repeated or message.status is MessageStatus.COMPLETED)
+        ]
+        return said[-1].content() if said else None
+
+    async def context(self) -> list[dict[str, Any]]:
+        """What to send to the model: OpenAI message dicts. With a model at hand, a context that would not fit
+        is compacted first."""
+        return (await self._fitting_context()).messages()
+
+    async def context_json(self) -> bytes:
+        """The same as one JSON array, never decoded: the fastest way to send a history on."""
+        return (await self._fitting_context()).json()
+
+    async def _fitting_context(self) -> Context:
+        context = await self._context()
+        room = self._room
+        if room is None or self._lease is None:
+            return context
+        if await room.made(context, Size(), {}):
+            context = await self._context()
+            room.given(context, Size())
+        return context
+
+    async def _context(self) -> Context:
+        return await self._workshop.store.context(self._workshop.owner, self._session.id)
+
+    async def draft(self, text: str) -> None:
+        """The reply so far: what a crash would keep. Call it with the whole text as it grows."""
+        if not isinstance(text, str):
+            raise BadInput(f"a draft is the text of the reply so far, not {type(text).__name__}")
+        if self.repeated:
+            return
+        restarts = not text.startswith(self._drafted)
+        adds = text if restarts else text[len(self._drafted) :]
+        if not adds and not restarts:
+            return
+        number = self._next_event
+        draft = Draft(number, number, adds={"content": adds}, restarts=restarts)
+        await self._workshop.store.append_draft(self._held(), draft)
+        self._drafted, self._next_event = text, number + 1
+
+    async def append(self, content: Content) -> int:
+        """Store what was said next (a reply, tool calls, a tool's result); returns its number."""
+        messages = new_messages(
+            {"role": "assistant", "content": content} if isinstance(content, str) else content
+        )
+        if self.repeated:
+            return self._begun.first_seq
+        number = await self._workshop.store.append(self._held(), messages)
+        self._drafted = ""
+        return number
+
+    def _held(self) -> Lease:
+        turn = self._begun
+        if self._lease is None:
+            raise BadInput(f"turn {turn.id} has ended")
+        if not self._workshop.keeper.is_running(turn.id):
+            raise LeaseLost(self._lease.conversation_id, self._lease.token)
+        return self._lease
+
+    # --- the block ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> LiveTurn:
+        workshop, session = self._workshop, self._session
+        if self._turn is not None:
+            raise BadInput("a turn is used once; begin another with session.turn(…)")
+        request = TurnRequest(
+            turn_id=new_id("turn"),
+            owner=workshop.owner,
+            node_id=workshop.keeper.node_id,
+            address=Address(id=session.conversation_id),
+            messages=self._messages,
+            attached=session._attached,
+            request_key=self._request_key(),
+            model=self._model,
+        )
+        outcome = await workshop.leases.begin(request, self._wait_seconds)
+        assert not isinstance(outcome, TurnOutdated)  # it named nothing that could be
+        self._turn = outcome.turn
+        if isinstance(outcome, TurnBegun):
+            self._lease = outcome.lease
+            self._next_event = outcome.next_event
+            session._session = outcome.session
+            if workshop.compactor is not None:
+                self._room = ContextFitter(workshop.compactor, _TurnHolder(self), self._model)
+            own_turns.set((*own_turns.get(), (outcome.lease.conversation_id, outcome.turn.id)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        lease, self._lease = self._lease, None
+        try:
+            if lease is not None:
+                await finished(self._settle(lease, error))  # cancelled meanwhile, it still ends
+                if error is None and self._room is not None:
+                    self._room.given(await self._context(), Size())
+                    await self._room.left(0)
+        finally:
+            self._workshop.keeper.ran(self._begun.id)
+            own_turns.set(tuple(own for own in own_turns.get() if own[1] != self._begun.id))
+            reason = self._session._ending.pop(self._begun.id, None)
+        if reason is not None:
+            await self._session.end(reason)
+
+    async def _abandon(self, error: BaseException) -> None:
+        """Entering was cut short by this error: end the turn if it has begun, and wait until it is."""
+        await self._workshop.leases.settle_abandoned()
+        if self._lease is not None:
+            await self.__aexit__(type(error), error, None)
+
+    async def _settle(self, lease: Lease, error: BaseException | None) -> None:
+        store = self._workshop.store
+        if error is None:
+            await store.commit_reply(lease, usage=self._counted() or None)
+            return
+        stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit | GeneratorExit)
+        settlement = TurnFailure(
+            TurnStatus.INTERRUPTED if stopped else TurnStatus.FAILED,
+            error="the program was stopped" if stopped else f"{type(error).__name__}: {error}",
+            code=type(error).__name__,
+            usage=self.usage,
+        )
+        try:
+            await store.settle_turn(lease, settlement)
+        except (LeaseLost, StoreError) as trouble:
+            # The block's own error is what the program must see; this one only says that somebody else
+            # has settled the turn already, or that the reaper will.
+            if isinstance(error, Exception):
+                error.add_note(f"holdfast: turn {lease.turn_id} could not be marked: {trouble}")
+
+    def _counted(self) -> dict[str, int]:
+        """What the program says was used, and how large the context was, if it has asked for that."""
+        room = self._room
+        if room is None:
+            return self.usage
+        last = self._last_usage or self.usage  # filled in place, it is the only one
+        room.heard({"prompt_tokens": last.get("input_tokens", last.get("prompt_tokens"))})
+        return {**self.usage, **room.measured.fields()} if room.measured else self.usage
+
+    def _request_key(self) -> RequestKey | None:
+        if self._request_id is None:
+            return None
+        digest = hashlib.blake2b(digest_size=32)
+        for message in self._messages:
+            digest.update(len(message.body).to_bytes(8) + message.body)
+        return RequestKey(f"library/{self._session.conversation_id}", self._request_id, digest.digest())
+
+
+class _TurnHolder:
+    """A turn of this program, as whoever makes room for its context sees it."""
+
+    def __init__(self, turn: LiveTurn) -> None:
+        self._turn = turn
+
+    @property
+    def lease(self) -> Lease:
+        return self._turn._held()
+
+    @property
+    def session(self) -> Session:
+        return self._turn._session._session
+
+    def compacts(self) -> None:
+        return None
+
+    def moved(self, done: Compacted) -> None:
+        turn = self._turn
+        turn._lease, turn._session._session = done.lease, done.session
+        turn._turn = replace(turn._begun, session_id=done.session.id)

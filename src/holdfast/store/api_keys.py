@@ -1,0 +1,80 @@
+"""The transactions of API keys and of the browser logins that stand for them.
+
+A key's row is never changed but by revoking it, and never removed, so that a revoked key stays revoked.
+Revoking it removes its logins.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from ..domain.api_keys import ApiKey, Scope
+from ..domain.events import EventType
+from ..domain.sessions import Session
+from ..errors import Conflict, NotFound
+from .rows import Row, to_json, to_stamp, to_time, to_time_or_none
+from .transaction import Q, Transaction
+
+
+def to_key(row: Row) -> ApiKey:
+    (id_, owner, scope, tools, created_at, revoked_at) = row
+    return ApiKey(
+        id_,
+        owner,
+        Scope(scope),
+        frozenset(msgspec.json.decode(tools)),
+        to_time(created_at),
+        to_time_or_none(revoked_at),
+    )
+
+
+def add(tx: Transaction, key: ApiKey, secret_hash: bytes) -> None:
+    added = tx.run(
+        Q.insert_key,
+        id=key.id,
+        owner=key.owner,
+        scope=key.scope.value,
+        tools=to_json(sorted(key.tools)),
+        secret_hash=secret_hash,
+        created_at=to_stamp(key.created_at),
+    )
+    if not added:
+        raise Conflict(f"there is an API key {key.id} already; nothing was changed")
+    tx.event(EventType.KEY_CREATED, key.owner, key_id=key.id, scope=key.scope.value)
+
+
+def revoke(tx: Transaction, key_id: str, owner: str | None) -> bool:
+    row = tx.one(Q.key_by_id, id=key_id)
+    if row is None or owner not in (None, row[1]):
+        raise NotFound("API key", key_id)
+    if not tx.run(Q.revoke_key, id=key_id, now=tx.now):
+        return False
+    tx.run(Q.delete_logins_of_key, name=key_id)
+    tx.event(EventType.KEY_REVOKED, row[1], key_id=key_id)
+    return True
+
+
+PRUNED_AT_ONCE = 100
+
+
+def add_login(tx: Transaction, token_hash: bytes, api_key: str, lasts: timedelta, most: int) -> None:
+    tx.run(Q.prune_logins, now=tx.now, limit=PRUNED_AT_ONCE)
+    until = tx.now + lasts // timedelta(microseconds=1)
+    tx.run(Q.insert_login, secret_hash=token_hash, name=api_key, now=tx.now, until=until)
+    tx.run(Q.drop_oldest_logins, name=api_key, limit=most)
+
+
+def login(tx: Transaction, token_hash: bytes) -> str | None:
+    row = tx.one(Q.login_by_token, secret_hash=token_hash, now=tx.now)
+    return None if row is None else row[0]
+
+
+def end_login(tx: Transaction, token_hash: bytes) -> bool:
+    return tx.run(Q.delete_login, secret_hash=token_hash) > 0
+
+
+def note_reading(tx: Transaction, owner: str, key_id: str, session: Session | None) -> None:
+    conversation_id, session_id = (session.conversation_id, session.id) if session else (None, None)
+    tx.event(EventType.MESSAGES_READ_BY_ADMIN, owner, conversation_id, session_id, key_id=key_id)

@@ -1,0 +1,256 @@
+"""Reading contexts: joined by the database, never decoded, and cached while they stay right.
+
+Messages never change and are only appended, so a rendered prefix stays right as long as the
+conversation's `revision` does; only what came after it has to be read. The cache is bounded by bytes.
+
+The database joins at most `SPAN_BYTES` into one value; longer contexts are read in several spans. A context
+of more than `CONTEXT_BYTES` raises ContextTooLarge, before it is read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ..domain.contexts import Context, Mark, Rendering, mark_interrupted, render, summary_body
+from ..domain.history import EMPTY
+from ..domain.messages import MessageStatus, NewMessage
+from ..domain.turns import TurnBegun
+from ..domain.views import Range, Summary, View, spans
+from ..errors import ContextTooLarge, NotFound
+from .transaction import Q, Transaction
+
+CACHE_BYTES = 64 * 1024 * 1024
+MOST_CHUNKS = 64
+SPAN_BYTES = 64 * 1024 * 1024
+CONTEXT_BYTES = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedContext:
+    revision: int
+    context: Context
+    size: int
+
+
+class ContextCache:
+    """The most recently used contexts of this process, up to a number of bytes."""
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, _CachedContext] = OrderedDict()
+        self._size = 0
+
+    def get(self, session_id: str, revision: int) -> Context | None:
+        with self._lock:
+            kept = self._kept.get(session_id)
+            if kept is None or kept.revision != revision:
+                return None
+            self._kept.move_to_end(session_id)
+            return kept.context
+
+    def begun(self, begun: TurnBegun, messages: Sequence[NewMessage]) -> Context | None:
+        """The context of a turn that has just begun, if all before its messages is kept here; None: read
+        it."""
+        session, last_seq = begun.session, begun.session.last_seq
+        if begun.history == EMPTY and session.edge is None and len(messages) == last_seq:
+            before, revision = Context((), 0), 0
+        elif begun.revision is not None:
+            kept = self.get(session.id, begun.revision)
+            if kept is None:
+                return None
+            before, revision = kept, begun.revision
+        else:
+            return None
+        return self._extend(session.id, revision, before, messages, last_seq)
+
+    def replied(self, session_id: str, messages: Sequence[NewMessage], last_seq: int) -> None:
+        """A turn's last messages were committed: what is kept of its session goes on with them."""
+        with self._lock:
+            kept = self._kept.get(session_id)
+        if kept is not None:
+            self._extend(session_id, kept.revision, kept.context, messages, last_seq)
+
+    def _extend(
+        self, session_id: str, revision: int, before: Context, messages: Sequence[NewMessage], last_seq: int
+    ) -> Context | None:
+        """The context with these messages behind it, if they are simply passed on and follow it directly."""
+        if before.awaited or before.last_seq + len(messages) != last_seq:
+            return None
+        if any(m.calls or m.answers or m.status is not MessageStatus.COMPLETED for m in messages):
+            return None
+        chunks = (*before.chunks, *(message.body for message in messages))
+        if len(chunks) > MOST_CHUNKS:
+            chunks = (b",".join(chunks),)
+        context = Context(chunks, last_seq)
+        self.put(session_id, revision, context)
+        return context
+
+    def clear(self) -> None:
+        """Something was deleted: it must not linger here."""
+        with self._lock:
+            self._kept.clear()
+            self._size = 0
+
+    def put(self, session_id: str, revision: int, context: Context) -> None:
+        size = sum(map(len, context.chunks))
+        with self._lock:
+            old = self._kept.pop(session_id, None)
+            self._size -= old.size if old else 0
+            if size > self._limit:
+                return  # it would evict all others, then itself
+            self._size += size
+            self._kept[session_id] = _CachedContext(revision, context, size)
+            while self._size > self._limit:
+                _, dropped = self._kept.popitem(last=False)
+                self._size -= dropped.size
+
+
+def read_context(tx: Transaction, cache: ContextCache, owner: str | None, session_id: str) -> Context:
+    """What the model would get in this session now."""
+    row = tx.one(Q.context_head, session=session_id, owner=owner)
+    if row is None:
+        raise NotFound("session", session_id)
+    conversation_id, revision, last_seq, view_text = row
+    before = cache.get(session_id, revision)
+    if before is not None and before.last_seq == last_seq:
+        return before
+    view = View.decode(view_text)
+    try:
+        if before is not None and before.last_seq < last_seq:
+            added_view = View((Range(before.last_seq + 1),))
+            added = _render(tx, conversation_id, added_view, last_seq, _Chunks(before.chunks))
+            chunks = added.chunks
+            if len(chunks) > MOST_CHUNKS:
+                chunks = (b",".join(chunks),)
+            context = Context(chunks, last_seq, added.awaited)
+        else:
+            context = _render(tx, conversation_id, view, last_seq, _Chunks())
+    except _BeyondLimit:
+        size = _size(tx, conversation_id, view, last_seq)
+        raise ContextTooLarge(session_id, size, CONTEXT_BYTES) from None
+    if not context.awaited:  # open calls may still be answered: what is rendered of them may change
+        cache.put(session_id, revision, context)
+    return context
+
+
+def rendering_of(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> Rendering:
+    """How a view departs from the stored bytes, without reading them."""
+    return rendering_with_marks(tx, conversation_id, view, last_seq)[0]
+
+
+def rendering_with_marks(
+    tx: Transaction, conversation_id: str, view: View, last_seq: int
+) -> tuple[Rendering, Mapping[int, Mark], set[int]]:
+    """The same, with the messages that are not simply passed on, by number, and the numbers that are not
+    shown at all."""
+    shown = spans(view.parts, last_seq)
+    excluded = {seq for (seq,) in tx.all(Q.excluded, conversation=conversation_id)}
+    marks: list[Mark] = []
+    for first, last in shown:
+        for seq, calls, answers, status, deleted in tx.all(
+            Q.marks, conversation=conversation_id, first=first, last=last
+        ):
+            if deleted:
+                excluded.add(seq)
+            elif seq not in excluded:
+                called = tuple(msgspec.json.decode(calls)) if calls else ()
+                marks.append(Mark(seq, called, answers, status == MessageStatus.INTERRUPTED.value))
+    return render(marks, shown, frozenset(excluded)), {mark.seq: mark for mark in marks}, excluded
+
+
+class _BeyondLimit(Exception):
+    """The context being read is longer than CONTEXT_BYTES."""
+
+
+class _Chunks:
+    """The chunks of a context that is being read, with their size."""
+
+    def __init__(self, chunks: Sequence[bytes] = ()) -> None:
+        self.chunks = list(chunks)
+        self._size = sum(map(len, chunks))
+
+    def require(self, size: int) -> None:
+        """Raises _BeyondLimit if so many more bytes are too many."""
+        if self._size + size > CONTEXT_BYTES:
+            raise _BeyondLimit
+
+    def add(self, chunk: bytes) -> None:
+        self.require(len(chunk))
+        self._size += len(chunk)
+        self.chunks.append(chunk)
+
+
+def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int, into: _Chunks) -> Context:
+    """What `into` holds already, and then this view."""
+    rendering, _, excluded = rendering_with_marks(tx, conversation_id, view, last_seq)
+    special = excluded | rendering.left_out | rendering.interrupted | rendering.behind.keys()
+    for part in view.parts:
+        if isinstance(part, Summary):
+            into.add(summary_body(part.text))
+            continue
+        for first, last in spans((part,), last_seq):
+            start = first
+            for seq in sorted(seq for seq in special if first <= seq <= last):
+                _read(tx, conversation_id, start, seq - 1, into)
+                start = seq + 1
+                if seq in excluded or seq in rendering.left_out:
+                    continue
+                body = _body(tx, conversation_id, seq)
+                into.add(mark_interrupted(body) if seq in rendering.interrupted else body)
+                for answer in rendering.behind.get(seq, ()):
+                    into.add(answer)
+            _read(tx, conversation_id, start, last, into)
+    return Context(tuple(into.chunks), last_seq, rendering.awaited)
+
+
+def _read(tx: Transaction, conversation_id: str, first: int, last: int, into: _Chunks) -> None:
+    if first > last:
+        return
+    joined = tx.joined_bodies(conversation_id, first, last, SPAN_BYTES)
+    if joined is not None:
+        if joined:
+            into.add(joined)
+        return
+    sizes = tx.all(Q.body_sizes, conversation=conversation_id, first=first, last=last)
+    into.require(sum(size for _, size in sizes))
+    for start, end in spans_of(sizes, SPAN_BYTES):
+        joined = tx.joined_bodies(conversation_id, start, end, SPAN_BYTES) if start < end else None
+        into.add(_body(tx, conversation_id, start) if joined is None else joined)
+
+
+def spans_of(sizes: Sequence[Sequence[int]], most: int) -> list[tuple[int, int]]:
+    """First and last number of spans that have at most `most` bytes each, joined by commas, or are one
+    message. `sizes`: number and size of each message, in order."""
+    found: list[tuple[int, int]] = []
+    held = 0
+    for seq, size in sizes:
+        if found and held + 1 + size <= most:
+            held += 1 + size
+            found[-1] = found[-1][0], seq
+        else:
+            held = size
+            found.append((seq, seq))
+    return found
+
+
+def _body(tx: Transaction, conversation_id: str, seq: int) -> bytes:
+    row = tx.one(Q.body, conversation=conversation_id, seq=seq)
+    assert row is not None
+    body: bytes = row[0]
+    return body
+
+
+def _size(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> int:
+    """How many bytes a view's messages and summaries have, without reading them."""
+    excluded = {seq for (seq,) in tx.all(Q.excluded, conversation=conversation_id)}
+    total = sum(len(summary_body(part.text)) for part in view.parts if isinstance(part, Summary))
+    for first, last in spans(view.parts, last_seq):
+        sizes = tx.all(Q.body_sizes, conversation=conversation_id, first=first, last=last)
+        total += sum(size for seq, size in sizes if seq not in excluded)
+    return total

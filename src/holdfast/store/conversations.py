@@ -1,0 +1,155 @@
+"""What clients do to conversations outside of any turn: begin one, add to it, note something about it, take a
+part of a message away.
+
+Adding needs the conversation to be free, like everything that moves its line of sessions; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ..domain.conversations import Address, Conversation, check_metadata
+from ..domain.events import EventType
+from ..domain.messages import NewMessage, is_part, size_of
+from ..domain.sessions import Session
+from ..errors import BadInput, Conflict, ConversationBusy, NotFound
+from .base import Page
+from .quotas import check_quotas
+from .reads import check_limit
+from .resets import touch
+from .resolve import conversation_of, place, session_of
+from .rows import to_conversation_with_metadata, to_json
+from .sessions import forget_text, open_conversation, release_orphaned, require_node
+from .transaction import Q, Transaction
+from .turns import session_for
+
+
+def create(
+    tx: Transaction,
+    owner: str,
+    node_id: str,
+    messages: Sequence[NewMessage],
+    metadata: Mapping[str, str],
+    source: str,
+) -> Conversation:
+    check_metadata(metadata)
+    require_node(tx, node_id)
+    held = size_of(messages)
+    session = open_conversation(tx, owner, Address(), None, source, copied=len(messages), held=held)
+    if metadata:
+        tx.run(Q.set_metadata, id=session.conversation_id, owner=owner, metadata=to_json(metadata))
+    if messages:
+        _store(tx, session, messages, len(messages))
+    return conversation(tx, owner, Address(id=session.conversation_id))
+
+
+def add_messages(
+    tx: Transaction, owner: str, conversation_id: str, node_id: str, messages: Sequence[NewMessage]
+) -> int:
+    if not messages:
+        raise BadInput("there must be at least one message to add")
+    require_node(tx, node_id)
+    known = conversation_of(tx, owner, conversation_id)
+    if known.holder is not None and tx.one(Q.holder_is_gone, id=known.id) is None:
+        raise ConversationBusy(known.id, known.holder, known.turn_id)
+    adds = size_of(messages)
+    (held,) = tx.one(Q.conversation_bytes, id=known.id) or (0,)
+    check_quotas(tx, owner, adds, known.id, held)
+    release_orphaned(tx, known.id)
+    session = _session_for(tx, conversation_of(tx, owner, known.id), node_id, messages)
+    row = tx.one(Q.add_messages, id=known.id, count=len(messages), bytes=adds)
+    assert row is not None  # it has just been found or made free
+    last_seq: int = row[0]
+    _store(tx, session, messages, last_seq)
+    tx.run(Q.touch_session, id=session.id, now=tx.now, model=None, input_tokens=0, output_tokens=0)
+    touch(tx, session.id)
+    return last_seq
+
+
+def _session_for(
+    tx: Transaction, known: Conversation, node_id: str, messages: Sequence[NewMessage]
+) -> Session:
+    """The open tip, which outlives its process from now on if another node speaks in it; or the next of the
+    line."""
+    session = session_for(tx, known, session_of(tx, None, known.tip_id), messages, None, "")
+    if session.attached and session.node_id != node_id:
+        tx.run(Q.detach_session, id=session.id, node=node_id)
+        tx.event(EventType.SESSION_DETACHED, session.owner, session.conversation_id, session.id)
+    return session
+
+
+def _store(tx: Transaction, session: Session, messages: Sequence[NewMessage], last_seq: int) -> None:
+    tx.insert_messages(messages, session.conversation_id, last_seq, session.id, None)
+    tx.event(
+        EventType.MESSAGES_ADDED,
+        session.owner,
+        session.conversation_id,
+        session.id,
+        first=last_seq - len(messages) + 1,
+        last=last_seq,
+    )
+
+
+def set_metadata(
+    tx: Transaction, owner: str | None, conversation_id: str, metadata: Mapping[str, str]
+) -> None:
+    noted = to_json(check_metadata(metadata)) if metadata else None
+    if tx.one(Q.set_metadata, id=conversation_id, owner=owner, metadata=noted) is None:
+        raise NotFound("conversation", conversation_id)
+
+
+def reduce_message(
+    tx: Transaction,
+    owner: str | None,
+    conversation_id: str,
+    seq: int,
+    rest: NewMessage,
+    gaps: Sequence[int],
+) -> None:
+    known = conversation_of(tx, owner, conversation_id)
+    row = tx.one(Q.body, conversation=conversation_id, seq=seq)
+    if row is None or not row[0]:
+        raise NotFound("message", f"{conversation_id} number {seq}")
+    whole, left = msgspec.json.decode(row[0]), msgspec.json.decode(rest.body)
+    if left == whole or left.get("role") != whole["role"] or not is_part(left, whole):
+        raise Conflict(
+            f"message {seq} of {conversation_id} says something else now; look again before taking from it"
+        )
+    changed = tx.one(
+        Q.reduce_message,
+        conversation=conversation_id,
+        seq=seq,
+        body=rest.body,
+        calls=to_json(rest.calls) if rest.calls else None,
+        gaps=to_json(sorted(gaps)) if gaps else None,
+    )
+    assert changed is not None
+    tx.run(Q.free_bytes, id=conversation_id, bytes=len(row[0]) - len(rest.body))
+    forget_text(tx, conversation_id, seq, changed[0])
+    tx.event(EventType.MESSAGE_REDUCED, known.owner, conversation_id, seq=seq)
+
+
+_ABOVE_ALL = 2**62
+
+
+def conversation(tx: Transaction, owner: str | None, address: Address) -> Conversation:
+    row = tx.one(Q.conversation_with_metadata, id=place(tx, owner, address).conversation.id)
+    assert row is not None  # it was there a moment ago, in this very snapshot
+    return to_conversation_with_metadata(row)
+
+
+def conversations(tx: Transaction, owner: str | None, after: str | None, limit: int) -> Page[Conversation]:
+    check_limit(limit)
+    below = _ABOVE_ALL
+    if after is not None:
+        first = tx.one(Q.first_session, conversation=after, owner=owner)
+        if first is None:
+            raise NotFound("conversation", after)
+        (below,) = first
+    if owner is None:
+        rows = tx.all(Q.conversations_of_all, below=below, limit=limit + 1)
+    else:
+        rows = tx.all(Q.conversations_of_owner, owner=owner, below=below, limit=limit + 1)
+    return Page([to_conversation_with_metadata(row) for row in rows[:limit]], len(rows) > limit)

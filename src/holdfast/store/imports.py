@@ -1,0 +1,400 @@
+"""Taking conversations over that were given away as records.
+
+What is taken over is history: it gets its ids, numbers and times from its record, and none of the acts that
+made it (events, notices, flushes) are repeated. An open session is detached here, because its process stayed
+behind. A large conversation comes in parts; each leaves it whole up to a number, so that a reader never sees
+a gap and a part that never comes is only missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ..domain.conversations import check_metadata
+from ..domain.events import EventType
+from ..domain.ids import check_name, check_text, is_ours
+from ..domain.messages import ROLES, MessageStatus
+from ..domain.records import (
+    AliasRecord,
+    ConversationRecord,
+    ExclusionRecord,
+    Imported,
+    MemoryRecord,
+    MessageRecord,
+    Part,
+    SessionRecord,
+    Stand,
+    TurnRecord,
+    bytes_in,
+)
+from ..domain.sessions import Edge
+from ..domain.turns import RequestKey, TurnStatus
+from ..domain.views import View
+from ..errors import BadInput, Conflict
+from .resolve import conversation_of
+from .rows import to_json, to_stamp
+from .sessions import next_due
+from .transaction import Q, Transaction
+
+MAX_ID = 80
+
+
+def imported(tx: Transaction, owner: str, origin: str, names: Sequence[str]) -> Mapping[str, Imported]:
+    found = {}
+    for name in names:
+        row = tx.one(Q.import_mark, owner=owner, origin=origin, name=name)
+        if row is not None:
+            conversation, session, last_row, whole, last_seq, stands_at, tip, holder = row
+            stand = None if tip is None else Stand(stands_at, tip)
+            found[name] = Imported(
+                name, conversation, session, last_row, bool(whole), last_seq, stand, holder is not None
+            )
+    return found
+
+
+def messages_from(tx: Transaction, conversation_id: str, origins: Collection[str]) -> Mapping[str, int]:
+    rows = tx.all(Q.messages_by_origin, conversation=conversation_id)
+    return {origin: seq for origin, seq in rows if origin in origins}
+
+
+def set_key(tx: Transaction, owner: str, conversation_id: str, key: str, instead_of: str | None) -> None:
+    check_name("a key", key)
+    known = conversation_of(tx, owner, conversation_id)
+    holding = tx.one(Q.place_by_key, owner=owner, key=key)
+    if holding is not None and holding[1] not in (conversation_id, instead_of):
+        raise Conflict(f"the key {key!r} already leads to {holding[1]}")
+    if known.key not in (None, key):
+        raise Conflict(f"{conversation_id} has the key {known.key!r} already")
+    if holding is not None and holding[1] != conversation_id:
+        tx.run(Q.release_key, id=holding[1], owner=owner, key=key)
+    tx.run(Q.give_key, id=conversation_id, owner=owner, key=key)
+
+
+def import_part(tx: Transaction, part: Part) -> None:
+    conversation = part.conversation
+    sessions = [each for each in part.records if isinstance(each, SessionRecord)]
+    messages = [each for each in part.records if isinstance(each, MessageRecord)]
+    turns = [each for each in part.records if isinstance(each, TurnRecord)]
+    aliases = (*conversation.aliases, *part.aliases) if part.behind is None else part.aliases
+    _check(part, sessions, messages)
+    _require_names(tx, conversation, aliases, begins=part.behind is None)
+    for turn in turns:
+        response = turn.response.id if turn.response else None
+        if tx.one(Q.taken_turn, id=turn.id, response=response) is not None:
+            raise Conflict(f"turn {turn.id} of {conversation.id} is there already, in another conversation")
+    last_seq = messages[-1].seq if messages else part.behind.last_seq if part.behind else 0
+    adds = sum(len(bytes_in(message.body) or b"") for message in messages)
+    if part.behind is None:
+        _begin(tx, part, sessions[-1].id, last_seq, adds)
+    else:
+        tip = sessions[-1].id if sessions else part.behind.tip_id
+        _grow(tx, part, part.behind, tip, last_seq, adds)
+    for alias in aliases:
+        tx.run(
+            Q.import_alias,
+            owner=conversation.owner,
+            alias=alias.name,
+            conversation=conversation.id,
+            session=alias.session_id,
+            created_at=to_stamp(alias.created_at),
+        )
+    for session in sessions:
+        _insert_session(tx, conversation, session)
+    for turn in turns:
+        _insert_turn(tx, conversation, turn)
+    tx.run_many(Q.import_message, (_message_values(conversation.id, message) for message in messages))
+    for session_id, last in {message.session_id: message.seq for message in messages}.items():
+        tx.run(Q.extend_session, id=session_id, last_seq=last)
+    _insert_others(tx, part)
+    _mark(tx, part, last_seq)
+    if part.records:
+        tx.event(
+            EventType.CONVERSATION_IMPORTED,
+            conversation.owner,
+            conversation.id,
+            origin=part.origin,
+            sessions=len(sessions),
+            messages=len(messages),
+        )
+
+
+def _insert_others(tx: Transaction, part: Part) -> None:
+    conversation = part.conversation
+    for each in part.records:
+        if isinstance(each, ExclusionRecord):
+            tx.run(
+                Q.import_exclusion,
+                conversation=conversation.id,
+                seq=each.seq,
+                reason=each.reason,
+                created_at=to_stamp(each.created_at),
+            )
+        elif isinstance(each, MemoryRecord):
+            tx.run(
+                Q.import_memory,
+                id=each.id,
+                owner=conversation.owner,
+                conversation=conversation.id,
+                session=each.session_id,
+                origin=each.origin,
+                text=each.text,
+                created_at=to_stamp(each.created_at),
+                edited_at=_stamp(each.edited_at),
+            )
+
+
+def _mark(tx: Transaction, part: Part, last_seq: int) -> None:
+    for mark in part.marks:
+        tx.run(
+            Q.mark_import,
+            owner=part.conversation.owner,
+            origin=part.origin,
+            name=mark.name,
+            conversation=part.conversation.id,
+            session=mark.session_id,
+            last_row=mark.last_row,
+            whole=mark.whole,
+            last_seq=last_seq,
+            now=tx.now,
+        )
+
+
+def _begin(tx: Transaction, part: Part, tip: str, last_seq: int, adds: int) -> None:
+    given = part.conversation
+    whole = last_seq == given.last_seq
+    tx.run(
+        Q.import_conversation,
+        id=given.id,
+        owner=given.owner,
+        key=given.key,
+        title=given.title,
+        source=given.source,
+        tip=tip,
+        last_seq=last_seq,
+        bytes=adds,
+        forked_from=given.forked_from,
+        anonymous=given.anonymous,
+        history=given.history if whole else None,
+        metadata=to_json(given.metadata) if given.metadata else None,
+        created_at=to_stamp(given.created_at),
+    )
+
+
+def _grow(tx: Transaction, part: Part, behind: Stand, tip: str, last_seq: int, adds: int) -> None:
+    given = part.conversation
+    grown = tx.one(
+        Q.grow_conversation,
+        id=given.id,
+        owner=given.owner,
+        tip=tip,
+        last_seq=last_seq,
+        bytes=adds,
+        history=given.history if last_seq == given.last_seq else None,
+        seen_seq=behind.last_seq,
+        seen_tip=behind.tip_id,
+    )
+    if grown is None:
+        raise Conflict(f"{given.id} has gone on meanwhile; nothing was added to it")
+
+
+def _require_names(
+    tx: Transaction, given: ConversationRecord, aliases: Sequence[AliasRecord], *, begins: bool
+) -> None:
+    """Its id, key and other names must be free, or its own already."""
+    known = tx.one(Q.conversation_by_id, id=given.id, owner=None)
+    if given.key is not None:
+        row = tx.one(Q.place_by_key, owner=given.owner, key=given.key)
+        if row is not None and row[1] != given.id:
+            raise Conflict(
+                f"the key {given.key!r} already leads to {row[1]}",
+            )
+    for alias in aliases:
+        row = tx.one(Q.conversation_by_alias, owner=given.owner, id=alias.name)
+        if row is not None and row[0] != given.id:
+            raise Conflict(f"the name {alias.name!r} already leads to {row[0]}")
+    if known is not None and (begins or known[1] != given.owner):
+        raise Conflict(f"{given.id} is there already")
+
+
+def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[MessageRecord]) -> None:
+    """Whatever a file says, what is written must keep the store's promises."""
+    given = part.conversation
+    check_name("an owner", given.owner)
+    check_name("a source", given.source)
+    if given.key is not None:
+        check_name("a key", given.key)
+    if given.title is not None:
+        check_text("a title", given.title)
+    _check_ids(part)
+    check_metadata(given.metadata or {})
+    if not given.id.startswith("conv_"):
+        raise BadInput(f"{given.id!r} is no id of a conversation")
+    for alias in (*given.aliases, *part.aliases):
+        check_name("an alias", alias.name)
+        if is_ours(alias.name):
+            raise BadInput(f"{alias.name!r} has the form of our own ids and cannot be an alias")
+    seen = part.behind.last_seq if part.behind else 0
+    for number, message in enumerate(messages, seen + 1):
+        if message.seq != number:
+            raise BadInput(f"{given.id}: message {number} is missing, {message.seq} comes instead")
+        if message.role not in ROLES or message.status not in set(MessageStatus):
+            raise BadInput(f"{given.id}: message {number} is {message.role!r}, {message.status!r}")
+        _check_body(given.id, message)
+    if part.behind is None and not sessions:
+        raise BadInput(f"{given.id} has no session")
+    for session in sessions:
+        if not session.id.startswith("sess_"):
+            raise BadInput(f"{session.id!r} is no id of a session")
+        if (session.ended_at is None) != (session.end_reason is None):
+            raise BadInput(f"{session.id} has an end without a reason, or a reason without an end")
+        if session.edge is not None and session.edge not in set(Edge):
+            raise BadInput(f"{session.id}: {session.edge!r} is no edge")
+        try:
+            View.decode(bytes(session.view).decode())
+        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            raise BadInput(f"{session.id} has a view that cannot be read: {error}") from error
+    if any(session.ended_at is None for session in sessions[:-1]):
+        raise BadInput(f"{given.id} has an open session before its newest")
+
+
+def _check_ids(part: Part) -> None:
+    """Everything that an index holds must fit into it, wherever the file comes from."""
+    check_text("an id of a conversation", part.conversation.id, MAX_ID)
+    check_text("an origin", part.origin, MAX_ID)
+    for mark in part.marks:
+        check_name("a name in an import", mark.name)
+    for each in part.records:
+        if isinstance(each, SessionRecord | TurnRecord | MemoryRecord):
+            check_text("an id", each.id, MAX_ID)
+        if isinstance(each, TurnRecord) and each.response is not None:
+            check_text("an id of a response", each.response.id, MAX_ID)
+        if isinstance(each, TurnRecord) and each.request is not None:
+            RequestKey(each.request.route, each.request.key, each.request.body_hash)
+
+
+class _Spoken(Struct):
+    role: str
+
+
+_spoken = msgspec.json.Decoder(_Spoken).decode
+_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def _check_body(conversation_id: str, message: MessageRecord) -> None:
+    try:
+        if (body := bytes_in(message.body)) is not None and _spoken(body).role != message.role:
+            raise BadInput(f"{conversation_id}: message {message.seq} says it is another's")
+        if (extra := bytes_in(message.extra)) is not None:
+            _object(extra)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadInput(f"{conversation_id}: message {message.seq} is no message: {error}") from error
+
+
+def _insert_session(tx: Transaction, given: ConversationRecord, session: SessionRecord) -> None:
+    since = session.fresh_since or session.opened_at
+    due = next_due(tx, session.source, since, session.last_activity_at) if session.ended_at is None else None
+    tx.run(
+        Q.import_session,
+        id=session.id,
+        conversation=given.id,
+        owner=given.owner,
+        ordinal=session.ordinal,
+        edge=session.edge,
+        parent=session.parent_id,
+        source=check_name("a source", session.source),
+        opened_at=to_stamp(session.opened_at),
+        last_activity_at=to_stamp(session.last_activity_at),
+        next_due_at=due,
+        dated_by=tx.policies.stamp if session.ended_at is None else None,
+        ended_at=_stamp(session.ended_at),
+        end_reason=session.end_reason,
+        model=session.model,
+        input_tokens=session.input_tokens,
+        output_tokens=session.output_tokens,
+        first_seq=session.first_seq,
+        last_seq=None if session.ended_at is None else session.first_seq - 1,
+        view=bytes(session.view).decode(),
+        fresh_by=session.fresh_by,
+        fresh_since=_stamp(session.fresh_since),
+        flushed_seq=session.flushed_seq,
+    )
+
+
+def _insert_turn(tx: Transaction, given: ConversationRecord, turn: TurnRecord) -> None:
+    if turn.status not in set(TurnStatus) or turn.status == TurnStatus.RUNNING:
+        raise BadInput(f"{turn.id} is {turn.status!r}")
+    tx.run(
+        Q.import_turn,
+        id=turn.id,
+        conversation=given.id,
+        session=turn.session_id,
+        owner=given.owner,
+        status=turn.status,
+        node=turn.node_id,
+        attempt=turn.attempt,
+        first_seq=turn.first_seq,
+        started_at=to_stamp(turn.started_at),
+        ended_at=to_stamp(turn.ended_at),
+        model=turn.model,
+        error=turn.error,
+        usage=_text(turn.usage),
+        response_id=turn.response_id,
+        answer=turn.answer,
+    )
+    if (asked := turn.request) is not None:
+        tx.run(
+            Q.import_request,
+            turn=turn.id,
+            owner=given.owner,
+            route=asked.route,
+            key=asked.key,
+            body_hash=asked.body_hash,
+            created_at=to_stamp(asked.created_at),
+        )
+    if (named := turn.response) is not None:
+        tx.run(
+            Q.import_response,
+            id=named.id,
+            owner=given.owner,
+            turn=turn.id,
+            previous=named.previous_id,
+            background=named.background,
+            brought=named.brought,
+            request=named.request,
+            created_at=to_stamp(named.created_at),
+        )
+
+
+def _message_values(conversation_id: str, message: MessageRecord) -> dict[str, Any]:
+    return {
+        "conversation": conversation_id,
+        "seq": message.seq,
+        "session": message.session_id,
+        "turn": message.turn_id,
+        "role": message.role,
+        "status": message.status,
+        "calls": to_json(message.calls) if message.calls else None,
+        "answers": message.answers,
+        "created_at": to_stamp(message.created_at),
+        "deleted_at": _stamp(message.deleted_at),
+        "origin": message.origin,
+        "gaps": to_json(message.gaps) if message.gaps else None,
+        "body": bytes_in(message.body) or b"",
+        "inner": message.inner,
+        "own_calls": to_json(message.own_calls) if message.own_calls else None,
+        "extra": _text(message.extra),
+    }
+
+
+def _text(raw: Raw) -> str | None:
+    data = bytes_in(raw)
+    return None if data is None else data.decode()
+
+
+def _stamp(time: datetime | None) -> int | None:
+    return None if time is None else to_stamp(time)

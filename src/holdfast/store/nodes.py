@@ -1,0 +1,97 @@
+"""The transactions of nodes: join, beat, leave; reap, and settle what a dead one left.
+
+Reaping is state-based: a node is marked, and whatever still names a node that is gone is a leftover, so
+a reaper that is killed half-way is simply followed by the next. Each leftover is settled in a
+transaction of its own: rows fail alone. None of it touches last_activity_at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..domain.events import EventType
+from ..domain.nodes import Node
+from ..domain.turns import TurnStatus
+from ..errors import NodeReaped
+from .base import Held, Orphans
+from .resolve import session_of
+from .sessions import end_left_behind, free_left_behind, write_end
+from .transaction import Q, Transaction
+from .turn_ends import end_without_answer
+
+
+def join(tx: Transaction, node: Node) -> None:
+    who = node.identity
+    tx.run(
+        Q.insert_node,
+        id=node.id,
+        kind=node.kind.value,
+        host=who.host,
+        boot_id=who.boot_id,
+        pid_ns=who.pid_ns,
+        pid=who.pid,
+        pid_start=who.pid_start,
+        machine=who.machine or None,
+        stale_ms=None if node.stale_seconds is None else round(node.stale_seconds * 1000),
+        now=tx.now,
+    )
+    if who.machine:
+        tx.run(Q.name_machine, machine=who.machine, boot_id=who.boot_id)
+    tx.event(EventType.NODE_JOINED, node=node.id, kind=node.kind.value, host=who.host, pid=who.pid)
+
+
+def beat(tx: Transaction, node_id: str) -> Held:
+    if tx.one(Q.beat, id=node_id, now=tx.now) is None:
+        raise NodeReaped(node_id)
+    return held(tx, node_id)
+
+
+def held(tx: Transaction, node_id: str) -> Held:
+    return Held({row[0]: row[1] for row in tx.all(Q.held_by, node=node_id)})
+
+
+def leave(tx: Transaction, node_id: str, reason: str) -> None:
+    # Both lists are read without locks. Each row is read again once its conversation is locked: by then
+    # another node may have taken the turn up, detached the session, or deleted both.
+    for conversation_id, _ in tx.all(Q.held_by, node=node_id):
+        held = tx.one(Q.still_held_by, id=conversation_id, node=node_id)
+        if held is None:
+            continue
+        if held[0] is None or not end_without_answer(
+            tx, held[0], TurnStatus.INTERRUPTED, why="its node left"
+        ):
+            tx.run(Q.free_stray_lease, id=conversation_id)
+    for (session_id,) in tx.all(Q.attached_to, node=node_id):
+        if tx.one(Q.still_attached_to, id=session_id, node=node_id) is not None:
+            write_end(tx, session_of(tx, None, session_id), reason)
+    if tx.one(Q.leave_node, id=node_id, now=tx.now) is not None:
+        tx.event(EventType.NODE_LEFT, node=node_id)
+        settle_node(tx, node_id)
+
+
+def reap(tx: Transaction, node_id: str, seen_beat: int, why: str) -> bool:
+    if tx.one(Q.reap_node, id=node_id, beat=seen_beat, now=tx.now) is None:
+        return False
+    tx.event(EventType.NODE_REAPED, node=node_id, why=why)
+    return True
+
+
+def leftovers(tx: Transaction, also: Sequence[str]) -> Orphans:
+    nodes = [*(row[0] for row in tx.all(Q.unsettled_nodes)), *also]
+    return Orphans(
+        nodes,
+        [row[0] for node in nodes for row in tx.all(Q.held_by, node=node)],
+        [row[0] for node in nodes for row in tx.all(Q.attached_to, node=node)],
+    )
+
+
+def settle_node(tx: Transaction, node_id: str) -> bool:
+    return tx.run(Q.settle_node, id=node_id, now=tx.now) > 0
+
+
+def settle_conversation(tx: Transaction, conversation_id: str) -> bool:
+    return free_left_behind(tx, conversation_id)
+
+
+def reap_session(tx: Transaction, session_id: str) -> bool:
+    return end_left_behind(tx, session_id)

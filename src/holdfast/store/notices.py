@@ -1,0 +1,127 @@
+"""The transactions of notices: add, deliver, send; and the pages that are read of them.
+
+`add` is for writing functions that change something a person should be told of: they call it in the same
+transaction.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ..domain.ids import new_id
+from ..domain.notices import Notice, check_notice
+from ..errors import NotFound
+from .base import Claimed, Page
+from .resolve import conversation_of
+from .rows import Row, to_time, to_time_or_none
+from .transaction import Q, Transaction
+
+MICROSECOND = timedelta(microseconds=1)
+MOST_GIVEN_UP = 1000
+
+
+def to_notice(row: Row) -> Notice:
+    (id_, owner, conversation, key, kind, text, created_at, delivered_at, process) = row
+    return Notice(
+        id_, owner, conversation, key, kind, text, to_time(created_at), to_time_or_none(delivered_at), process
+    )
+
+
+def add(
+    tx: Transaction, owner: str, conversation_id: str, kind: str, text: str, *, process_id: str | None = None
+) -> Notice:
+    check_notice(kind, text)
+    conversation = conversation_of(tx, owner, conversation_id)
+    notice = Notice(
+        new_id("note"),
+        owner,
+        conversation.id,
+        conversation.key,
+        kind,
+        text,
+        to_time(tx.now),
+        process_id=process_id,
+    )
+    tx.run(
+        Q.insert_notice,
+        id=notice.id,
+        owner=owner,
+        conversation=conversation.id,
+        kind=kind,
+        text=text,
+        process=process_id,
+        now=tx.now,
+    )
+    return notice
+
+
+def deliver(tx: Transaction, owner: str | None, notice_id: str) -> Notice:
+    tx.run(Q.deliver_notice, id=notice_id, owner=owner, now=tx.now)
+    return _one(tx, owner, notice_id)
+
+
+def notices(
+    tx: Transaction, owner: str | None, undelivered: bool, after: str | None, limit: int
+) -> Page[Notice]:
+    behind = 0
+    if after is not None:
+        _one(tx, owner, after)
+        row = tx.one(Q.notice_number, id=after)
+        assert row is not None
+        behind = row[0]
+    if owner is None:
+        rows = tx.all(Q.notices_of_all, undelivered=undelivered, behind=behind, limit=limit + 1)
+    elif undelivered:
+        rows = tx.all(Q.undelivered_of_owner, owner=owner, behind=behind, limit=limit + 1)
+    else:
+        rows = tx.all(Q.notices_of_owner, owner=owner, behind=behind, limit=limit + 1)
+    return Page([to_notice(row) for row in rows[:limit]], len(rows) > limit)
+
+
+def undelivered(tx: Transaction, conversation_id: str) -> list[Notice]:
+    return [to_notice(row) for row in tx.all(Q.undelivered_of_conversation, conversation=conversation_id)]
+
+
+def give(tx: Transaction, conversation_id: str, turn_id: str) -> tuple[Notice, ...]:
+    """What the reply of this turn, which begins now, should carry. Its commit marks these told, not what is
+    added meanwhile."""
+    given = [to_notice(row) for row in tx.all(Q.untold_of_conversation, conversation=conversation_id)]
+    for notice in given:
+        tx.run(Q.give_notice, id=notice.id, turn=turn_id)
+    return tuple(given)
+
+
+def tell(tx: Transaction, conversation_id: str, turn_id: str) -> None:
+    """The reply of this turn has carried what it was given."""
+    tx.run(Q.tell_notices, conversation=conversation_id, turn=turn_id, now=tx.now)
+
+
+def to_send(tx: Transaction) -> bool:
+    return tx.one(Q.notices_to_send, now=tx.now) is not None
+
+
+def claim(tx: Transaction, limit: int, span: timedelta, kept: timedelta) -> Claimed:
+    """Take notices to be sent, for so long; those older than `kept` are not sent any more."""
+    tried = tx.all(Q.give_up_notices, now=tx.now, before=tx.now - kept // MICROSECOND, limit=MOST_GIVEN_UP)
+    rows = tx.all(Q.claim_notices, now=tx.now, until=tx.now + span // MICROSECOND, limit=limit)
+    notices = []
+    for number, attempt in sorted(tuple(row) for row in rows):
+        row = tx.one(Q.notice_by_number, no=number)
+        assert row is not None
+        notices.append((to_notice(row), attempt))
+    return Claimed(notices, sum(was_tried for (was_tried,) in tried))
+
+
+def sent(tx: Transaction, notice_id: str) -> None:
+    tx.run(Q.notice_sent, id=notice_id, now=tx.now)
+
+
+def unsent(tx: Transaction, notice_id: str, pause: timedelta, tried: bool) -> None:
+    tx.run(Q.notice_unsent, id=notice_id, again_at=tx.now + pause // MICROSECOND, untried=not tried)
+
+
+def _one(tx: Transaction, owner: str | None, notice_id: str) -> Notice:
+    row = tx.one(Q.notice_by_id, id=notice_id, owner=owner)
+    if row is None:
+        raise NotFound("notice", notice_id)
+    return to_notice(row)

@@ -1,0 +1,154 @@
+"""What went wrong with PostgreSQL, in the words of our error tree.
+
+A server that cannot be reached, is full or keeps us waiting *passes*: nothing was written, and writing goes
+on when it is back. A statement that PostgreSQL refuses for what it was given is the error of the caller who
+gave it, and so is an error that is not known here: nobody else is concerned. Only what says that the server
+or the connection cannot be trusted (damage, failing disks, a pooler), or what a person has to mend (rights,
+tables that are gone), stops the store. A password is never part of a message: locations come without, and
+libpq does not print it.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from ...errors import (
+    BadInput,
+    Conflict,
+    HoldfastError,
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreUnreachable,
+    StoreUnusable,
+)
+from .pipeline import ConnectionLost
+
+OLDEST_SERVER = 14
+
+# Another transaction was in the way; run again, the same work may go through.
+LOCKED = "55P03"
+RUN_AGAIN = ("40001", "40P01", LOCKED, "23505")
+_FULL = ("53100", "53200")
+_CLASHES = ("23", "P0")
+_RIGHTS = ("42501", "28000", "28P01")
+_GONE = ("42P01", "3F000", "42703", "42883")
+# Values out of range, texts that cannot be converted; rows and statements beyond PostgreSQL's limits.
+_REFUSED = ("22", "54")
+# Internal errors and corruption, failing disks, files that cannot be read.
+_UNTRUSTED = ("XX", "58", "F0")
+# A prepared statement is missing, or is there already: this connection is not the one it was prepared on.
+_POOLED = ("26000", "42P05")
+_SHORT_OF_SOMETHING = "53"
+_READ_ONLY = "25006"
+_CANCELLED = "57014"
+
+
+def state_of(error: BaseException) -> str:
+    return (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
+
+
+def cannot_connect(error: BaseException) -> bool:
+    """Did it fail before there was a connection, or because there is none to be had now?"""
+    state = state_of(error)
+    return isinstance(error, psycopg.OperationalError) and (
+        not state or state in ("53300", "57P01", "57P02", "57P03") or state.startswith("08")
+    )
+
+
+def translate(error: psycopg.Error, location: str) -> HoldfastError:
+    """Our error for an error of PostgreSQL while the store at `location` is in use."""
+    state, said = state_of(error), _said(error)
+    if isinstance(error, ConnectionLost) or (isinstance(error, psycopg.OperationalError) and not state):
+        return StoreUnreachable(f"{location} cannot be reached ({said}). Nothing was written; try again")
+    if state in _FULL:
+        return StoreFull(f"{location} has no room left ({said}). Nothing was written; free some space there")
+    if state in RUN_AGAIN and not state.startswith("23"):
+        return StoreBusy(
+            f"another node kept {location} locked for too long ({said}). Nothing was written; try again"
+        )
+    if state == _CANCELLED:
+        return StoreBusy(
+            f"{location} took too long and was told to stop ({said}). Nothing was written; try again"
+        )
+    if state == _READ_ONLY:
+        return StoreUnreachable(
+            f"{location} takes no writes: it is a standby, or was made read-only. Nothing was written; "
+            "name the primary in store.url"
+        )
+    if state == "53300":
+        return StoreUnreachable(
+            f"{location} has no connection left to give ({said}). Nothing was written; try again"
+        )
+    if state.startswith(_CLASHES):
+        return Conflict(f"it clashes with what is stored already ({said}); nothing was written")
+    if state in _RIGHTS:
+        return StoreFailed(
+            f"{location}: no rights ({said}). Grant them to the user of store.url, then restart"
+        )
+    if state in _GONE:
+        return StoreFailed(
+            f"{location}: a table or column is missing ({said}). Somebody changed the schema by hand; "
+            "restore a backup, or name another database"
+        )
+    if state in _POOLED:
+        return StoreFailed(
+            f"{location}: a prepared statement is not where it was made ({said}). A transaction pooler hands "
+            "out another connection each time; name PostgreSQL itself in store.url, then restart"
+        )
+    if state.startswith(_UNTRUSTED):
+        return StoreFailed(f"{location} cannot be trusted ({state} {type(error).__name__}: {said})")
+    if state.startswith(_REFUSED):
+        return BadInput(
+            f"PostgreSQL cannot take this ({state} {said}); nothing was written. Make it shorter or smaller"
+        )
+    if state.startswith(_SHORT_OF_SOMETHING):
+        return StoreBusy(f"{location} is short of something ({said}). Nothing was written; try again")
+    return StoreError(
+        f"{location}: unexpected database error ({state} {type(error).__name__}: {said}). Nothing was written"
+    )
+
+
+def cannot_open(error: psycopg.Error, location: str) -> StoreUnusable:
+    """Our error for a database that cannot be opened at all."""
+    state, said = state_of(error), _said(error)
+    lowered = said.lower()
+    if state == "28P01" or "password authentication failed" in lowered or "no password supplied" in lowered:
+        return StoreUnusable(
+            f"cannot open {location}: the password is wrong or missing. Put the right one into store.url, "
+            "PGPASSWORD or ~/.pgpass"
+        )
+    if (
+        state == "28000"
+        or "no pg_hba.conf entry" in lowered
+        or ("role" in lowered and "does not exist" in lowered)
+    ):
+        return StoreUnusable(f"cannot open {location}: PostgreSQL does not let this user in ({said})")
+    if state == "3D000" or ("database" in lowered and "does not exist" in lowered):
+        return StoreUnusable(f"cannot open {location}: there is no such database. Make it with `createdb`")
+    if state == "53300" or "too many clients" in lowered or "remaining connection slots" in lowered:
+        return StoreUnusable(
+            f"cannot open {location}: too many connections. Each node takes about eight; raise "
+            "max_connections, or end what holds them"
+        )
+    if state == "42501":
+        return StoreUnusable(
+            f"cannot open {location}: no rights ({said}). Run `GRANT CREATE ON DATABASE … TO …`, or make the "
+            "schema for this user: `CREATE SCHEMA holdfast AUTHORIZATION …`"
+        )
+    if state == "57P03":
+        return StoreUnusable(f"cannot open {location}: PostgreSQL is starting up or shutting down; try again")
+    if isinstance(error, psycopg.OperationalError):
+        return StoreUnusable(
+            f"cannot connect to {location} ({said}). Is PostgreSQL running there, and does it listen on that "
+            "address?"
+        )
+    return StoreUnusable(f"cannot open {location} ({state} {type(error).__name__}: {said})")
+
+
+def _said(error: BaseException) -> str:
+    """PostgreSQL's own words, on one line."""
+    diagnosis = getattr(error, "diag", None)
+    primary = getattr(diagnosis, "message_primary", None)
+    return " ".join(str(primary or error).split())

@@ -1,0 +1,164 @@
+"""The line: one direct connection that a node keeps up for as long as it is open, whatever happens to it.
+
+It carries what hangs on a connection's life: the node's advisory locks (`locks.py`) and the notifications of
+other nodes' commits (`watch.py`). A thread of its own holds it, so that a busy event loop does not stop it.
+It looks at the locks four times a second, which is also how a loss is noticed: by an error, or by silence.
+After a loss it dials again at once, then a little later each time, never more than half a second apart: a
+lock that stays free for three seconds proves its node dead.
+
+It must reach PostgreSQL itself. Behind a transaction pooler neither locks nor notifications would stay ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import psycopg
+
+from ...errors import StoreError
+from .deadlines import answering_within
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+ANSWER_SECONDS = 2.0
+FIRST_PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.5
+
+Connection = psycopg.Connection[Any]
+
+
+class ListenClient(Protocol):
+    """What travels on the line. Called by its thread only; may raise psycopg's errors, which end the line."""
+
+    def dialled(self, connection: Connection) -> None:
+        """The line has come up, for the first time or again."""
+
+    def look(self, connection: Connection) -> None:
+        """The line is up: look after what is yours. Four times a second, and when it was asked for."""
+
+    def heard(self, payloads: Sequence[str]) -> None:
+        """Notifications that have come in."""
+
+    def lost(self) -> None:
+        """The line is down."""
+
+
+class ListenConnection:
+    def __init__(self, connect: Callable[[], Connection], location: str) -> None:
+        """`connect` gives a direct connection in autocommit mode, within a few seconds or not at all."""
+        self._connect = connect
+        self._location = location
+        self._riders: list[ListenClient] = []
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._connection: Connection | None = None
+        self._pipe: tuple[int, int] | None = None
+        """Where whoever wants a look writes, and where the thread reads it."""
+        self._closed = False
+
+    def carry(self, rider: ListenClient) -> None:
+        self._riders.append(rider)
+
+    def look_now(self) -> None:
+        """Have every rider look at once; the line is brought up if nobody has needed it yet."""
+        with self._guard:
+            if self._closed:
+                return
+            if self._pipe is None:
+                self._pipe = os.pipe()
+                os.set_blocking(self._pipe[1], False)
+                self._thread = threading.Thread(target=self._keep_up, name="holdfast-line", daemon=True)
+                self._thread.start()
+            self._ask()
+
+    def close(self) -> None:
+        """Hang up. What hung on the connection goes with it."""
+        with self._guard:
+            self._closed = True
+            self._ask()
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        if self._pipe is not None:
+            for handle in self._pipe:
+                os.close(handle)
+            self._pipe = None
+
+    def close_in_child(self) -> None:
+        """After a fork: the child must not keep its parent's locks alive, nor say goodbye in its name."""
+        self._closed = True
+        if self._connection is not None and not self._connection.closed:
+            with suppress(OSError):
+                os.close(self._connection.fileno())
+
+    def _ask(self) -> None:
+        if self._pipe is not None:
+            with suppress(BlockingIOError):  # it has been asked often enough
+                os.write(self._pipe[1], b"!")
+
+    # --- the thread -------------------------------------------------------------------------------------
+
+    def _keep_up(self) -> None:
+        pause, quiet = 0.0, False
+        while not self._closed:
+            try:
+                self._connection = self._connect()
+            except (psycopg.Error, StoreError) as error:
+                if not quiet:
+                    log.warning("no line to %s; it will be dialled again: %s", self._location, error)
+                quiet = True
+                pause = min(LONGEST_PAUSE_SECONDS, pause * 2 or FIRST_PAUSE_SECONDS)
+                self._wait([], pause)
+                continue
+            if quiet:
+                log.info("the line to %s is up again", self._location)
+            quiet, pause = False, 0.0
+            try:
+                self._ride(self._connection)
+            except psycopg.Error as error:
+                if not self._closed:
+                    log.info("the line to %s was lost and is dialled again: %s", self._location, error)
+            except Exception:  # no failure may end the thread: nobody would be heard any more
+                log.exception("the line to %s failed and is dialled again", self._location)
+                self._wait([], FIRST_PAUSE_SECONDS)
+            finally:
+                for rider in self._riders:
+                    rider.lost()
+                self._connection.close()
+
+    def _ride(self, connection: Connection) -> None:
+        with answering_within(connection, ANSWER_SECONDS):
+            for rider in self._riders:
+                rider.dialled(connection)
+        looked_at, asked = 0.0, True
+        while not self._closed:
+            with answering_within(connection, ANSWER_SECONDS):
+                if asked or time.monotonic() - looked_at >= LOOK_SECONDS:
+                    looked_at = time.monotonic()
+                    for rider in self._riders:
+                        rider.look(connection)
+                payloads = [notify.payload for notify in connection.notifies(timeout=0)]
+            if payloads:
+                for rider in self._riders:
+                    rider.heard(payloads)
+            asked = self._wait([connection.fileno()], max(0.0, looked_at + LOOK_SECONDS - time.monotonic()))
+
+    def _wait(self, sockets: Sequence[int], seconds: float) -> bool:
+        """Wait for the time to pass, something to be heard, or somebody to ask; True if somebody did."""
+        assert self._pipe is not None
+        asked = self._pipe[0]
+        poll = select.poll()  # unlike select(), it knows handles above 1,024
+        for handle in (asked, *sockets):
+            poll.register(handle, select.POLLIN)
+        if any(handle == asked for handle, _ in poll.poll(seconds * 1000)):
+            os.read(asked, 4096)
+            return True
+        return False

@@ -1,0 +1,279 @@
+"""The transactions of processes: add, start, sample, stop, pin, claim, end; and what is read of them.
+
+`request_stops` and `running_of` are for writing functions that end or judge a session: they call them in the
+same transaction. None of it touches a session's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from ..domain.events import EventType
+from ..domain.ids import check_text
+from ..domain.nodes import Identity
+from ..domain.processes import Process, ProcessState, Sighting, check_command, check_process_step, told_of
+from ..errors import Conflict, NotFound
+from . import notices
+from .base import Page
+from .reads import check_limit
+from .resolve import session_of
+from .rows import Row, to_stamp, to_time, to_time_or_none
+from .transaction import Q, Transaction
+
+_END_OF_TIME = 2**62
+
+
+def to_process(row: Row) -> Process:
+    (
+        id_, owner, conversation, session, host, boot_id, pid_ns, pid, pid_start, machine, command, cwd,
+        state, started_at, supervisor, shim_pid, shim_start, exit_code, last_active_at, activity, listening,
+        sampled_at, ended_at, stop_requested_at, stop_reason, pinned_until, watched, may_stop,
+    ) = row  # fmt: skip
+    return Process(
+        id=id_,
+        owner=owner,
+        conversation_id=conversation,
+        session_id=session,
+        identity=Identity(host, boot_id, pid_ns, pid, pid_start, machine or ""),
+        command=command,
+        cwd=cwd,
+        state=ProcessState(state),
+        started_at=to_time(started_at),
+        supervisor=supervisor,
+        shim_pid=shim_pid,
+        shim_start=shim_start,
+        exit_code=exit_code,
+        last_active_at=to_time_or_none(last_active_at),
+        activity=activity,
+        listening=bool(listening),
+        sampled_at=to_time_or_none(sampled_at),
+        ended_at=to_time_or_none(ended_at),
+        stop_requested_at=to_time_or_none(stop_requested_at),
+        stop_reason=stop_reason,
+        pinned_until=to_time_or_none(pinned_until),
+        watched=bool(watched),
+        may_stop=bool(may_stop),
+    )
+
+
+# --- reading -------------------------------------------------------------------------------------------
+
+
+def process(tx: Transaction, owner: str | None, process_id: str) -> Process:
+    row = tx.one(Q.process_by_id, id=process_id, owner=owner)
+    if row is None:
+        raise NotFound("process", process_id)
+    return to_process(row)
+
+
+def processes(
+    tx: Transaction,
+    owner: str | None,
+    session_id: str | None,
+    conversation_id: str | None,
+    running: bool | None,
+    after: str | None,
+    limit: int,
+) -> Page[Process]:
+    check_limit(limit)
+    below = _END_OF_TIME
+    if after is not None:
+        row = tx.one(Q.process_number, id=after, owner=owner)
+        if row is None:
+            raise NotFound("process", after)
+        below = row[0]
+    page = {"below": below, "running": running, "limit": limit + 1}
+    if session_id is not None:
+        rows = tx.all(Q.processes_of_session, session=session_id, owner=owner, **page)
+    elif conversation_id is not None:
+        rows = tx.all(Q.processes_of_conversation, conversation=conversation_id, owner=owner, **page)
+    elif running:
+        rows = tx.all(Q.running_processes, owner=owner, below=below, limit=limit + 1)
+    elif owner is None:
+        rows = tx.all(Q.processes_of_all, **page)
+    else:
+        rows = tx.all(Q.processes_of_owner, owner=owner, **page)
+    return Page([to_process(row) for row in rows[:limit]], len(rows) > limit)
+
+
+def running_of(tx: Transaction, conversation_id: str) -> list[Process]:
+    """What still runs of all that the sessions of this conversation have started, oldest first."""
+    return [to_process(row) for row in tx.all(Q.running_of_conversation, conversation=conversation_id)]
+
+
+def unended(tx: Transaction, machine: Identity) -> list[Process]:
+    rows = tx.all(Q.unended_processes, machine=machine.machine or None, boot_id=machine.boot_id)
+    return [to_process(row) for row in rows]
+
+
+def unknown(tx: Transaction, ids: Sequence[str]) -> list[str]:
+    return [id_ for id_ in ids if tx.one(Q.process_number, id=id_, owner=None) is None]
+
+
+# --- writing -------------------------------------------------------------------------------------------
+
+
+def add(tx: Transaction, new: Process) -> Process:
+    check_command(new.command)
+    session = session_of(tx, new.owner, new.session_id)
+    if session.ended:
+        raise Conflict(
+            f"session {session.id} has ended ({session.end_reason}); start it in the one that is open"
+        )
+    who = new.identity
+    tx.run(
+        Q.insert_process,
+        id=new.id,
+        owner=new.owner,
+        conversation=session.conversation_id,
+        session=session.id,
+        host=who.host,
+        boot_id=who.boot_id,
+        pid_ns=who.pid_ns,
+        pid=who.pid,
+        pid_start=who.pid_start,
+        machine=who.machine or None,
+        command=new.command,
+        cwd=new.cwd,
+        state=ProcessState.STARTING.value,
+        supervisor=new.supervisor,
+        watched=new.watched,
+        may_stop=new.may_stop,
+        now=tx.now,
+    )
+    return process(tx, new.owner, new.id)
+
+
+def started(
+    tx: Transaction, process_id: str, identity: Identity, shim_pid: int | None, shim_start: str | None
+) -> bool:
+    row = tx.one(
+        Q.process_started,
+        id=process_id,
+        host=identity.host,
+        boot_id=identity.boot_id,
+        pid_ns=identity.pid_ns,
+        pid=identity.pid,
+        pid_start=identity.pid_start,
+        machine=identity.machine or None,
+        shim_pid=shim_pid,
+        shim_start=shim_start,
+    )
+    if row is None:
+        return False
+    *scope, watched = row
+    tx.event(
+        EventType.PROCESS_STARTED,
+        *scope,
+        process=process_id,
+        pid=identity.pid,
+        host=identity.host,
+        watched=bool(watched),
+    )
+    return True
+
+
+def sample(tx: Transaction, sightings: Sequence[Sighting]) -> None:
+    for seen in sightings:
+        tx.run(
+            Q.sample_process,
+            id=seen.process_id,
+            activity=seen.activity,
+            listening=seen.listening,
+            now=tx.now,
+        )
+
+
+def finished(tx: Transaction, process_id: str, exit_code: int) -> bool:
+    return tx.one(Q.process_finished, id=process_id, exit_code=exit_code) is not None
+
+
+def end(
+    tx: Transaction,
+    process_id: str,
+    state: ProcessState,
+    exit_code: int | None,
+    at: datetime | None,
+    why: str | None,
+) -> bool:
+    row = tx.one(Q.process_by_id, id=process_id, owner=None)
+    if row is None:
+        return False
+    before = to_process(row)
+    if before.ended:
+        return False
+    check_process_step(process_id, before.state, state)
+    ended = tx.one(
+        Q.end_process,
+        id=process_id,
+        state=state.value,
+        exit_code=exit_code,
+        at=tx.now if at is None else to_stamp(at),
+    )
+    assert ended is not None
+    *scope, code = ended
+    if tx.one(Q.conversation_exists, id=before.conversation_id) is None:
+        tx.run(Q.delete_process, id=process_id)
+        return True
+    if state is not ProcessState.STOPPED:  # whoever asked for that knows
+        text = told_of(before, state, code)
+        notices.add(tx, before.owner, before.conversation_id, "process", text, process_id=process_id)
+    if state is ProcessState.LOST:
+        tx.event(EventType.PROCESS_LOST, *scope, process=process_id, why=why)
+    else:
+        tx.event(EventType.PROCESS_ENDED, *scope, process=process_id, state=state.value, exit_code=code)
+    return True
+
+
+def request_stop(tx: Transaction, owner: str | None, process_id: str, reason: str) -> Process:
+    check_text("a reason", reason)
+    before = process(tx, owner, process_id)
+    if not before.may_stop:
+        raise Conflict(f"process {process_id} is only watched here; stop it where it was started")
+    _request_stop(tx, process_id, reason)
+    return process(tx, owner, process_id)
+
+
+def request_stops(tx: Transaction, conversation_id: str, reason: str) -> list[Process]:
+    """Ask for everything that this conversation has started to be stopped; returns what runs and may be."""
+    wanted = [each for each in running_of(tx, conversation_id) if each.may_stop]
+    for each in wanted:
+        _request_stop(tx, each.id, reason)
+    return wanted
+
+
+def _request_stop(tx: Transaction, process_id: str, reason: str) -> None:
+    row = tx.one(Q.request_stop, id=process_id, reason=reason, now=tx.now)
+    if row is not None:
+        tx.event(EventType.PROCESS_STOPPING, *row, process=process_id, reason=reason)
+
+
+def pin(tx: Transaction, owner: str | None, process_id: str, until: datetime | None) -> Process:
+    before = process(tx, owner, process_id)
+    if before.ended:
+        raise Conflict(f"process {process_id} has ended; there is nothing to pin")
+    row = tx.one(Q.pin_process, id=process_id, until=None if until is None else to_stamp(until))
+    assert row is not None
+    tx.event(
+        EventType.PROCESS_PINNED, *row, process=process_id, until=None if until is None else until.isoformat()
+    )
+    return process(tx, owner, process_id)
+
+
+def claim(tx: Transaction, process_id: str, node_id: str, seen_supervisor: str | None) -> bool:
+    row = tx.one(Q.claim_process, id=process_id, node=node_id, seen=seen_supervisor)
+    if row is None:
+        return False
+    tx.event(EventType.PROCESS_ADOPTED, *row, process=process_id, node=node_id)
+    return True
+
+
+def forget_conversation(tx: Transaction, conversation_id: str) -> None:
+    """The conversation goes: what has ended goes with it, what runs is stopped and goes when it has ended."""
+    request_stops(tx, conversation_id, "its conversation was deleted")
+    tx.run(Q.forget_processes_of_conversation, conversation=conversation_id)
+
+
+def prune(tx: Transaction, before: datetime, limit: int) -> list[str]:
+    return [id_ for (id_,) in tx.all(Q.prune_processes, before=to_stamp(before), limit=limit)]

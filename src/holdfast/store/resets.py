@@ -1,0 +1,224 @@
+"""The transactions of resets: date a session, judge it, end it or put it off.
+
+Whether a session is due is decided in `domain.resets`; here is only what the decision needs and what follows
+from it, in one transaction: the end with its reason, the event, the notice, the wish that its processes be
+stopped. A reset is carried out by a sweep, or by the next message if that comes first: by the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from ..domain.events import EventType
+from ..domain.messages import NewMessage
+from ..domain.processes import Process, ProcessLimits, hold_of, label_of, log_name
+from ..domain.resets import (
+    Blocker,
+    Decision,
+    Reason,
+    Verdict,
+    clock_of,
+    due,
+    late,
+    line_of,
+    notice_of,
+    verdict,
+)
+from ..domain.sessions import EndReason, Session
+from ..domain.why import ResetDecision
+from ..errors import NotFound
+from . import notices
+from . import policies as store_policy
+from .context import rendering_of
+from .processes import request_stops, running_of
+from .resolve import session_of
+from .rows import to_stamp, to_time
+from .sessions import next_due, write_end
+from .transaction import Q, Transaction
+
+_ENDED_FRESH = frozenset({EndReason.IDLE, EndReason.DAILY, EndReason.NEW})
+
+
+def schedule_reset(tx: Transaction, session: Session) -> None:
+    """Reckon when this session is due, by the policies of now. Whatever deferred it is over."""
+    at = next_due(tx, session.source, session.since, session.last_activity_at)
+    tx.run(Q.date_session, id=session.id, next_due_at=at, stamp=tx.policies.stamp)
+
+
+def touch(tx: Transaction, session_id: str) -> None:
+    """Somebody spoke, or was answered: the clock of its policy begins anew."""
+    if not tx.policies.never:
+        schedule_reset(tx, session_of(tx, None, session_id))
+
+
+def date_some(tx: Transaction, limit: int, over_servers: bool) -> int:
+    """Date sessions that other policies have dated; returns how many."""
+    if not over_servers and store_policy.leaves_dating(tx):
+        return 0
+    rows = tx.all(Q.dated_by_others, stamp=tx.policies.stamp, limit=limit)
+    for (session_id,) in rows:
+        schedule_reset(tx, session_of(tx, None, session_id))
+    return len(rows)
+
+
+def due_sessions(tx: Transaction, limit: int) -> list[str]:
+    rows = tx.all(Q.due_sessions, now=tx.now, stamp=tx.policies.stamp, limit=limit)
+    return [session_id for (session_id,) in rows]
+
+
+def judged(tx: Transaction, session: Session) -> ResetDecision:
+    return ResetDecision(session, tx.policies.of(session.source), judge(tx, session))
+
+
+def judge(tx: Transaction, session: Session) -> Verdict:
+    """Is this session to be reset now? With every reason, either way."""
+    now = to_time(tx.now)
+    policy = tx.policies.of(session.source)
+    wanted = None if session.ended else due(policy, session.since, session.last_activity_at)
+    blockers = blockers_of(tx, session, wanted.at if wanted else None)
+    return verdict(session, policy, blockers, now, tx.policies.look_again)
+
+
+def blockers_of(tx: Transaction, session: Session, due_at: datetime | None) -> list[Blocker]:
+    """What may be in the way of resetting this session."""
+    if session.ended:
+        return []
+    found: list[Blocker] = []
+    policy, now = tx.policies.of(session.source), to_time(tx.now)
+    clock = clock_of(policy, now)
+    if session.running_turn is not None:
+        found.append(Blocker(Reason("turn", f"turn {session.running_turn} is running"), True))
+    elif calls := awaited_calls(tx, session):
+        until = due_at + tx.policies.max_block if due_at else None
+        several = "s" if len(calls) > 1 else ""
+        said = f"the result{several} of {len(calls)} tool call{several} {'are' if several else 'is'} awaited"
+        if until is not None:
+            said = f"{said}, until {clock(until)} at most"
+        found.append(Blocker(Reason("tool_calls", said, until=until), until is None or now < until))
+    for process in running_of(tx, session.conversation_id):
+        found.append(hold_of(process, due_at, now, limits_of(tx), clock))
+    return found
+
+
+def limits_of(tx: Transaction) -> ProcessLimits:
+    policies = tx.policies
+    return ProcessLimits(policies.max_block, policies.active_window, policies.stop_processes)
+
+
+def awaited_calls(tx: Transaction, session: Session) -> tuple[str, ...]:
+    """The client's tool calls whose results may still come."""
+    row = tx.one(Q.newest_mark, conversation=session.conversation_id)
+    if row is None or row[0] != session.last_seq or (row[1] is None and row[2] is None):
+        return ()
+    return rendering_of(tx, session.conversation_id, session.view, session.last_seq).awaited
+
+
+def brings_results(tx: Transaction, session: Session, messages: Sequence[NewMessage]) -> bool:
+    """Do these messages answer calls that are awaited? Then they belong to this session, due or not."""
+    answers = {message.answers for message in messages if message.answers}
+    return bool(answers) and bool(answers & set(awaited_calls(tx, session)))
+
+
+def reset_session(tx: Transaction, session_id: str) -> Verdict | None:
+    """Reset this session if it is due; put it off, visibly, if something holds it. None: it is gone."""
+    try:
+        session = session_of(tx, None, session_id)
+    except NotFound:
+        return None
+    found = judge(tx, session)
+    match found.decision:
+        case Decision.DUE:
+            reset(tx, session, found)
+        case Decision.DEFERRED:
+            defer(tx, session, found)
+        case Decision.NOT_DUE:
+            schedule_reset(tx, session)
+    return found
+
+
+def reset(tx: Transaction, session: Session, found: Verdict) -> None:
+    """End it, with its reason, its event and its notice."""
+    assert found.end_reason is not None
+    write_end(tx, session, found.end_reason)
+    announce(tx, session, found)
+
+
+def announce(tx: Transaction, session: Session, found: Verdict) -> None:
+    """Tell everybody that this session does not go on. What it left running is asked to stop: the node on
+    that machine does it, also if this one dies now."""
+    assert found.end_reason is not None
+    reasons = [reason.code for reason in found.reasons]
+    tx.event(
+        EventType.SESSION_RESET,
+        session.owner,
+        session.conversation_id,
+        session.id,
+        reason=found.end_reason.value,
+        due_at=found.next_due_at.isoformat() if found.next_due_at else None,
+        reasons=reasons,
+        messages=session.message_count,
+    )
+    running = running_of(tx, session.conversation_id)
+    stopping: list[Process] = []
+    if tx.policies.stop_processes:
+        stopping = request_stops(
+            tx, session.conversation_id, f"its session was reset ({found.end_reason.value})"
+        )
+    stopped = [label_of(process) for process in stopping]
+    asked = {process.id for process in stopping}
+    kept = [label_of(process) for process in running if process.id not in asked]
+    notices.add(tx, session.owner, session.conversation_id, "reset", notice_of(found, stopped, kept))
+    tx.told.append(line_of(session, found, [log_name(process) for process in stopping]))
+
+
+def defer(tx: Transaction, session: Session, found: Verdict) -> None:
+    """Look again later. A change of what holds it is told; the same again is not."""
+    assert found.recheck_at is not None
+    before = tx.one(Q.deferral, id=session.id)
+    tx.run(Q.defer_session, id=session.id, recheck_at=to_stamp(found.recheck_at), deferral=found.deferral)
+    if before is not None and before[0] == found.deferral:
+        return
+    tx.told.append(line_of(session, found))
+    tx.event(
+        EventType.RESET_DEFERRED,
+        session.owner,
+        session.conversation_id,
+        session.id,
+        due_at=found.next_due_at.isoformat() if found.next_due_at else None,
+        holding=[
+            {
+                "code": reason.code,
+                "process": reason.process_id,
+                "until": reason.until.isoformat() if reason.until else None,
+            }
+            for reason in found.holding
+        ],
+    )
+
+
+def overdue(tx: Transaction, session: Session) -> Verdict | None:
+    """Would the policy have reset a session by now that ended otherwise? Then the next one begins fresh."""
+    if not session.ended or session.end_reason in _ENDED_FRESH:
+        return None
+    policy, now = tx.policies.of(session.source), to_time(tx.now)
+    wanted = due(policy, session.since, session.last_activity_at)
+    return late(policy, wanted, now) if wanted is not None and wanted.at <= now else None
+
+
+def reset_before(tx: Transaction, session: Session, messages: Sequence[NewMessage]) -> bool:
+    """The lazy way, at the next message: reset an open session that is due, unless they belong to it."""
+    wanted = None
+    if not session.ended:
+        wanted = due(tx.policies.of(session.source), session.since, session.last_activity_at)
+    if wanted is None or wanted.at > to_time(tx.now):
+        return False
+    if brings_results(tx, session, messages):
+        return False
+    found = judge(tx, session)
+    if found.decision is Decision.DUE:
+        reset(tx, session, found)
+        return True
+    if found.decision is Decision.DEFERRED:
+        defer(tx, session, found)
+    return False

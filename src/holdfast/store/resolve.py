@@ -1,0 +1,137 @@
+"""Where a name leads: the one resolver, used by every reading and writing route alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..domain.conversations import Address, Conversation
+from ..domain.ids import parse_message_id
+from ..domain.resets import ResetPolicies
+from ..domain.sessions import Session
+from ..domain.turns import ConversationVersion
+from ..errors import BadInput, NotFound
+from .base import Resolved
+from .rows import (
+    Row,
+    bytes_of,
+    history_in,
+    is_ready,
+    seen_in,
+    to_conversation,
+    to_place,
+    to_session,
+    token_of,
+)
+from .transaction import Q, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRow:
+    """What a name leads to, still as it was read: turns begin too often to make values nobody looks at."""
+
+    row: Row
+    addressed: str | None
+
+    def is_ready_for(self, node_id: str, now: int, policies: ResetPolicies) -> bool:
+        """Is the conversation free, its tip open and not due, so that a turn of this node begins there and
+        then?
+
+        Not if the tip is attached to another node: that one may be gone.
+        """
+        return is_ready(self.row, node_id, now, None if policies.never else policies.stamp)
+
+    @property
+    def token(self) -> int:
+        return token_of(self.row)
+
+    @property
+    def held(self) -> int:
+        """The bytes of the conversation's messages."""
+        return bytes_of(self.row)
+
+    @property
+    def seen(self) -> ConversationVersion:
+        return seen_in(self.row)
+
+    @property
+    def history(self) -> bytes | None:
+        return history_in(self.row)
+
+    def place(self) -> Resolved:
+        return Resolved(*to_place(self.row), self.addressed)
+
+
+def lookup(tx: Transaction, owner: str | None, address: Address) -> ResolvedRow | None:
+    """Follow an id, key or alias; None if it leads nowhere."""
+    addressed: str | None = None
+    if address.key is not None:
+        row = _by_key(tx, owner, address.key)
+    elif address.id is None:
+        return None
+    elif address.id.startswith("conv_"):
+        row = tx.one(Q.place_by_conversation, id=address.id, owner=owner)
+    elif address.id.startswith("sess_"):
+        row = tx.one(Q.place_by_session, id=address.id, owner=owner)
+        addressed = address.id
+    elif address.id.startswith("turn_"):
+        row = tx.one(Q.place_by_turn, id=address.id, owner=owner)
+    elif address.id.startswith("resp_"):
+        row = tx.one(Q.place_by_response, id=address.id, owner=owner)
+    elif message := parse_message_id(address.id):
+        row = tx.one(Q.place_by_conversation, id=message[0], owner=owner)
+    else:
+        row = _by_alias(tx, owner, address.id)
+        addressed = _meant_by(tx, row, address.id)
+    return None if row is None else ResolvedRow(row, addressed)
+
+
+def find(tx: Transaction, owner: str | None, address: Address) -> Resolved | None:
+    """The conversation and tip that an id, key or alias leads to; None if it leads nowhere."""
+    reached = lookup(tx, owner, address)
+    return None if reached is None else reached.place()
+
+
+def place(tx: Transaction, owner: str | None, address: Address) -> Resolved:
+    """The same; NotFound if it leads nowhere."""
+    found = find(tx, owner, address)
+    if found is None:
+        raise NotFound("conversation" if address.key else "session", str(address))
+    return found
+
+
+def session_of(tx: Transaction, owner: str | None, session_id: str) -> Session:
+    row = tx.one(Q.session_by_id, id=session_id, owner=owner)
+    if row is None:
+        raise NotFound("session", session_id)
+    return to_session(row)
+
+
+def conversation_of(tx: Transaction, owner: str | None, conversation_id: str) -> Conversation:
+    row = tx.one(Q.conversation_by_id, id=conversation_id, owner=owner)
+    if row is None:
+        raise NotFound("conversation", conversation_id)
+    return to_conversation(row)
+
+
+def _by_key(tx: Transaction, owner: str | None, key: str) -> Row | None:
+    if owner is not None:
+        return tx.one(Q.place_by_key, owner=owner, key=key)
+    return _only(tx.all(Q.places_by_key_anywhere, key=key), "key", key)
+
+
+def _by_alias(tx: Transaction, owner: str | None, alias: str) -> Row | None:
+    if owner is not None:
+        return tx.one(Q.place_by_alias, owner=owner, id=alias)
+    return _only(tx.all(Q.places_by_alias_anywhere, id=alias), "alias", alias)
+
+
+def _meant_by(tx: Transaction, row: Row | None, alias: str) -> str | None:
+    """The very session that an alias meant elsewhere, if it meant one."""
+    meant = tx.one(Q.meant_by_alias, conversation=row[1], alias=alias) if row is not None else None
+    return meant[0] if meant else None
+
+
+def _only(rows: list[Row], what: str, name: str) -> Row | None:
+    if len(rows) > 1:
+        raise BadInput(f"several owners have the {what} {name!r}; name one with --owner")
+    return rows[0] if rows else None

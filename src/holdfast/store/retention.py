@@ -1,0 +1,56 @@
+"""Dropping what has been kept long enough, a bounded number at a time, the oldest first.
+
+Conversations go by when somebody last spoke in them, never by when they began, and whole: what is still going
+on in one (a turn, a program, a process, a flush) keeps it, and is counted.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from .base import Pruned, Retention
+from .sessions import delete_conversation
+from .transaction import Q, Transaction
+
+CONVERSATIONS_AT_ONCE = 10
+"""Each may have thousands of messages, and everybody who writes waits."""
+
+
+def prune(tx: Transaction, keep: Retention, limit: int) -> Pruned:
+    def before(span: timedelta) -> int:
+        return tx.now - span // timedelta(microseconds=1)
+
+    def drop(statement: str, span: timedelta) -> int:
+        return tx.run(statement, before=before(span), limit=limit)
+
+    conversations, spared, more = (0, 0, False)
+    if keep.conversations is not None:
+        conversations, spared, more = _conversations(tx, before(keep.conversations), limit)
+    rows = {
+        "drafts": drop(Q.prune_drafts, keep.drafts),
+        "events": drop(Q.prune_events, keep.events),
+        "requests": drop(Q.prune_requests, keep.requests),
+        "nodes": drop(Q.prune_nodes, keep.events),
+    }
+    pruned = Pruned(
+        **rows,
+        conversations=conversations,
+        spared=spared,
+        more=more or any(dropped >= limit for dropped in rows.values()),
+    )
+    tx.erased = tx.erased or pruned.anything
+    return pruned
+
+
+def _conversations(tx: Transaction, before: int, limit: int) -> tuple[int, int, bool]:
+    """How many are gone now, how many stay because something goes on in them, and whether there may be more
+    to drop."""
+    most = min(limit, CONVERSATIONS_AT_ONCE)
+    dropped = 0
+    for (conversation_id,) in tx.all(Q.old_conversations, before=before, limit=most):
+        # Chosen before it was locked: a turn, a process or a flush may have begun since.
+        if tx.one(Q.is_old_conversation, id=conversation_id, before=before) is not None:
+            delete_conversation(tx, None, conversation_id)
+            dropped += 1
+    (spared,) = tx.one(Q.old_conversations_spared, before=before) or (0,)
+    return dropped, spared, dropped >= most

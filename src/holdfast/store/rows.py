@@ -1,0 +1,246 @@
+"""From rows to values and back. Column order is that of the fragments in `queries/`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from ..domain.conversations import Conversation
+from ..domain.events import Event
+from ..domain.messages import Message, MessageStatus
+from ..domain.nodes import Identity, Node, NodeKind
+from ..domain.sessions import Edge, Session
+from ..domain.turns import ConversationVersion, Delivery, Draft, Turn, TurnStatus
+from ..domain.views import View
+
+Row = Sequence[Any]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_time(stamp: int) -> datetime:
+    return _EPOCH + timedelta(0, 0, stamp)
+
+
+def to_time_or_none(stamp: int | None) -> datetime | None:
+    return None if stamp is None else to_time(stamp)
+
+
+def to_stamp(time: datetime) -> int:
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def to_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def to_conversation(row: Row) -> Conversation:
+    (
+        id_, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, forked_from,
+        revision, history,
+    ) = row  # fmt: skip
+    return Conversation(
+        id_, owner, key, title, source, tip, last_seq, token, holder, turn, to_time(created_at), forked_from,
+        revision, history,
+    )  # fmt: skip
+
+
+def to_conversation_with_metadata(row: Row) -> Conversation:
+    *columns, metadata = row
+    return replace(to_conversation(columns), metadata=msgspec.json.decode(metadata) if metadata else {})
+
+
+def to_session(row: Row) -> Session:
+    (
+        id_, conversation, owner, key, title, source, attached, node, edge, parent, tip, ordinal,
+        opened_at, last_activity_at, next_due_at, ended_at, end_reason, model, view, first_seq,
+        last_seq, turn, holder, host, heartbeat_at, input_tokens, output_tokens, fresh_by, fresh_since,
+    ) = row  # fmt: skip
+    return Session(
+        id_,
+        conversation,
+        owner,
+        key,
+        title,
+        source,
+        bool(attached),
+        node,
+        Edge(edge) if edge else None,
+        parent,
+        tip,
+        ordinal,
+        to_time(opened_at),
+        to_time(last_activity_at),
+        to_time_or_none(next_due_at),
+        to_time_or_none(ended_at),
+        end_reason,
+        model,
+        View.decode(view),
+        first_seq,
+        last_seq,
+        turn,
+        holder,
+        host,
+        to_time_or_none(heartbeat_at),
+        input_tokens,
+        output_tokens,
+        fresh_by,
+        to_time_or_none(fresh_since),
+    )
+
+
+# Places in a session's row, for what is asked of it before a value is made, or changed in it.
+_NODE, _LAST_ACTIVITY_AT, _NEXT_DUE_AT, _ENDED_AT = 7, 13, 14, 15
+_MODEL, _LAST_SEQ, _TURN, _HOLDER = 17, 20, 21, 22
+_SESSION_COLUMNS = 29
+_CONVERSATION, _KNOWN_LAST_SEQ, _TOKEN = 1, _SESSION_COLUMNS + 1, _SESSION_COLUMNS + 2  # of a place's row
+_REVISION, _HISTORY, _DATED_BY = _SESSION_COLUMNS + 5, _SESSION_COLUMNS + 6, _SESSION_COLUMNS + 7
+_BYTES = _SESSION_COLUMNS + 8
+
+
+def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
+    """Is the session of this row open, free, attached to no other node than this one, and not due?
+
+    `stamp`: of the policies that must have dated it, or its date says nothing; None: nothing is ever due.
+    """
+    due_at = row[_NEXT_DUE_AT]
+    return (
+        row[_HOLDER] is None
+        and row[_ENDED_AT] is None
+        and row[_NODE] in (None, node_id)
+        and (stamp is None or (row[_DATED_BY] == stamp and (due_at is None or due_at > now)))
+    )
+
+
+def token_of(row: Row) -> int:
+    token: int = row[_TOKEN]
+    return token
+
+
+def bytes_of(row: Row) -> int:
+    """How much the conversation of a place's row holds."""
+    held: int = row[_BYTES]
+    return held
+
+
+def seen_in(row: Row) -> ConversationVersion:
+    """What a place's row shows of its conversation."""
+    return ConversationVersion(row[_CONVERSATION], row[_KNOWN_LAST_SEQ], row[_REVISION])
+
+
+def history_in(row: Row) -> bytes | None:
+    history: bytes | None = row[_HISTORY]
+    return history
+
+
+def to_session_spoken_in(
+    row: Row, stamp: int, turn_id: str, node_id: str, count: int, model: str | None
+) -> Session:
+    """The tip of this row as it stands once a turn with `count` messages has begun in it."""
+    columns = list(row[:_SESSION_COLUMNS])
+    columns[_LAST_ACTIVITY_AT] = stamp
+    columns[_LAST_SEQ] += count
+    columns[_TURN] = turn_id
+    columns[_HOLDER] = node_id
+    columns[_MODEL] = model or columns[_MODEL]
+    return to_session(columns)
+
+
+def to_place(row: Row) -> tuple[Conversation, Session]:
+    tip = to_session(row[:_SESSION_COLUMNS])
+    (source, last_seq, token, created_at, forked_from, revision, history, _, _) = row[_SESSION_COLUMNS:]
+    return Conversation(
+        tip.conversation_id,
+        tip.owner,
+        tip.key,
+        tip.title,
+        source,
+        tip.id,
+        last_seq,
+        token,
+        tip.running_node,
+        tip.running_turn,
+        to_time(created_at),
+        forked_from,
+        revision,
+        history,
+    ), tip
+
+
+def to_turn(row: Row) -> Turn:
+    (
+        id_, conversation, session, owner, status, node, attempt, first_seq, started_at, ended_at,
+        error, model, usage, response_id, delivery,
+    ) = row  # fmt: skip
+    return Turn(
+        id=id_,
+        conversation_id=conversation,
+        session_id=session,
+        owner=owner,
+        status=TurnStatus(status),
+        node_id=node,
+        attempt=attempt,
+        first_seq=first_seq,
+        started_at=to_time(started_at),
+        ended_at=to_time_or_none(ended_at),
+        error=error,
+        model=model,
+        usage=msgspec.json.decode(usage) if usage else None,
+        response_id=response_id,
+        delivery=Delivery(delivery),
+    )
+
+
+def to_message(row: Row) -> Message:
+    (
+        conversation, seq, session, turn, role, status, created_at, origin, body, gaps, inner, own_calls,
+        extra,
+    ) = row  # fmt: skip
+    return Message(
+        conversation,
+        seq,
+        session,
+        turn,
+        role,
+        MessageStatus(status),
+        to_time(created_at),
+        body,
+        origin,
+        tuple(msgspec.json.decode(gaps)) if gaps else (),
+        bool(inner),
+        tuple(msgspec.json.decode(own_calls)) if own_calls else (),
+        extra,
+    )
+
+
+def to_draft(row: Row) -> Draft:
+    (first_event, last_event, events, adds, restarts, after_seq) = row
+    return Draft(first_event, last_event, events, msgspec.json.decode(adds), bool(restarts), after_seq)
+
+
+def to_node(row: Row) -> Node:
+    (
+        id_, kind, host, boot_id, pid_ns, pid, pid_start, machine, beat, started_at, heartbeat_at, left_at,
+        reaped_at, stale_ms,
+    ) = row  # fmt: skip
+    return Node(
+        id_,
+        NodeKind(kind),
+        Identity(host, boot_id, pid_ns, pid, pid_start, machine or ""),
+        beat,
+        to_time(started_at),
+        to_time(heartbeat_at),
+        to_time_or_none(left_at),
+        to_time_or_none(reaped_at),
+        None if stale_ms is None else stale_ms / 1000,
+    )
+
+
+def to_event(row: Row) -> Event:
+    (id_, at, type_, owner, conversation, session, turn, data) = row
+    return Event(id_, to_time(at), type_, owner, conversation, session, turn, msgspec.json.decode(data))

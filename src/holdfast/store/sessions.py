@@ -1,0 +1,375 @@
+"""Transactions that open, end, resume and fork sessions, and that change what a conversation holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from ..domain.conversations import Address, Conversation
+from ..domain.events import EventType
+from ..domain.ids import check_name, check_text, is_ours, new_id, source_of_key
+from ..domain.resets import due
+from ..domain.sessions import Edge, EndReason, Opening, Session, check_end, opening_from
+from ..domain.turns import TurnStatus
+from ..domain.views import View, plan_copy
+from ..errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
+from . import flushes, processes
+from .quotas import check_quotas
+from .resolve import conversation_of, find, place, session_of
+from .rows import to_stamp, to_time
+from .transaction import Q, Transaction
+from .turn_ends import end_without_answer
+
+
+def require_node(tx: Transaction, node_id: str) -> None:
+    if tx.one(Q.node_is_present, id=node_id) is None:
+        raise NodeReaped(node_id)
+
+
+def release_orphaned(tx: Transaction, conversation_id: str) -> bool:
+    """Bring to rest what a node that is gone left in this conversation, without waiting for a sweep."""
+    freed = free_left_behind(tx, conversation_id)
+    ended = end_left_behind(tx, conversation_of(tx, None, conversation_id).tip_id)
+    return freed or ended
+
+
+def free_left_behind(tx: Transaction, conversation_id: str) -> bool:
+    """Interrupt the turn and release the lease of a node that is gone."""
+    held = tx.one(Q.holder_is_gone, id=conversation_id)
+    if held is None:
+        return False
+    if held[0] is None or not end_without_answer(tx, held[0], TurnStatus.INTERRUPTED, why="its node is gone"):
+        tx.run(Q.free_stray_lease, id=conversation_id)
+    return True
+
+
+def end_left_behind(tx: Transaction, session_id: str) -> bool:
+    """End an attached session of a node that is gone, unless somebody else's turn holds it."""
+    if tx.one(Q.is_attached_to_the_gone, id=session_id) is None:
+        return False
+    write_end(tx, session_of(tx, None, session_id), EndReason.REAPED)
+    return True
+
+
+def open_conversation(
+    tx: Transaction,
+    owner: str,
+    address: Address,
+    node_id: str | None,
+    source: str,
+    *,
+    forked_from: Session | None = None,
+    view: View | None = None,
+    copied: int = 0,
+    held: int = 0,
+    adds: int = 0,
+    edge: Edge | None = None,
+    anonymous: bool = False,
+) -> Session:
+    """A conversation and its first session, attached to `node_id` if there is one. `copied` messages, of
+    `held` bytes, are stored next, and `adds` bytes by a turn that begins in it. Raises QuotaExceeded, having
+    changed nothing."""
+    check_quotas(tx, owner, held + adds)
+    check_name("an owner", owner)
+    conversation_id, session_id = new_id("conv"), new_id("sess")
+    source = check_name("a source", source or source_of_key(address.key))
+    tx.run(
+        Q.insert_conversation,
+        id=conversation_id,
+        owner=owner,
+        key=address.key,
+        title=forked_from.title if forked_from else None,
+        source=source,
+        tip=session_id,
+        last_seq=copied,
+        bytes=held,
+        forked_from=forked_from.id if forked_from else None,
+        anonymous=anonymous,
+        now=tx.now,
+    )
+    if address.id is not None:
+        tx.run(Q.insert_alias, owner=owner, alias=address.id, conversation=conversation_id, now=tx.now)
+    if forked_from is None:
+        tx.event(EventType.CONVERSATION_OPENED, owner, conversation_id, key=address.key, source=source)
+    opening = Opening(edge, forked_from.id if forked_from else None, view or View.fresh(0))
+    _insert_session(tx, session_id, conversation_id, owner, 1, opening, node_id, source, 1)
+    return session_of(tx, owner, session_id)
+
+
+def continue_conversation(
+    tx: Transaction,
+    conversation: Conversation,
+    opening: Opening,
+    node_id: str | None,
+    source: str,
+    *,
+    fresh_by: str | None = None,
+    on_purpose: bool = False,
+) -> Session:
+    """Open the next session of a conversation's line: made fresh by a reset, or gone on with, `on_purpose` or
+    because somebody speaks."""
+    session_id = new_id("sess")
+    row = tx.one(Q.newest_ordinal, conversation=conversation.id)
+    assert row is not None
+    goes_on = opening.edge in (Edge.RESUME, Edge.COMPACTION) and opening.parent_id is not None
+    before = session_of(tx, None, opening.parent_id) if goes_on and opening.parent_id else None
+    _insert_session(
+        tx,
+        session_id,
+        conversation.id,
+        conversation.owner,
+        row[0] + 1,
+        opening,
+        node_id,
+        source,
+        conversation.last_seq + 1,
+        before=before,
+        since=to_time(tx.now) if before is None or on_purpose else before.since,
+        fresh_by=fresh_by,
+    )
+    tx.run(Q.set_tip, id=conversation.id, tip=session_id)
+    if before is not None and opening.edge is not None:
+        flushes.carry_on(tx, before, session_id, opening.edge)
+    return session_of(tx, None, session_id)
+
+
+def _insert_session(
+    tx: Transaction,
+    session_id: str,
+    conversation_id: str,
+    owner: str,
+    ordinal: int,
+    opening: Opening,
+    node_id: str | None,
+    source: str,
+    first_seq: int,
+    *,
+    before: Session | None = None,
+    since: datetime | None = None,
+    fresh_by: str | None = None,
+) -> None:
+    # Continuing is not speaking: the clock goes on where it stood.
+    last_activity_at = to_stamp(before.last_activity_at) if before else tx.now
+    since = since or to_time(tx.now)
+    tx.run(
+        Q.insert_session,
+        id=session_id,
+        conversation=conversation_id,
+        owner=owner,
+        ordinal=ordinal,
+        edge=opening.edge.value if opening.edge else None,
+        parent=opening.parent_id,
+        source=source,
+        attached=node_id is not None,
+        node=node_id,
+        now=tx.now,
+        last_activity_at=last_activity_at,
+        next_due_at=next_due(tx, source, since, to_time(last_activity_at)),
+        dated_by=tx.policies.stamp,
+        fresh_by=fresh_by,
+        fresh_since=to_stamp(since),
+        first_seq=first_seq,
+        view=opening.view.encode(),
+    )
+    tx.event(
+        EventType.SESSION_OPENED,
+        owner,
+        conversation_id,
+        session_id,
+        edge=opening.edge.value if opening.edge else None,
+        parent=opening.parent_id,
+        attached=node_id is not None,
+        source=source,
+        reset=fresh_by,
+    )
+
+
+def next_due(tx: Transaction, source: str, since: datetime, last_activity_at: datetime) -> int | None:
+    """The stamp of the moment at which a session with these dates is to be reset; None: never."""
+    policy = tx.policies.of(source)
+    wanted = None if policy.never else due(policy, since, last_activity_at)
+    return to_stamp(wanted.at) if wanted else None
+
+
+def write_end(tx: Transaction, session: Session, reason: str) -> None:
+    """End an open session, with its event and flush. The caller has made sure that nobody else holds it."""
+    check_end(session, reason)
+    tx.run(Q.end_session, id=session.id, reason=reason, now=tx.now)
+    flushes.schedule(tx, session, reason)
+    tx.event(EventType.SESSION_ENDED, session.owner, session.conversation_id, session.id, reason=reason)
+
+
+def end_session(tx: Transaction, owner: str | None, session_id: str, reason: str) -> bool:
+    session = session_of(tx, owner, session_id)
+    if session.ended:
+        return False
+    check_end(session, reason)
+    conversation = conversation_of(tx, owner, session.conversation_id)
+    require_free(conversation)
+    write_end(tx, session, reason)
+    return True
+
+
+def require_free(conversation: Conversation) -> None:
+    """Nobody changes a line of sessions while a turn holds the conversation."""
+    if conversation.holder is not None:
+        raise ConversationBusy(conversation.id, conversation.holder, conversation.turn_id)
+
+
+def resume_session(tx: Transaction, owner: str, session_id: str, node_id: str, attached: bool) -> Session:
+    require_node(tx, node_id)
+    session = session_of(tx, owner, session_id)
+    conversation = conversation_of(tx, owner, session.conversation_id)
+    if session.id == conversation.tip_id and not session.ended:
+        return session
+    require_free(conversation)
+    tip = session_of(tx, owner, conversation.tip_id)
+    if not tip.ended:
+        write_end(tx, tip, EndReason.NEW)
+    opening = opening_from(session, conversation.last_seq)
+    attached_to = node_id if attached else None
+    return continue_conversation(tx, conversation, opening, attached_to, session.source, on_purpose=True)
+
+
+def fork(
+    tx: Transaction,
+    owner: str,
+    session_id: str,
+    node_id: str,
+    up_to: int | None,
+    key: str | None,
+    attached: bool,
+    adds: int = 0,
+) -> Session:
+    """`adds`: the bytes that are said in it at once."""
+    require_node(tx, node_id)
+    source = session_of(tx, owner, session_id)
+    last_seq = source.last_seq if up_to is None else up_to
+    if not 0 <= last_seq <= source.last_seq:
+        raise BadInput(f"cannot fork at message {up_to}: {session_id} has messages up to {source.last_seq}")
+    if last_seq < source.last_seq:
+        conversation_id, end = source.conversation_id, source.last_seq
+        row = tx.one(Q.last_own_result, conversation=conversation_id, seq=last_seq, last=end)
+        assert row is not None
+        last_seq = row[0]
+    address = Address(key=key)
+    if key is not None and find(tx, owner, address) is not None:
+        raise Conflict(f"the key {key!r} already leads to a conversation; fork to another key or to none")
+
+    def counted(first: int, last: int) -> tuple[int, int]:
+        row = tx.one(Q.count_copied, conversation=source.conversation_id, first=first, last=last)
+        return (int(row[0]), int(row[1])) if row else (0, 0)
+
+    copy = plan_copy(_view_at(tx, source, last_seq), last_seq, lambda first, last: counted(first, last)[0])
+    spans = [counted(first, last) for first, last in copy.ranges]
+    copied, held = sum(count for count, _ in spans), sum(size for _, size in spans)
+    opened = open_conversation(
+        tx,
+        owner,
+        address,
+        node_id if attached else None,
+        source.source,
+        forked_from=source,
+        view=copy.view,
+        copied=copied,
+        held=held,
+        adds=adds,
+        edge=Edge.FORK,
+    )
+    offset = 0
+    for first, last in copy.ranges:
+        offset += tx.run(
+            Q.copy_messages,
+            target=opened.conversation_id,
+            session=opened.id,
+            conversation=source.conversation_id,
+            first=first,
+            last=last,
+            offset=offset,
+        )
+    tx.event(
+        EventType.CONVERSATION_FORKED,
+        owner,
+        opened.conversation_id,
+        opened.id,
+        source=source.id,
+        messages=copied,
+    )
+    return opened
+
+
+def _view_at(tx: Transaction, session: Session, last_seq: int) -> View:
+    """What a session sees up to this message; if that lies within what a compaction has summarised, what was
+    seen before that."""
+    while session.edge is Edge.COMPACTION and session.parent_id and session.view.tells_beyond(last_seq):
+        session = session_of(tx, None, session.parent_id)
+    return session.view
+
+
+def set_title(tx: Transaction, owner: str | None, conversation_id: str, title: str) -> None:
+    check_text("a title", title)
+    if tx.one(Q.set_title, id=conversation_id, owner=owner, title=title) is None:
+        raise NotFound("conversation", conversation_id)
+
+
+def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> None:
+    check_name("an alias", alias)
+    if is_ours(alias):
+        raise BadInput(f"{alias!r} has the form of our own ids and cannot be an alias")
+    conversation_of(tx, owner, conversation_id)
+    row = tx.one(Q.conversation_by_alias, owner=owner, id=alias)
+    if row is None:
+        tx.run(Q.insert_alias, owner=owner, alias=alias, conversation=conversation_id, now=tx.now)
+    elif row[0] != conversation_id:
+        raise Conflict(f"the alias {alias!r} already leads to another conversation")
+
+
+def exclude(
+    tx: Transaction, owner: str | None, conversation_id: str, seqs: Sequence[int], reason: str
+) -> int:
+    conversation = conversation_of(tx, owner, conversation_id)
+    check_text("a reason", reason)
+    for seq in seqs:
+        if not 1 <= seq <= conversation.last_seq:
+            raise NotFound("message", f"{conversation_id} number {seq}")
+    changed = 0
+    for seq in seqs:
+        if tx.run(Q.insert_exclusion, conversation=conversation_id, seq=seq, reason=reason, now=tx.now):
+            changed += 1
+            tx.event(EventType.MESSAGE_EXCLUDED, conversation.owner, conversation_id, seq=seq, reason=reason)
+    if changed:
+        tx.run(Q.touch_revision, id=conversation_id)
+    return changed
+
+
+def delete_message(tx: Transaction, owner: str | None, conversation_id: str, seq: int) -> None:
+    conversation = conversation_of(tx, owner, conversation_id)
+    size = tx.one(Q.body_size, conversation=conversation_id, seq=seq)
+    row = tx.one(Q.empty_message, conversation=conversation_id, seq=seq, now=tx.now)
+    if row is None or size is None:
+        raise NotFound("message", f"{conversation_id} number {seq}")
+    tx.run(Q.free_bytes, id=conversation_id, bytes=size[0])
+    forget_text(tx, conversation_id, seq, row[0])
+    tx.event(EventType.MESSAGE_DELETED, conversation.owner, conversation_id, seq=seq)
+
+
+def forget_text(tx: Transaction, conversation_id: str, seq: int, no: int) -> None:
+    """What a message said is gone, or some of it: so is what else would tell of it."""
+    tx.erased = True
+    tx.run(Q.empty_drafts, conversation=conversation_id, seq=seq)
+    tx.run(Q.empty_answer, conversation=conversation_id, seq=seq)
+    tx.run(Q.unindex_message, no=no)
+    tx.run(Q.touch_revision, id=conversation_id)
+
+
+def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str) -> int:
+    conversation = place(tx, owner, Address(id=conversation_id)).conversation
+    tx.erased = True
+    tx.run(Q.unindex_conversation, conversation=conversation.id)
+    processes.forget_conversation(tx, conversation.id)
+    tx.run(Q.forget_events, conversation=conversation.id)
+    tx.run(Q.delete_conversation, id=conversation.id)
+    tx.event(
+        EventType.CONVERSATION_DELETED, conversation.owner, conversation.id, messages=conversation.last_seq
+    )
+    return conversation.last_seq

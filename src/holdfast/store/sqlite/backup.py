@@ -1,0 +1,60 @@
+"""Consistent copies of a store while everything goes on, by SQLite's online backup."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import apsw
+
+from ...domain.ids import new_id
+from ...errors import BadInput, StoreError
+from ...os_support import private_umask
+
+
+def back_up(database: Path, target: Path) -> None:
+    """Copy the store to `target`, which appears whole or not at all, never over another file."""
+    if target.exists():
+        raise BadInput(f"{target} exists already; a backup never overwrites a file")
+    if not target.parent.is_dir():
+        raise BadInput(f"there is no directory {target.parent} for the backup")
+    partial = target.with_name(f"{target.name}.{new_id('partial')}")
+    try:
+        with private_umask():
+            copy_database(database, partial)
+        _publish(partial, target)
+    except (apsw.Error, OSError) as error:
+        raise StoreError(f"the backup to {target} failed ({error}); nothing was left behind") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """The state of one file at one moment, in another. The copy is a store of its own: derived files of the
+    original (its search index) are not taken for the copy's."""
+    reader = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
+    writer = apsw.Connection(str(target))
+    try:
+        # One snapshot for the whole copy: otherwise every commit meanwhile would start it over.
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        with writer.backup("main", reader, "main") as backup:
+            while not backup.done:
+                backup.step(1000)
+        writer.execute("PRAGMA journal_mode = DELETE")
+        writer.execute("UPDATE store SET id = ?", (new_id("store"),))
+    finally:
+        writer.close()
+        reader.close()
+
+
+def _publish(partial: Path, target: Path) -> None:
+    """Give a finished file its name, never over another one."""
+    try:
+        os.link(partial, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a filesystem without hard links
+        if target.exists():
+            raise
+        partial.rename(target)

@@ -1,0 +1,608 @@
+"""Which session does the next message go to? The open tip, or one that is opened now behind it.
+
+The one place that asks the reset policy before it decides: an open tip that is due is reset first, one that
+ended with its process is continued only if its policy would not have reset it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from ..domain.conversations import Address, Conversation
+from ..domain.events import EventType
+from ..domain.history import EMPTY
+from ..domain.ids import storable
+from ..domain.messages import NewMessage, size_of
+from ..domain.sessions import FRESH_AFTER, EndReason, Session, opening_after
+from ..domain.turns import (
+    OPENER_FOR,
+    SHARED,
+    Delivery,
+    Draft,
+    ForkPoint,
+    Lease,
+    NewResponse,
+    RequestKey,
+    Turn,
+    TurnBegun,
+    TurnFailure,
+    TurnOutcome,
+    TurnOutdated,
+    TurnRepeated,
+    TurnRequest,
+    TurnStatus,
+    TurnWaits,
+    check_step,
+    check_unanswered,
+    first_event_of,
+    is_sent_again,
+    usable_usage,
+)
+from ..errors import (
+    BadInput,
+    LeaseLost,
+    NodeReaped,
+    NotFound,
+    RequestMismatch,
+    ToolCallClosed,
+    TurnSuperseded,
+)
+from .notices import give, tell
+from .quotas import check_quotas
+from .resets import announce, brings_results, overdue, reset_before, schedule_reset, touch
+from .resolve import conversation_of, find, lookup, session_of
+from .rows import to_json, to_session_spoken_in, to_time, to_turn
+from .sessions import continue_conversation, fork, open_conversation, release_orphaned, require_node
+from .transaction import Q, Transaction
+from .turn_ends import end_without_answer
+
+RESETS = frozenset({EndReason.IDLE, EndReason.DAILY})
+ENDS_CALLS = frozenset({*RESETS, EndReason.NEW})
+
+
+def session_for(
+    tx: Transaction,
+    conversation: Conversation,
+    tip: Session,
+    messages: Sequence[NewMessage],
+    node_id: str | None,
+    source: str,
+    shows_from: int | None = None,
+) -> Session:
+    """The session for these messages. A new one is attached to `node_id`, if that is given; a fresh one shows
+    what is said from now on, or from message `shows_from` on. Results of calls that are awaited belong to the
+    session that called; ToolCallClosed if that one was ended on purpose."""
+    if reset_before(tx, tip, messages):
+        tip = session_of(tx, None, tip.id)
+    if tip.end_reason in ENDS_CALLS and messages and messages[0].answers and shows_from is None:
+        raise ToolCallClosed(messages[0].answers)  # a fresh session knows nothing of the call
+    late = None if brings_results(tx, tip, messages) else overdue(tx, tip)
+    last_seq = conversation.last_seq if shows_from is None else shows_from - 1
+    opening = opening_after(tip, last_seq, due=late is not None)
+    if opening is None:
+        return tip
+    fresh_by = tip.end_reason if tip.end_reason in RESETS else None
+    if late is not None:
+        announce(tx, tip, late)
+        fresh_by = late.end_reason
+    return continue_conversation(tx, conversation, opening, node_id, source or tip.source, fresh_by=fresh_by)
+
+
+def open_session(
+    tx: Transaction, owner: str, address: Address, node_id: str, source: str, attached: bool
+) -> Session:
+    require_node(tx, node_id)
+    attached_to = node_id if attached else None
+    found = find(tx, owner, address)
+    if found is None:
+        if (address.id or address.key) and not address.may_create:
+            raise NotFound("conversation", str(address))
+        return open_conversation(tx, owner, address, attached_to, source)
+    release_orphaned(tx, found.conversation.id)
+    conversation, tip = conversation_of(tx, owner, found.conversation.id), session_of(tx, owner, found.tip.id)
+    return session_for(tx, conversation, tip, (), attached_to, source)
+
+
+def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
+    if not request.messages and not request.again and request.retries is None:
+        raise BadInput("a turn needs at least one message")
+    known = _known_request(tx, request)
+    if isinstance(known, RequestKey):
+        request, known = replace(request, request_key=known), None
+    if (
+        known is not None
+        and known.status is TurnStatus.RUNNING
+        and release_orphaned(tx, known.conversation_id)
+    ):
+        known = _known_request(tx, request)
+        assert not isinstance(known, RequestKey)
+    if known is not None and known.status in (TurnStatus.RUNNING, TurnStatus.COMPLETED, TurnStatus.CANCELLED):
+        return TurnRepeated(known, session_of(tx, request.owner, known.session_id))
+    if known is not None:
+        return _take_up(tx, request, known)
+    reached = lookup(tx, request.owner, request.address)
+    if reached is None:
+        if request.seen is not None and request.seen.conversation_id:
+            return TurnOutdated()
+        return _begin_first(tx, request)
+    history = reached.history
+    if (
+        reached.is_ready_for(request.node_id, tx.now, tx.policies)
+        and not request.branch
+        and not request.replaces
+    ):
+        if request.seen is not None and request.seen != reached.seen:
+            return TurnOutdated()
+        check_quotas(tx, request.owner, size_of(request.messages), reached.seen.conversation_id, reached.held)
+        session = to_session_spoken_in(
+            reached.row, tx.now, request.turn_id, request.node_id, len(request.messages), request.model
+        )
+        begun = _start(tx, request, session, reached.token, reached.addressed, history)
+        return replace(begun, revision=reached.seen.revision)
+    place = reached.place()
+    waits = _waits(tx, place.conversation)
+    if waits is not None:
+        return waits
+    if request.seen is not None and request.seen != reached.seen:
+        return TurnOutdated()
+    if request.branch is not None:
+        return _begin_branch(tx, request, request.branch)
+    check_quotas(tx, request.owner, size_of(request.messages), place.conversation.id, reached.held)
+    if release_orphaned(tx, place.conversation.id):
+        history = None
+        reached = lookup(tx, request.owner, request.address)
+        assert reached is not None
+        place = reached.place()
+    if request.replaces:
+        history = None
+    shows_from = _replace(tx, place.conversation, request.replaces)
+    session = _session_for(tx, request, place.conversation, place.tip, shows_from)
+    session = _spoken_in(tx, request, session)
+    return _start(tx, request, session, place.conversation.token, place.addressed, history)
+
+
+def _begin_branch(tx: Transaction, request: TurnRequest, branch: ForkPoint) -> TurnBegun:
+    """A history that differs goes on in a conversation of its own; the one it came from stays as it is."""
+    node_id, attached = request.node_id, request.attached
+    adds = size_of(request.messages)
+    session = fork(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached, adds)
+    return _start(tx, request, _spoken_in(tx, request, session), 0, None, None)
+
+
+def _replace(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -> int | None:
+    """What is answered again loses its old replies; returns the number of the message before them."""
+    for seq in seqs:
+        out = {"conversation": conversation.id, "seq": seq, "reason": "answered again", "now": tx.now}
+        tx.run(Q.exclude_steps, **out)
+        tx.run(Q.insert_exclusion, **out)
+        tx.event(
+            EventType.MESSAGE_EXCLUDED, conversation.owner, conversation.id, seq=seq, reason="answered again"
+        )
+    if not seqs:
+        return None
+    tx.run(Q.touch_revision, id=conversation.id)
+    (first,) = tx.one(Q.first_step, conversation=conversation.id, seq=min(seqs)) or (min(seqs),)
+    return max(1, first - 1)
+
+
+def _waits(tx: Transaction, conversation: Conversation) -> TurnWaits | None:
+    """Does a node that is still present hold this conversation?"""
+    if conversation.holder is None or tx.one(Q.holder_is_gone, id=conversation.id) is not None:
+        return None
+    return TurnWaits(conversation.id, conversation.holder, conversation.turn_id)
+
+
+def _known_request(tx: Transaction, request: TurnRequest) -> Turn | RequestKey | None:
+    """The turn this request already stands for, if it came before or says so; or see `_sent_again`."""
+    if request.retries is not None:
+        found = tx.one(Q.turn_by_id, id=request.retries, owner=request.owner)
+        if found is None:
+            raise NotFound("turn", request.retries)
+        return to_turn(found)
+    key = request.request_key
+    if key is None:
+        return None
+    if not key.may_repeat:
+        return None
+    since = tx.now - OPENER_FOR // timedelta(microseconds=1) if key.implied and key.opener else 0
+    row = tx.one(Q.turn_by_request, owner=request.owner, route=key.route, key=key.key, since=since)
+    if row is None:
+        return None
+    *columns, fingerprint = row
+    turn = to_turn(columns)
+    if key.implied:
+        return _sent_again(tx, request, key, turn, fingerprint)
+    if not key.is_same_body(fingerprint):
+        raise RequestMismatch(key.key)
+    if not key.names_the_same(fingerprint):
+        # By another name it may still mean that turn's conversation; in any other it is another request.
+        named = lookup(tx, request.owner, request.address)
+        if named is None or named.seen.conversation_id != turn.conversation_id:
+            raise RequestMismatch(key.key)
+    return turn
+
+
+def _sent_again(
+    tx: Transaction, request: TurnRequest, key: RequestKey, turn: Turn, fingerprint: bytes
+) -> Turn | RequestKey | None:
+    """The turn, if a request without a key repeats it. A key: it does not, because its body belongs to more
+    than one conversation, and is to be kept as such."""
+    shared = replace(key, shared=True)
+    if not key.opener and fingerprint.endswith(SHARED):
+        return shared
+    if not is_sent_again(key, fingerprint, turn):
+        return None
+    if not _is_newest(tx, turn):
+        return None  # a newer turn exists, so an identical body is a new request, not a retry
+    if session_of(tx, request.owner, turn.session_id).end_reason in FRESH_AFTER:
+        return None  # a reset came between: what is said now begins a fresh session
+    if any(other != turn.conversation_id for other in request.matches):
+        return shared  # another conversation has exactly this history: the body may be of either
+    return turn
+
+
+def _is_newest(tx: Transaction, turn: Turn) -> bool:
+    return tx.one(Q.newest_turn, conversation=turn.conversation_id) == (turn.id,)
+
+
+def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
+    """The address is new: open a conversation for it."""
+    if (request.address.id or request.address.key) and not request.address.may_create:
+        raise NotFound("session" if request.address.id else "conversation", str(request.address))
+    node_id = request.node_id if request.attached else None
+    session = open_conversation(
+        tx,
+        request.owner,
+        request.address,
+        node_id,
+        request.source,
+        anonymous=request.anonymous,
+        adds=size_of(request.messages),
+    )
+    return _start(tx, request, _spoken_in(tx, request, session), 0, None, EMPTY)
+
+
+def _session_for(
+    tx: Transaction,
+    request: TurnRequest,
+    conversation: Conversation,
+    tip: Session,
+    shows_from: int | None = None,
+) -> Session:
+    """The session this turn belongs to. A turn by another node than the one a session is attached to
+    detaches it."""
+    node_id = request.node_id if request.attached else None
+    session = session_for(tx, conversation, tip, request.messages, node_id, request.source, shows_from)
+    if session.attached and session.node_id != request.node_id:
+        tx.run(Q.detach_session, id=session.id, node=request.node_id)
+        tx.event(EventType.SESSION_DETACHED, session.owner, session.conversation_id, session.id)
+        return replace(session, attached=False, node_id=None)
+    return session
+
+
+def _start(
+    tx: Transaction,
+    request: TurnRequest,
+    session: Session,
+    token: int,
+    addressed: str | None,
+    history: bytes | None,
+) -> TurnBegun:
+    """Take the lease, store the messages, write the turn. `session` is already as it stands afterwards."""
+    lease = _take_lease(tx, request.turn_id, request.node_id, session, token, request.messages)
+    first_seq = session.last_seq - len(request.messages) + 1
+    tx.run(
+        Q.insert_turn,
+        id=request.turn_id,
+        conversation=session.conversation_id,
+        session=session.id,
+        owner=request.owner,
+        node=request.node_id,
+        first_seq=first_seq,
+        model=request.model,
+        response_id=request.response.id if request.response else None,
+        delivery=request.delivery,
+        now=tx.now,
+    )
+    tx.insert_messages(
+        request.messages, session.conversation_id, session.last_seq, session.id, request.turn_id
+    )
+    tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
+    if not tx.policies.never:
+        schedule_reset(tx, session)
+    key = request.request_key
+    if key is not None:
+        tx.run(
+            Q.replace_request if key.implied else Q.insert_request,
+            owner=request.owner,
+            route=key.route,
+            key=key.key,
+            body_hash=key.fingerprint,
+            turn=request.turn_id,
+            now=tx.now,
+        )
+    if request.response is not None:
+        _insert_response(tx, request, request.response)
+    tx.event(
+        EventType.TURN_STARTED,
+        request.owner,
+        session.conversation_id,
+        session.id,
+        request.turn_id,
+        seq=session.last_seq,
+        node=request.node_id,
+    )
+    turn = Turn(
+        id=request.turn_id,
+        conversation_id=session.conversation_id,
+        session_id=session.id,
+        owner=request.owner,
+        status=TurnStatus.RUNNING,
+        node_id=request.node_id,
+        attempt=1,
+        first_seq=first_seq,
+        started_at=session.last_activity_at,
+        model=request.model,
+        response_id=request.response.id if request.response else None,
+        delivery=request.delivery,
+    )
+    notices = give(tx, session.conversation_id, request.turn_id)
+    return TurnBegun(turn, lease, session, addressed, history=history, notices=notices)
+
+
+def _insert_response(tx: Transaction, request: TurnRequest, response: NewResponse) -> None:
+    tx.run(
+        Q.insert_response,
+        id=response.id,
+        owner=request.owner,
+        turn=request.turn_id,
+        previous=response.previous_id,
+        background=response.background,
+        brought=len(request.messages),
+        request=response.request.decode(),
+        now=tx.now,
+    )
+
+
+def _spoken_in(tx: Transaction, request: TurnRequest, session: Session, known: Turn | None = None) -> Session:
+    """The session as it stands once the turn has begun; a `known` turn that is taken up has said its
+    messages before."""
+    return replace(
+        session,
+        last_activity_at=to_time(tx.now),
+        last_seq=session.last_seq + (0 if known else len(request.messages)),
+        running_turn=known.id if known else request.turn_id,
+        running_node=request.node_id,
+        model=request.model or session.model,
+    )
+
+
+def _take_lease(
+    tx: Transaction, turn_id: str, node_id: str, session: Session, token: int, messages: Sequence[NewMessage]
+) -> Lease:
+    changed = tx.run(
+        Q.take_lease,
+        id=session.conversation_id,
+        node=node_id,
+        turn=turn_id,
+        token=token,
+        count=len(messages),
+        bytes=size_of(messages),
+    )
+    if not changed:  # the caller has seen it free, under this token, in this very transaction
+        raise NodeReaped(node_id)
+    return Lease(session.conversation_id, session.id, turn_id, node_id, token + 1)
+
+
+def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
+    """A retry of an unfinished turn goes on with it: its messages and finished tool calls stay, only
+    the partial reply leaves the context. No tool is run again."""
+    if not _is_newest(tx, known):
+        raise TurnSuperseded(known.id)
+    check_step(known.id, known.status, TurnStatus.RUNNING)
+    conversation = conversation_of(tx, request.owner, known.conversation_id)
+    waits = _waits(tx, conversation)
+    if waits is not None:
+        return waits
+    release_orphaned(tx, conversation.id)
+    conversation = conversation_of(tx, request.owner, conversation.id)
+    tip = session_of(tx, request.owner, conversation.tip_id)
+    session = _session_for(tx, request, conversation, tip, known.first_seq)
+    for (seq,) in tx.all(
+        Q.interrupted_replies_of_turn, conversation=conversation.id, first_seq=known.first_seq, turn=known.id
+    ):
+        tx.run(Q.insert_exclusion, conversation=conversation.id, seq=seq, reason="retried", now=tx.now)
+    tx.run(Q.touch_revision, id=conversation.id)
+    session = _spoken_in(tx, request, session, known)
+    lease = _take_lease(tx, known.id, request.node_id, session, conversation.token, ())
+    # Whoever takes it up by its id knows the conversation, whatever was sent of the answer.
+    delivery = Delivery.PART if request.retries else max(known.delivery, request.delivery)
+    tx.run(Q.take_up_turn, id=known.id, node=request.node_id, session=session.id, delivery=delivery)
+    key = request.request_key
+    if key is not None and key.implied:
+        body_hash = key.fingerprint
+        tx.run(Q.renew_request, owner=request.owner, route=key.route, key=key.key, body_hash=body_hash)
+    tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
+    if not tx.policies.never:
+        schedule_reset(tx, session)
+    tx.event(
+        EventType.TURN_TAKEN_UP,
+        request.owner,
+        conversation.id,
+        session.id,
+        known.id,
+        attempt=known.attempt + 1,
+        node=request.node_id,
+    )
+    turn = replace(
+        known,
+        session_id=session.id,
+        status=TurnStatus.RUNNING,
+        node_id=request.node_id,
+        attempt=known.attempt + 1,
+        ended_at=None,
+        error=None,
+        delivery=delivery,
+    )
+    (unreserved,) = tx.one(Q.next_event, turn=known.id) or (0,)
+    next_event = first_event_of(turn.attempt, unreserved - 1)
+    notices = give(tx, conversation.id, known.id)
+    return TurnBegun(turn, lease, session, None, taken_up=True, next_event=next_event, notices=notices)
+
+
+def append(tx: Transaction, lease: Lease, messages: Sequence[NewMessage]) -> int:
+    last_seq, _ = _write_under(tx, lease, Q.number_messages, messages)
+    return last_seq
+
+
+def _write_under(
+    tx: Transaction, lease: Lease, statement: str, messages: Sequence[NewMessage], **more: Any
+) -> tuple[int, str]:
+    """Number and store messages by a statement that holds only under the lease; returns the conversation's
+    last number and owner."""
+    row = tx.one(
+        statement,
+        id=lease.conversation_id,
+        token=lease.token,
+        node=lease.node_id,
+        count=len(messages),
+        bytes=size_of(messages),
+        **more,
+    )
+    if row is None:
+        raise LeaseLost(lease.conversation_id, lease.token)
+    tx.insert_messages(messages, lease.conversation_id, row[0], lease.session_id, lease.turn_id)
+    return row[0], row[1]
+
+
+def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
+    said = {
+        "turn": lease.turn_id,
+        "first_event": draft.first_event,
+        "last_event": draft.last_event,
+        "adds": to_json({name: storable(text) for name, text in draft.adds.items()}),
+        "events": draft.events,
+    }
+    changed = tx.run(
+        Q.insert_draft,
+        conversation=lease.conversation_id,
+        token=lease.token,
+        node=lease.node_id,
+        reserved_to=draft.reserved_to,
+        restarts=draft.restarts,
+        now=tx.now,
+        **said,
+    )
+    if not changed:
+        if not _holds(tx, lease):
+            raise LeaseLost(lease.conversation_id, lease.token)
+        if tx.one(Q.same_draft, **said) is not None:
+            return  # written before: its writer was not told
+        raise BadInput(f"event {draft.first_event} of turn {lease.turn_id} is not above the ones before it")
+
+
+def _holds(tx: Transaction, lease: Lease) -> bool:
+    row = tx.one(Q.holds_lease, conversation=lease.conversation_id, token=lease.token, node=lease.node_id)
+    return row is not None
+
+
+def commit_reply(
+    tx: Transaction,
+    lease: Lease,
+    messages: Sequence[NewMessage],
+    usage: Mapping[str, int] | None,
+    answer: bytes | None = None,
+    history: bytes | None = None,
+    draft: Draft | None = None,
+    delivery: Delivery | None = None,
+) -> int:
+    if draft is not None:
+        append_draft(tx, lease, draft)
+    last_seq, owner = _write_under(tx, lease, Q.release_lease, messages, history=history)
+    usage = _usable(tx, lease, usage)
+    tx.run(
+        Q.settle_turn,
+        id=lease.turn_id,
+        status=TurnStatus.COMPLETED.value,
+        error=None,
+        usage=to_json(usage) if usage else None,
+        answer=answer,
+        delivery=delivery,
+        now=tx.now,
+    )
+    _touch(tx, lease.session_id, usage)
+    tell(tx, lease.conversation_id, lease.turn_id)
+    tx.event(
+        EventType.TURN_COMPLETED, owner, lease.conversation_id, lease.session_id, lease.turn_id, seq=last_seq
+    )
+    return last_seq
+
+
+def note_deliveries(tx: Transaction, deliveries: Mapping[str, Delivery]) -> None:
+    # In one order everywhere, so that two nodes do not lock rows against each other.
+    rows = [{"id": turn_id, "delivery": deliveries[turn_id]} for turn_id in sorted(deliveries)]
+    tx.run_many(Q.note_delivery, rows)
+
+
+def delete_response(tx: Transaction, owner: str, response_id: str) -> None:
+    if not tx.run(Q.delete_response, id=response_id, owner=owner):
+        raise NotFound("response", response_id)
+
+
+def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
+    """The turn's own node ends it: its people have seen it end, so their activity counts."""
+    if not _holds(tx, lease):
+        raise LeaseLost(lease.conversation_id, lease.token)
+    if settlement.messages:
+        append(tx, lease, settlement.messages)
+    usage = _usable(tx, lease, settlement.usage)
+    end_without_answer(
+        tx,
+        lease.turn_id,
+        settlement.status,
+        why=settlement.error,
+        code=settlement.code,
+        usage=usage,
+        delivery=settlement.delivery,
+    )
+    _touch(tx, lease.session_id, usage)
+
+
+def cancel_turn(tx: Transaction, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
+    check_unanswered(status)
+    row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
+    if row is None:
+        raise NotFound("turn", turn_id)
+    if not end_without_answer(tx, turn_id, status, why=why):
+        return False
+    _touch(tx, to_turn(row).session_id, None)
+    return True
+
+
+def _usable(tx: Transaction, lease: Lease, usage: Mapping[str, int] | None) -> Mapping[str, int] | None:
+    """Figures never undo an answered turn: what cannot be stored is dropped, and logged."""
+    if not usage:
+        return None
+    figures, dropped = usable_usage(usage)
+    if dropped:
+        names = ", ".join(sorted(dropped))
+        tx.told.append(
+            f"turn {lease.turn_id}: its usage has figures that are no token counts, dropped: {names}"
+        )
+    return figures
+
+
+def _touch(tx: Transaction, session_id: str, usage: Mapping[str, int] | None) -> None:
+    usage = usage or {}
+    tx.run(
+        Q.touch_session,
+        id=session_id,
+        now=tx.now,
+        model=None,
+        input_tokens=usage.get("input_tokens", usage.get("prompt_tokens", 0)),
+        output_tokens=usage.get("output_tokens", usage.get("completion_tokens", 0)),
+    )
+    touch(tx, session_id)

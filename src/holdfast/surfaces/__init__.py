@@ -1,1 +1,0 @@
-"""What people and programs touch. Surfaces translate to and from `Holdfast`; no rules live here."""

@@ -1,0 +1,291 @@
+"""`open_sync`: the same front door for programs without an event loop.
+
+    with holdfast.open_sync("sqlite:///agent.db") as hf:
+        session = hf.session(key="cli:ada")
+        with session.turn("my name is Ada") as turn:
+            turn.append({"role": "assistant", "content": "Hello Ada"})
+
+A thread runs the event loop; each call waits for its answer. The program's own code may block for as long
+as it likes: beats come from a thread of their own. Closing happens at the end of the block, by `close()`,
+or when the program exits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, Future, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .app import Holdfast, OwnModel, as_model, effective_settings
+from .domain.events import Event
+from .domain.ids import DEFAULT_OWNER
+from .domain.memories import Memory
+from .domain.messages import Message
+from .domain.processes import Process
+from .domain.sessions import EndReason
+from .domain.why import Why
+from .errors import StoreClosed
+from .runtime.processes.launcher import Command
+from .runtime.shutdown import ExitSignals, finished
+from .runtime.turns.gate import own_turns
+from .session import Content, LiveSession, LiveTurn
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-loop", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """What this work returns or raises. If the wait for it is interrupted (Ctrl-C), it is cancelled, and
+        has ended when this raises; a second interruption does not wait for that."""
+        if not self._thread.is_alive():
+            work.close()
+            raise StoreClosed("holdfast is closed")
+        done: Future[T] = Future()
+        started: list[asyncio.Task[T]] = []
+
+        def start() -> None:
+            task = self._loop.create_task(work)
+            started.append(task)
+            task.add_done_callback(lambda ended: _copy(ended, done))
+
+        try:
+            self._loop.call_soon_threadsafe(start)
+            return done.result()
+        except BaseException:
+            if not done.done():  # Ctrl-C while we waited: the work must not go on without its caller
+                self._loop.call_soon_threadsafe(_cancel, started)
+                wait({done})
+            raise
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _cancel(started: list[asyncio.Task[Any]]) -> None:
+    for task in started:
+        task.cancel()
+
+
+def _copy(ended: asyncio.Task[T], done: Future[T]) -> None:
+    if ended.cancelled():
+        done.set_exception(CancelledError())
+    elif (error := ended.exception()) is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(ended.result())
+
+
+class BlockingHoldfast:
+    """`Holdfast`, blocking. Made by `open_sync`."""
+
+    def __init__(self, inner: Holdfast) -> None:
+        self._inner = inner
+        self._loop = _Loop()
+        self._signals = ExitSignals()
+        self._open = True
+        self._pid = os.getpid()
+        try:
+            self._loop.call(inner.start())
+        except BaseException:
+            self._loop.stop()
+            raise
+        self._signals.catch()
+        atexit.register(self.close)
+
+    @property
+    def node_id(self) -> str:
+        return self._inner.node_id
+
+    def session(
+        self, key: str | None = None, *, id: str | None = None, source: str = "", attached: bool = True
+    ) -> BlockingSession:
+        """Resume or start: the session that the next message of this key (or id) belongs to."""
+        live = self._loop.call(self._inner.session(key, id=id, source=source, attached=attached))
+        return BlockingSession(self._loop, live)
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        """What happened after event `after`."""
+
+        async def fetch() -> list[Event]:
+            return await self._inner.events(after)
+
+        return iter(self._loop.call(fetch()))
+
+    def close(self) -> None:
+        """Leave in good order. Idempotent."""
+        if not self._open or os.getpid() != self._pid:  # a forked child has nothing to leave
+            return
+        self._open = False
+        atexit.unregister(self.close)
+        try:
+            self._loop.call(finished(self._inner.stop()))
+        finally:
+            self._loop.stop()
+            self._signals.release()
+
+    def __enter__(self) -> BlockingHoldfast:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class BlockingSession:
+    """`LiveSession`, blocking."""
+
+    def __init__(self, loop: _Loop, live: LiveSession) -> None:
+        self._loop = loop
+        self._live = live
+
+    @property
+    def id(self) -> str:
+        return self._live.id
+
+    @property
+    def conversation_id(self) -> str:
+        return self._live.conversation_id
+
+    @property
+    def key(self) -> str | None:
+        return self._live.key
+
+    def turn(
+        self,
+        content: Content,
+        *,
+        request_id: str | None = None,
+        model: str | None = None,
+        wait_seconds: float | None = None,
+    ) -> BlockingTurn:
+        live = self._live.turn(content, request_id=request_id, model=model, wait_seconds=wait_seconds)
+        return BlockingTurn(self._loop, live)
+
+    def context(self) -> list[dict[str, Any]]:
+        return self._loop.call(self._live.context())
+
+    def messages(self, scope: str = "session") -> list[Message]:
+        return self._loop.call(self._live.messages(scope))
+
+    def why(self) -> Why:
+        return self._loop.call(self._live.why())
+
+    def memories(self) -> list[Memory]:
+        return self._loop.call(self._live.memories())
+
+    def end(self, reason: str = EndReason.CLOSED) -> None:
+        self._loop.call(self._live.end(reason))
+
+    def compact(self) -> None:
+        self._loop.call(self._live.compact())
+
+    def fork(self, *, key: str | None = None, up_to: int | None = None) -> BlockingSession:
+        return BlockingSession(self._loop, self._loop.call(self._live.fork(key=key, up_to=up_to)))
+
+    def spawn(self, command: Command, cwd: str | Path | None = None, *, stdin: bool = False) -> Process:
+        return self._loop.call(self._live.spawn(command, cwd, stdin=stdin))
+
+    def watch(self, pid: int) -> Process:
+        return self._loop.call(self._live.watch(pid))
+
+    def processes(self, *, running: bool | None = None) -> list[Process]:
+        return self._loop.call(self._live.processes(running=running))
+
+
+class BlockingTurn:
+    """`LiveTurn`, blocking."""
+
+    def __init__(self, loop: _Loop, live: LiveTurn) -> None:
+        self._loop = loop
+        self._live = live
+
+    @property
+    def id(self) -> str:
+        return self._live.id
+
+    @property
+    def conversation_id(self) -> str:
+        return self._live.conversation_id
+
+    @property
+    def repeated(self) -> bool:
+        return self._live.repeated
+
+    @property
+    def taken_up(self) -> bool:
+        return self._live.taken_up
+
+    @property
+    def usage(self) -> dict[str, int]:
+        return self._live.usage
+
+    @usage.setter
+    def usage(self, reported: object) -> None:
+        self._live.usage = reported
+
+    def reply(self) -> dict[str, Any] | None:
+        return self._loop.call(self._live.reply())
+
+    def context(self) -> list[dict[str, Any]]:
+        return self._loop.call(self._live.context())
+
+    def context_json(self) -> bytes:
+        return self._loop.call(self._live.context_json())
+
+    def draft(self, text: str) -> None:
+        self._loop.call(self._live.draft(text))
+
+    def append(self, content: Content) -> int:
+        return self._loop.call(self._live.append(content))
+
+    def __enter__(self) -> BlockingTurn:
+        try:
+            self._loop.call(self._live.__aenter__())
+            # The turn was entered in another thread's context: note it in this one, so that a nested turn is
+            # refused instead of waiting for itself.
+            own_turns.set((*own_turns.get(), (self._live.conversation_id, self._live.id)))
+        except BaseException as error:
+            self._loop.call(self._live._abandon(error))  # it may have begun: no `with` will end it
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        own_turns.set(tuple(own for own in own_turns.get() if own[1] != self._live.id))
+        self._loop.call(self._live.__aexit__(kind, error, trace))
+
+
+def open_sync(
+    url: str | Path | None = None,
+    *,
+    owner: str = DEFAULT_OWNER,
+    settings: Mapping[str, Any] | None = None,
+    model: OwnModel | None = None,
+    sweep: bool = True,
+) -> BlockingHoldfast:
+    """A node on the store at `url`, for programs without an event loop. See `holdfast.open`."""
+    inner = Holdfast(
+        effective_settings(url, settings),
+        owner=owner,
+        sweep=sweep,
+        catch_signals=False,
+        model=as_model(model),
+    )
+    return BlockingHoldfast(inner)

@@ -1,0 +1,1 @@
+"""Conversations in and out of a store: export, import, migration to PostgreSQL."""

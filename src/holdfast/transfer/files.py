@@ -1,0 +1,351 @@
+"""Carries conversations to a file of JSON Lines, and back into a store.
+
+Complete both ways: what was exported, imported into an empty store and exported again, is the same file. Ids
+are kept, so an import that is repeated finds everything there, and one that was interrupted goes on. A file
+is read through before anything of it is written; one that is damaged, cut off, or clashes with what is there
+is refused whole. Memory is bounded: a conversation's messages are never held at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ..domain.conversations import Address
+from ..domain.records import (
+    FORMAT,
+    ConversationRecord,
+    ExclusionRecord,
+    Hanging,
+    Imported,
+    ImportMark,
+    Line,
+    MemoryRecord,
+    MessageRecord,
+    Part,
+    RecordsBegin,
+    RecordsEnd,
+    SessionRecord,
+    Stand,
+    TurnRecord,
+    decode_line,
+    encode_line,
+)
+from ..errors import BadInput, Conflict, NotFound
+from ..store.base import Store
+
+ORIGIN = "holdfast"
+PART_MESSAGES = 1000
+PART_BYTES = 4 << 20
+PAGE = 500
+
+Progress = Callable[[int, int], None]
+"""How much is done, of how much."""
+
+
+# --- to a file -----------------------------------------------------------------------------------------
+
+
+async def all_conversations(store: Store, owner: str | None) -> AsyncIterator[str]:
+    """The ids of an owner's conversations, or everybody's, in the order in which they began."""
+    after = 0
+    while page := await store.conversation_ids(owner, after=after, limit=PAGE):
+        for _, conversation_id in page:
+            yield conversation_id
+        after = page[-1][0]
+
+
+async def exported(
+    store: Store, owner: str | None, conversations: AsyncIterator[str]
+) -> AsyncIterator[bytes]:
+    """The lines of an export of these conversations, without their ends."""
+    number = messages = 0
+    yield encode_line(RecordsBegin())
+    async for conversation_id in conversations:
+        try:
+            conversation, hanging = await store.record(owner, conversation_id)
+        except NotFound:
+            continue  # deleted meanwhile
+        async for record in _in_order(store, conversation, hanging):
+            yield _one_line(encode_line(record))
+        number += 1
+        messages += conversation.last_seq
+    yield encode_line(RecordsEnd(number, messages))
+
+
+async def _in_order(
+    store: Store, conversation: ConversationRecord, hanging: Sequence[Hanging]
+) -> AsyncIterator[Line]:
+    yield conversation
+    sessions = [each for each in hanging if isinstance(each, SessionRecord)]
+    turns: dict[str, list[TurnRecord]] = {session.id: [] for session in sessions}
+    for each in hanging:
+        if isinstance(each, TurnRecord):
+            turns[each.session_id].append(each)
+    ends = [*(session.first_seq - 1 for session in sessions[1:]), conversation.last_seq]
+    for session, last in zip(sessions, ends, strict=True):
+        yield session
+        for turn in turns[session.id]:
+            yield turn
+        first = session.first_seq
+        while page := await store.message_records(conversation.id, first=first, last=last, limit=PAGE):
+            for message in page:
+                yield message
+            first = page[-1].seq + 1
+    for other in hanging:
+        if isinstance(other, ExclusionRecord | MemoryRecord):
+            yield other
+
+
+def _one_line(line: bytes) -> bytes:
+    """A break of a line in JSON is space between tokens, never a part of a text."""
+    return line.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in line or b"\r" in line else line
+
+
+# --- from a file ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Carried:
+    """What an import of a file has done."""
+
+    conversations: int = 0
+    there: int = 0
+    """Conversations that were there already."""
+    sessions: int = 0
+    messages: int = 0
+
+
+def lines_of(path: Path) -> Iterator[Line]:
+    """The lines of a file, each checked by itself. BadInput names the first that is wrong."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield decode_line(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                    raise BadInput(
+                        f"line {number} of {path} is damaged or none of an export ({error}). "
+                        "Nothing was imported"
+                    ) from error
+    except FileNotFoundError:
+        raise BadInput(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise BadInput(
+            f"{path} is a directory; `holdfast import hermes {path}` reads a Hermes home"
+        ) from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror}). Nothing was imported") from error
+
+
+class FileImporter:
+    """Imports one file into a store. `owner`: whose everything becomes; None: whose it was."""
+
+    def __init__(
+        self,
+        store: Store,
+        path: Path,
+        owner: str | None = None,
+        progress: Progress = lambda done, whole: None,
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._owner = owner
+        self._progress = progress
+        self._there: dict[str, Imported | None] = {}
+        """Conversations that are there: whole (None), or as far as an earlier import has come."""
+        self._whole = 0
+        self.carried = Carried()
+
+    async def run(self) -> Carried:
+        await self._look_through()
+        done = 0
+        for conversation, records in self._conversations():
+            known = self._there.get(conversation.id)
+            if conversation.id in self._there and known is None:
+                self.carried.there += 1
+                for record in records:
+                    done += isinstance(record, MessageRecord)
+            else:
+                done += await self._take(conversation, records, known)
+                self.carried.conversations += 1
+            self._progress(done, self._whole)
+        return self.carried
+
+    def _conversations(self) -> Iterator[tuple[ConversationRecord, Iterator[Hanging]]]:
+        """Conversations with what follows them; to be read in this order."""
+        lines = lines_of(self._path)
+        waiting: list[ConversationRecord] = []
+
+        def records() -> Iterator[Hanging]:
+            for line in lines:
+                if isinstance(line, ConversationRecord):
+                    waiting.append(line)
+                    return
+                if not isinstance(line, RecordsBegin | RecordsEnd):
+                    yield line
+
+        for _ in records():
+            pass
+        while waiting:
+            conversation = waiting.pop()
+            if self._owner is not None:
+                conversation = msgspec.structs.replace(conversation, owner=self._owner)
+            yield conversation, records()
+
+    # --- before anything is written ----------------------------------------------------------------
+
+    async def _look_through(self) -> None:
+        """Read the file once, whole: what it says must hold together, and its names must be free."""
+        check = _Check(self._path)
+        for number, line in enumerate(lines_of(self._path), 1):
+            check.line(number, line)
+            if isinstance(line, ConversationRecord):
+                check.newest = msgspec.structs.replace(line, owner=self._owner or line.owner)
+            if check.finished is not None:
+                await self._compare(*check.finished)
+                check.finished = None
+        check.end()
+        self._whole = check.messages
+
+    async def _compare(self, given: ConversationRecord, last: MessageRecord | None) -> None:
+        """Is it there already, in part or whole, or is something else there under its name?"""
+        try:
+            here, _ = await self._store.record(None, given.id)
+        except NotFound:
+            await self._require_free(given)
+            return
+        known = (await self._store.imported(given.owner, ORIGIN, [given.id])).get(given.id)
+        if known is not None and not known.whole and not known.gone_on:
+            self._there[given.id] = known
+            return
+        same = here.owner == given.owner and here.created_at == given.created_at
+        if same and last is not None and here.last_seq >= last.seq:
+            (found,) = await self._store.message_records(given.id, first=last.seq, last=last.seq)
+            same = (found.created_at, found.role) == (last.created_at, last.role)
+        if not same or here.last_seq < given.last_seq:
+            raise Conflict(
+                f"{given.id} is there already and is not the one of {self._path}: it has {here.last_seq} "
+                f"messages here and {given.last_seq} there. Nothing was imported; delete it first "
+                f"(holdfast sessions delete {given.id}), or import into another store"
+            )
+        self._there[given.id] = None
+
+    async def _require_free(self, given: ConversationRecord) -> None:
+        names = [Address(key=given.key, create=False)] if given.key else []
+        names += [Address(id=alias.name, create=False) for alias in given.aliases]
+        for address in names:
+            try:
+                place = await self._store.resolve(given.owner, address)
+            except NotFound:
+                continue
+            what = "key" if address.key else "name"
+            raise Conflict(
+                f"the {what} {str(address)!r} of {given.id} already leads to {place.conversation.id} here. "
+                "Nothing was imported; delete that conversation first, or import into another store"
+            )
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    async def _take(
+        self, conversation: ConversationRecord, records: Iterable[Hanging], known: Imported | None
+    ) -> int:
+        """Write a conversation, in as many parts as it takes; returns how many messages it has."""
+        stand = known.stand if known else None
+        there = set()
+        if known is not None:
+            there = {each.id for each in await self._store.line(conversation.owner, conversation.id)}
+        part: list[Hanging] = []
+        count = size = messages = 0
+        tip = stand.tip_id if stand else ""
+        for record in records:
+            if isinstance(record, MessageRecord):
+                messages += 1
+                if stand is not None and record.seq <= stand.last_seq:
+                    continue
+                count += 1
+                size += len(bytes(record.body)) + len(bytes(record.extra))
+            elif isinstance(record, SessionRecord):
+                tip = record.id
+            skipped = record.id if isinstance(record, SessionRecord) else None
+            skipped = record.session_id if isinstance(record, TurnRecord) else skipped
+            if skipped in there:
+                continue
+            part.append(record)
+            self.carried.sessions += isinstance(record, SessionRecord)
+            self.carried.messages += isinstance(record, MessageRecord)
+            if isinstance(record, MessageRecord) and (count >= PART_MESSAGES or size >= PART_BYTES):
+                mark = ImportMark(conversation.id, tip, record.seq, whole=False)
+                await self._store.import_part(Part(ORIGIN, conversation, tuple(part), (mark,), stand))
+                stand = Stand(record.seq, tip)
+                part, count, size = [], 0, 0
+        mark = ImportMark(conversation.id, tip, conversation.last_seq)
+        await self._store.import_part(Part(ORIGIN, conversation, tuple(part), (mark,), stand))
+        return messages
+
+
+class _Check:
+    """Whether the lines of a file hold together, one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.newest: ConversationRecord | None = None
+        self.finished: tuple[ConversationRecord, MessageRecord | None] | None = None
+        """A conversation whose last line has been read, and its last message."""
+        self._last: MessageRecord | None = None
+        self._sessions: set[str] = set()
+        self._conversations = 0
+        self.messages = 0
+        self._end: RecordsEnd | None = None
+        self._number = 0
+
+    def line(self, number: int, line: Line) -> None:
+        self._number = number
+        if number == 1 and not isinstance(line, RecordsBegin):
+            raise self._wrong("it is no export of holdfast: its first line should say so")
+        if self._end is not None:
+            raise self._wrong("something stands behind its end")
+        match line:
+            case RecordsBegin():
+                if number > 1 or line.format != FORMAT:
+                    raise self._wrong(f"it has format {line.format}; this holdfast reads format {FORMAT}")
+            case ConversationRecord():
+                self._finish()
+                self._last, self._sessions = None, set()
+                self._conversations += 1
+            case SessionRecord():
+                self._sessions.add(line.id)
+            case MessageRecord():
+                if line.session_id not in self._sessions:
+                    raise self._wrong(f"message {line.seq} is of no session before it")
+                if line.seq != (self._last.seq if self._last else 0) + 1:
+                    raise self._wrong(f"message {line.seq} is out of order")
+                self._last = line
+                self.messages += 1
+            case RecordsEnd():
+                self._finish()
+                self._end = line
+            case _:
+                pass
+        if self._conversations == 0 and not isinstance(line, RecordsBegin | RecordsEnd):
+            raise self._wrong("it belongs to no conversation")
+
+    def _finish(self) -> None:
+        if self.newest is None:
+            return
+        found = self._last.seq if self._last else 0
+        if found != self.newest.last_seq or not self._sessions:
+            raise self._wrong(f"{self.newest.id} has {found} of its {self.newest.last_seq} messages")
+        self.finished, self.newest = (self.newest, self._last), None
+
+    def end(self) -> None:
+        if self._end is None:
+            raise BadInput(f"{self._path} was cut off: its end is missing. Nothing was imported")
+        if (self._end.conversations, self._end.messages) != (self._conversations, self.messages):
+            raise self._wrong("its end counts other lines than there are")
+
+    def _wrong(self, what: str) -> BadInput:
+        return BadInput(f"line {self._number} of {self._path}: {what}. Nothing was imported")

@@ -1,0 +1,228 @@
+"""What the settings mean for each moving part: its policies, limits, rules and places.
+
+Nothing here acts; `app.py` hands the results out. Two facts of this machine come in: its time zone and its
+environment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from .domain.api_keys import holds_token
+from .domain.compaction import KeepPolicy
+from .domain.flushes import FlushPolicy, FlushRules
+from .domain.nodes import NodeKind
+from .domain.processes import ProcessLimits
+from .domain.quotas import Quotas, to_bytes
+from .domain.resets import DEFAULT, ResetMode, ResetPolicies, ResetPolicy
+from .models.base import Model
+from .os_support import timezone
+from .runtime.agents.compactor import CompactionRules
+from .runtime.agents.flusher import Pace
+from .runtime.agents.memory_writers import FlushTarget, ModelTarget, WebhookTarget
+from .runtime.agents.resetter import RescheduleMode
+from .runtime.turns.preamble import Recall
+from .settings import (
+    ENVIRONMENT_PREFIX,
+    Settings,
+    database_path,
+    home,
+    is_postgres,
+    is_variable,
+    without_password,
+)
+from .store.base import Retention, StorePolicy
+
+DRAFTS_KEPT = timedelta(hours=24)
+
+
+def retention_of(settings: Settings) -> Retention:
+    kept = settings.retention
+    return Retention(
+        drafts=DRAFTS_KEPT,
+        events=timedelta(days=kept.events_days),
+        requests=timedelta(days=kept.requests_days),
+        conversations=timedelta(days=kept.conversations_days) if kept.conversations_days else None,
+    )
+
+
+def policies_of(settings: Settings) -> ResetPolicies:
+    """When sessions are reset, by source, each value with where it came from."""
+    reset = settings.reset
+    default = _policy(settings, {})
+    processes = settings.processes
+    return ResetPolicies(
+        default,
+        {source: _policy(settings, differs, source) for source, differs in reset.sources.items()},
+        max_block=timedelta(minutes=processes.max_block_minutes),
+        look_again=timedelta(seconds=min(30.0, processes.active_window_seconds / 2)),
+        active_window=timedelta(seconds=processes.active_window_seconds),
+        stop_processes=processes.on_reset == "stop",
+    )
+
+
+def reschedule_mode_of(settings: Settings, kind: NodeKind) -> RescheduleMode:
+    """Whose policies count, if several programs on one store have different ones."""
+    if kind is NodeKind.SERVER:
+        return RescheduleMode.ALWAYS
+    return (
+        RescheduleMode.NEVER if kind is NodeKind.CLI or policies_of(settings).never else RescheduleMode.ONCE
+    )
+
+
+def _policy(settings: Settings, differs: Mapping[str, Any], source: str = "") -> ResetPolicy:
+    names = [each.name for each in fields(settings.reset) if each.name != "sources"]
+    values = {name: differs.get(name, getattr(settings.reset, name)) for name in names}
+    origins = {}
+    for name in names:
+        table = f"reset.sources.{source}" if name in differs else "reset"
+        given = settings.origins.get(f"{table}.{name}")
+        origins[name] = DEFAULT if given is None else given if is_variable(given) else f"[{table}] in {given}"
+    return ResetPolicy(
+        ResetMode(values["mode"]),
+        timedelta(minutes=values["idle_minutes"]),
+        values["at_hour"],
+        timedelta(minutes=values["quiet_minutes"]),
+        values["timezone"] or timezone(),
+        origins,
+    )
+
+
+def process_limits_of(settings: Settings) -> ProcessLimits:
+    processes = settings.processes
+    return ProcessLimits(
+        max_block=timedelta(minutes=processes.max_block_minutes),
+        active_window=timedelta(seconds=processes.active_window_seconds),
+        stop_on_reset=processes.on_reset == "stop",
+        grace=timedelta(seconds=processes.grace_seconds),
+    )
+
+
+def quotas_of(settings: Settings) -> Quotas:
+    limits = settings.limits
+    return Quotas(to_bytes(limits.conversation_mb), to_bytes(limits.owner_mb), limits.owner_conversations)
+
+
+def processes_directory(settings: Settings) -> Path:
+    """Where the shims of background processes keep their records and logs: beside the database; if that is
+    elsewhere, in this machine's home, apart for each database, whoever logs in there."""
+    url = settings.store.url
+    if is_postgres(url):
+        database_of = urlsplit(without_password(url))
+        place = f"{database_of.hostname}:{database_of.port}{database_of.path}?{database_of.query}"
+        return home().absolute() / f"postgresql-{sha256(place.encode()).hexdigest()[:12]}.processes"
+    database = database_path(url).resolve()  # one directory, whatever name the store was opened by
+    return database.with_name(f"{database.name}.processes")
+
+
+def command_environment(settings: Settings, kind: NodeKind) -> Mapping[str, str]:
+    """What commands find in their environment: this program's. Where others or a model may start them,
+    nothing of holdfast's own is in it (HOLDFAST_…: keys, the store's password), nor the keys of the model and
+    of PostgreSQL, nor anything else that holds a key of holdfast's form."""
+    if not (kind is NodeKind.SERVER or settings.agent.tools):
+        return dict(os.environ)
+    hidden = {"OPENAI_API_KEY", "PGPASSWORD", "PGPASSFILE", settings.model.api_key_env}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in hidden and not name.startswith(ENVIRONMENT_PREFIX) and not holds_token(value)
+    }
+
+
+def store_policy_of(settings: Settings, kind: NodeKind, model: Model | None) -> StorePolicy:
+    """What this program records for the whole store. Whether sessions are flushed it says only if it knows:
+    because it can flush them, or because its settings say so. Reset policies are a server's to record."""
+    return StorePolicy(
+        _flush_policy_of(settings, kind, model),
+        retention_of(settings),
+        policies_of(settings).stamp if kind is NodeKind.SERVER else None,
+    )
+
+
+def _flush_policy_of(settings: Settings, kind: NodeKind, model: Model | None) -> FlushPolicy | None:
+    memory = settings.memory
+    if "memory.flush" in settings.origins or flush_target_of(settings, kind, model) is not None:
+        return FlushPolicy(memory.flush, memory.min_messages)
+    if model is not None and answers_locally(settings, model):
+        return FlushPolicy(False, memory.min_messages, assumed=True)
+    return None
+
+
+def flush_rules_of(settings: Settings, kind: NodeKind, model: Model | None) -> FlushRules | None:
+    """Which sessions that end are flushed, as far as this program's settings say; None: none is. It counts in
+    a store for which no node has recorded it, and decides whether this program flushes. A library without a
+    model has no model to ask.
+    The local model is asked only if that was said: it is too small to be trusted with it. A command need not
+    know who answers: what it ends is flushed by a program that does."""
+    memory = settings.memory
+    if not memory.flush:
+        return None
+    if not memory.webhook:
+        if kind is NodeKind.LIBRARY and model is None:
+            return None
+        if "memory.flush" not in settings.origins and answers_locally(settings, model):
+            return None
+    return FlushRules(memory.min_messages)
+
+
+def answers_locally(settings: Settings, model: Model | None) -> bool:
+    if model is None:
+        return settings.model.kind == "local"
+    from .models.local import LocalModel
+
+    return isinstance(model, LocalModel)
+
+
+def flush_target_of(settings: Settings, kind: NodeKind, model: Model | None) -> FlushTarget | None:
+    """Where this program flushes sessions to; None: it does not, others may."""
+    memory = settings.memory
+    if flush_rules_of(settings, kind, model) is None:
+        return None
+    if memory.webhook:
+        return WebhookTarget(memory.webhook)
+    if model is None:
+        return None
+    return ModelTarget(
+        model,
+        settings.model,
+        name=memory.model,
+        prompt=memory.prompt,
+        timeout_seconds=settings.model.timeout_seconds,
+    )
+
+
+def pace_of(settings: Settings) -> Pace:
+    memory = settings.memory
+    return Pace(
+        memory.concurrency,
+        memory.per_minute,
+        memory.max_attempts,
+        timedelta(seconds=memory.retry_seconds),
+    )
+
+
+def compaction_rules_of(settings: Settings) -> CompactionRules:
+    compaction = settings.compaction
+    return CompactionRules(
+        compaction.threshold,
+        KeepPolicy(compaction.keep_first, compaction.keep_last),
+        compaction.summary_timeout_seconds,
+        compaction.model,
+        compaction.prompt,
+    )
+
+
+def recall_of(settings: Settings) -> Recall | None:
+    """What sessions are told of earlier ones; None: nothing."""
+    memory = settings.memory
+    if memory.recall == "none":
+        return None
+    by_tool = "memory" in settings.agent.tools
+    return Recall(memory.recall == "owner", memory.recall_chars, by_tool)
