@@ -49,7 +49,7 @@ class Mover:
         return running_on(self._database)
 
     async def move_once(self) -> Arrived:
-        """Move everything. Raises, having changed nothing, if the target is foreign or unavailable."""
+        """Move all. Raises, with no change, if the target holds another store or is unavailable."""
         target = await open_store(self._url, moving=True)
         try:
             move = await asyncio.to_thread(Move, DatabaseAddress.parse(self._url), self._on_step)
