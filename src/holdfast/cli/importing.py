@@ -1,4 +1,4 @@
-"""`holdfast import hermes|file`: taking conversations over."""
+"""`holdfast import hermes|file`: import conversations."""
 
 from __future__ import annotations
 
