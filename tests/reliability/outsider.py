@@ -1,5 +1,7 @@
-"""A program that has nothing to do with holdfast and looks into its database: it opens, reads and closes it,
-again and again, until its standard input ends. It then prints how often.
+"""A foreign program that opens, reads and closes holdfast's database repeatedly until its standard input
+ends.
+
+It then prints how often.
 
     python -m tests.reliability.outsider sqlite3|apsw|plain DATABASE
 """
