@@ -82,7 +82,7 @@ class Chat:
             room.tell(f"Kept. Go on with: {room.go_on}")
         return code
 
-    # --- line by line ----------------------------------------------------------------------------------
+    # --- reading lines ---------------------------------------------------------------------------------
 
     async def _lines(self, tidings: LiveUpdates) -> int:
         """Read until the person leaves or the pipe ends. Returns the exit code.
@@ -165,7 +165,7 @@ class Chat:
         sys.stdout.write(f"\r\033[{rows}A\033[J" if rows else "\r\033[K")
         sys.stdout.flush()
 
-    # --- where it stands -------------------------------------------------------------------------------
+    # --- greeting --------------------------------------------------------------------------------------
 
     async def _greet(self) -> None:
         room, store = self._room, self._room.node.store

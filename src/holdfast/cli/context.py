@@ -154,7 +154,7 @@ class CommandContext:
         finally:
             await finished(node.stop())
 
-    # --- words -------------------------------------------------------------------------------------
+    # --- text --------------------------------------------------------------------------------------
 
     def command(self, *words: str) -> str:
         """A command line to copy, for the same owner and store as this one: `holdfast sessions …`."""
@@ -218,7 +218,7 @@ async def sweep(reaper: Any, resetter: Any, *, quiet: bool = False) -> Swept:
     return done
 
 
-# --- from a function to a command ----------------------------------------------------------------------
+# --- registering commands ------------------------------------------------------------------------------
 
 
 def command(group: typer.Typer, name: str, *, fast_loop: bool = False) -> Callable[[Body], Body]:

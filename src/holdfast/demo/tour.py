@@ -285,7 +285,7 @@ class Tour:
         self._check(found["ok"], "every invariant holds")
         self._proof(f"{len(found['data'])} of {len(found['data'])} hold")
 
-    # --- words -----------------------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------------
 
     async def _say(
         self, text: str, key: str | None = None, session_id: str | None = None

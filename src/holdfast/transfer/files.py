@@ -46,7 +46,7 @@ Progress = Callable[[int, int], None]
 """Called with how much is done, and the total."""
 
 
-# --- to a file -----------------------------------------------------------------------------------------
+# --- export --------------------------------------------------------------------------------------------
 
 
 async def all_conversations(store: Store, owner: str | None) -> AsyncIterator[str]:
@@ -105,7 +105,7 @@ def _one_line(line: bytes) -> bytes:
     return line.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in line or b"\r" in line else line
 
 
-# --- from a file ---------------------------------------------------------------------------------------
+# --- import --------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -196,7 +196,7 @@ class FileImporter:
                 conversation = msgspec.structs.replace(conversation, owner=self._owner)
             yield conversation, records()
 
-    # --- before anything is written ----------------------------------------------------------------
+    # --- validation --------------------------------------------------------------------------------
 
     async def _look_through(self) -> None:
         """Read the whole file once: its records must be consistent, and its names free."""

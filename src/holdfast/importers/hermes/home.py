@@ -58,7 +58,7 @@ def home_at(path: Path) -> Home:
     return Home(path, database)
 
 
-# --- who talks where -----------------------------------------------------------------------------------
+# --- chat routes ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
