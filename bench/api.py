@@ -1,5 +1,4 @@
-"""Measures the API table: holdfast's server, a journalled pass-through and LiteLLM, in front of one mock
-model.
+"""Measures the API table: holdfast's server, a journalled pass-through and LiteLLM, with one mock model.
 
 Each round restarts every server on its own new store and sends each the same requests: whole replies at 1, 16
 and 64 clients, the first token of a stream alone and among 16, and CPU time per streamed chunk. A server's

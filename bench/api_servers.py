@@ -1,5 +1,4 @@
-"""The servers of the API table: how each is started in front of the mock model, probed until ready, and
-stopped.
+"""The servers of the API table: how each is started before the mock model, probed until ready, and stopped.
 
 Each is a separate process on a loopback port, with one worker, its files in a scratch directory and none of
 the caller's settings. A server that does not start reports why in one line. Afterwards its claims are

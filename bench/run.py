@@ -1,5 +1,4 @@
-"""`make bench`: holdfast and its peers, measured in one run, as ratios. Absolute numbers depend on the
-machine.
+"""`make bench`: holdfast and its peers, in one run, as ratios. Absolute numbers depend on the machine.
 
 Every measurement is a separate process on its own database, on a real disk. The rounds are interleaved across
 the stores, so that noise affects all equally, and the median of the rounds is printed. Peers are installed

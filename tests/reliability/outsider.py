@@ -1,5 +1,4 @@
-"""A foreign program that opens, reads and closes holdfast's database repeatedly until its standard input
-ends.
+"""A foreign program that repeatedly opens, reads and closes the database until its standard input ends.
 
 It then prints how often.
 

@@ -1,5 +1,4 @@
-"""SQLite on a disk that loses unsynced data: the operating system's VFS, with every change recorded on a
-`Disk`.
+"""SQLite on a disk that loses unsynced data: the system's VFS, with every change recorded on a `Disk`.
 
 Changes are also made for real, so that SQLite can read them back; only the wait for the real disk is left
 out. Locks and shared memory stay real. As in the real VFS, a log or journal syncs its directory at its first

@@ -1,5 +1,4 @@
-"""The program of a writing process: several concurrent writers, on shared conversations, through the real
-store.
+"""The program of a writing process: concurrent writers, on shared conversations, through the real store.
 
 It does what a starting holdfast does (open, join, reap), retries the requests whose answers were lost, and
 then runs one turn after another until it has done enough or is killed. Every answer or refusal of the store

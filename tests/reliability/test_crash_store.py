@@ -1,5 +1,4 @@
-"""Crash, store: a writing process is killed with `kill -9` at random moments; what it acknowledged must be
-there.
+"""Crash, store: a writing process is killed with `kill -9` at random moments; what it acknowledged is kept.
 
 One database lives through many kills, so leftovers accumulate. Dead nodes are reaped by the parent or by the
 next writing process, which first retries the unanswered requests: each is one turn, however often it is sent.

@@ -1,8 +1,8 @@
 """Field report D, replayed: sessions expire, and servers are killed while they flush them and started again.
 
-Each session must produce one memory. The model counts its calls: at most one for each session, and one more for each
-flush that a kill interrupted. Once the last is done it is never called again, however often servers are
-started.
+Each session must produce one memory. The model counts its calls: at most one for each session, and one more
+for each flush that a kill interrupted. Once the last is done it is never called again, however often servers
+are started.
 """
 
 from __future__ import annotations

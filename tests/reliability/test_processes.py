@@ -1,5 +1,4 @@
-"""Background processes survive the death of holdfast: all known, every exit recorded, no other process
-signalled.
+"""Background processes after holdfast is killed: all known, every exit recorded, no stranger signalled.
 
 A program starts processes and is killed with `kill -9` while some have ended, some are about to and some go
 on; the next one must know the state of each. Reused pids are simulated by rows with another start time: what

@@ -1,5 +1,4 @@
-"""Invariants checked after every commit, at every moment, and at the end; and the model they are compared
-with.
+"""Checks after every commit, at every moment, and at the end; and the model they compare with.
 
 The ledger records what clients were sent. The watcher reads the database after every commit, independently of
 holdfast and its agents, and tracks: lease holders, dead nodes, the content of each context, the last message

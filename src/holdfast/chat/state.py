@@ -57,9 +57,7 @@ class ChatState:
         return (await self.node.store.resolve(self.owner, Address(id=self.conversation_id))).tip
 
     async def deliver(self, *, leaving: bool = False) -> None:
-        """Mark shown notices as delivered. On leaving, those that the model must still receive stay
-        undelivered.
-        """
+        """Mark shown notices as delivered; on leaving, except those that the model must still receive."""
         for notice_id, for_model in list(self.told.items()):
             if not (leaving and for_model):
                 await self.node.store.deliver_notice(self.owner, notice_id)

@@ -236,9 +236,7 @@ async def until(condition: Callable[[], Awaitable[T]], what: str) -> T:
 
 
 def free_port() -> int:
-    """A free port below the ephemeral range, so that no outgoing connection takes it while the server is
-    down.
-    """
+    """A free port below the ephemeral range, so no outgoing connection takes it while the server is down."""
     first = random.randrange(18_000, 28_000)
     for port in range(first, first + 1000):
         with socket.socket() as probe, suppress(OSError):
