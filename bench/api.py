@@ -1,8 +1,8 @@
-"""Measures the API table: holdfast's server, a journalled pass-through and LiteLLM, before one mock model.
+"""Measures the API table: holdfast's server, a journalled pass-through and LiteLLM, with one mock model.
 
-A round starts every server anew on a store of its own and asks each of them the same: whole replies at 1, 16
-and 64 clients, the first token of a stream alone and among 16, and processor time for a streamed chunk. What
-a server adds is its figure less that of asking the mock directly, in the same round.
+Each round restarts every server on its own new store and sends each the same requests: whole replies at 1, 16
+and 64 clients, the first token of a stream alone and among 16, and CPU time per streamed chunk. A server's
+overhead is its figure minus that of the mock called directly, in the same round.
 """
 
 from __future__ import annotations

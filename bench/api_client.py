@@ -1,9 +1,9 @@
-"""The clients of the API table: one process, raw sockets kept alive, each client waiting for its whole reply.
+"""The clients of the API table: one process, keep-alive raw sockets, each client waiting for its whole reply.
 
-A script that reads one JSON job from its command line and prints one JSON line, as the peers do. What a
-client reads is checked: another status than 200, a reply that ends early or a text that is not the model's
-fails the measurement. How a conversation is addressed is up to the job: `turns` of them under one session
-key, then a new key; or, with 0, no key at all, so that every request begins a conversation.
+A script that reads one JSON job from its command line and prints one JSON line, as the peers do. Replies are
+checked: a status other than 200, a reply that ends early or a text that is not the model's fails the
+measurement. The job sets how a conversation is addressed: `turns` of them under one session key, then a new
+key; with 0, no key, so that every request begins a conversation.
 """
 
 from __future__ import annotations

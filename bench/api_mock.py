@@ -1,15 +1,15 @@
-"""A model that costs next to nothing: what stands behind every server whose API is measured.
+"""A mock model with almost no cost, the upstream of every server whose API is measured.
 
-It speaks OpenAI's shape over raw sockets, one process, and answers from prepared bytes: `GET /v1/models`, and
-`POST /v1/chat/completions` plain or streaming, with usage. The name of the model says what it answers:
+It speaks the OpenAI protocol over raw sockets, in one process, and answers from prepared bytes: `GET
+/v1/models`, and `POST /v1/chat/completions` plain or streaming, with usage. The model name selects the reply:
 `plain` 1 KB of text, `stream-2000-0` 2,000 chunks of it back to back, `stream-40-5` 40 chunks, 5 ms apart. A
-chunk is 20 bytes of text and a write of its own. Any of them can be asked for whole or as a stream: a server
-that streams from the model to answer a plain request has 52 chunks to read.
+chunk is 20 bytes of text and one write. Each can be requested whole or as a stream: a server that streams
+from the model to answer a plain request reads 52 chunks.
 
-Its usage follows what it was sent: a token for every BYTES_PER_TOKEN bytes. Started with `misreports` as
-second argument it always says the same, however much it was sent.
+Its usage follows the request size: one token per BYTES_PER_TOKEN bytes. Started with `misreports` as second
+argument it always reports the same usage, whatever the size.
 
-It reads no more of a request than it needs. A request without Content-Length is refused by name (411).
+It reads no more of a request than it needs. A request without Content-Length is refused (411).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The limit holdfast's API is held against: a pass-through that does nothing but keep one durable journal.
+"""The upper bound for holdfast's API: a pass-through that does nothing but write one durable journal.
 
-Starlette on uvicorn (uvloop, httptools), the aiohttp client, and for each request one row in SQLite,
-committed with `synchronous=FULL` before the model is asked, and so before the reply's status line. Commits
-are grouped by a thread of their own. No session, no lease, no history, no reply kept: what is left is what
-durability and HTTP cost in Python.
+Starlette on uvicorn (uvloop, httptools), the aiohttp client, and one SQLite row per request, committed with
+`synchronous=FULL` before the model is called, and so before the reply's status line. A separate thread groups
+commits. No session, no lease, no history, no stored reply: what remains is the cost of durability and HTTP in
+Python.
 
     python api_passthrough.py PORT MODEL_URL JOURNAL KEY
 """

@@ -1,4 +1,4 @@
-"""Prints the API table, and holds it against its targets."""
+"""Prints the API table, and compares it with its targets."""
 
 from __future__ import annotations
 

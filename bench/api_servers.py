@@ -1,8 +1,8 @@
-"""The servers of the API table: how each is started before the mock model, known to be ready, and stopped.
+"""The servers of the API table: how each is started before the mock model, probed until ready, and stopped.
 
-Each is a process of its own on a loopback port, with one worker, its files in a scratch directory and none of
-the caller's settings. A server that does not come up says why in one line. Afterwards it is not taken at its
-word: what it acknowledged must be on its disk.
+Each is a separate process on a loopback port, with one worker, its files in a scratch directory and none of
+the caller's settings. A server that does not start reports why in one line. Afterwards its claims are
+verified: what it acknowledged must be on its disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is measured at what: one line per row of each table."""
+"""Which store is measured in which case: one line per row of each table."""
 
 from __future__ import annotations
 

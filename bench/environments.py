@@ -1,7 +1,7 @@
 """A throw-away environment for each peer: its pinned release from PyPI in a venv outside the tree.
 
-Made on first use, reused afterwards; `rm -r` of the cache directory is always safe. A venv counts only once
-its last step, a `ready` file, has been written, so one that was interrupted is made anew.
+Created on first use, reused afterwards; `rm -r` of the cache directory is always safe. A venv is valid only
+once its last step, a `ready` file, was written, so an interrupted one is created again.
 """
 
 from __future__ import annotations

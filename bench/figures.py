@@ -1,7 +1,7 @@
-"""What the rounds of a run measured, row by row, and ratios of it.
+"""The figures of all rounds of a run, by row, and ratios of them.
 
-A ratio is taken within each round and then the median of the rounds is given: rounds are interleaved across
-the stores, so whatever disturbed the machine in one of them disturbed both sides of the ratio.
+A ratio is computed within each round; the median of the rounds is reported. Rounds are interleaved across the
+stores, so a disturbance of the machine in one round affects both sides of the ratio.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What every store is measured with: the same messages, the same clock, the same percentiles.
+"""Shared by every peer: the same messages, the same clock, the same percentiles.
 
-Only the standard library, because each peer imports this from an environment of its own. A peer is a script
-that reads one JSON job from its command line and prints one JSON line (`answer`); a *writer* is a thread or a
-task that appends to a conversation of its own and waits for the acknowledgement before it appends again.
+Standard library only, because each peer imports this from its own environment. A peer is a script that reads
+one JSON job from its command line and prints one JSON line (`answer`). A *writer* is a thread or a task that
+appends to its own conversation and waits for the acknowledgement before it appends again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The PostgreSQL tables: holdfast beside its peers on one server, two nodes beside one, and many sessions.
+"""The PostgreSQL tables: holdfast and its peers on one server, two nodes against one, and many sessions.
 
-The server is started here, on a real disk with everything synced, and serves every row alike; each
-measurement has a database of its own.
+The server is started here, on a real disk with every commit synced, and is the same for every row. Each
+measurement has its own database.
 """
 
 from __future__ import annotations

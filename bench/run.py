@@ -1,8 +1,8 @@
-"""`make bench`: holdfast beside its peers, in one run, as ratios. Absolute numbers do not travel; ratios do.
+"""`make bench`: holdfast and its peers, in one run, as ratios. Absolute numbers depend on the machine.
 
-Every measurement is a process of its own on a database of its own, on a real disk. The rounds are interleaved
-across the stores, so that noise hits all alike, and the median of the rounds is printed. Peers come from PyPI
-into environments outside the tree (environments.py); one that cannot be had is named with the reason.
+Every measurement is a separate process on its own database, on a real disk. The rounds are interleaved across
+the stores, so that noise affects all equally, and the median of the rounds is printed. Peers are installed
+from PyPI into environments outside the tree (environments.py); an unavailable one is listed with the reason.
 
     python bench/run.py                          everything, about sixteen minutes
     python bench/run.py --quick                  one short round, about three minutes

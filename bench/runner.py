@@ -1,6 +1,6 @@
-"""Runs one measurement in a process of its own and brings back its figures, or the reason there are none.
+"""Runs one measurement in a separate process; returns its figures, or the reason there are none.
 
-A run is not taken at its word: it must have committed with `synchronous=FULL`, and every message it counts as
+A run's claims are verified: it must have committed with `synchronous=FULL`, and every message it counts as
 acknowledged must be in the database afterwards.
 """
 

@@ -1,7 +1,7 @@
-"""The targets holdfast is held to, and whether a run met them.
+"""The performance targets of holdfast, and whether a run met them.
 
-A target that was missed is printed as missed; one that could not be measured says so. Neither is hidden by
-an exit status: on a shared machine a single run proves little either way.
+A missed target is printed as missed, one that could not be measured as not measured. Neither changes the exit
+status: on a shared machine a single run proves little either way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all tests share: a PostgreSQL, started when the first test asks for it. `make quick` asks for none."""
+"""Shared by all tests: a PostgreSQL, started when the first test needs it. `make quick` needs none."""
 
 import tests.isolation  # noqa: F401, I001 - first: nothing may have read the user's settings before
 

@@ -1,8 +1,8 @@
 """Tests never read the user's home, settings or keys: neither here nor in the processes they start.
 
-Imported before anything else of the tests. HOME and HOLDFAST_HOME point into a directory of this run; every
-other HOLDFAST_… and OPENAI_… variable is gone, but those of the test suite itself (HOLDFAST_TEST_…). Caches
-of tools that tests start stay where they are.
+Imported before anything else of the tests. HOME and HOLDFAST_HOME point into a directory of this run. All
+other HOLDFAST_… and OPENAI_… variables are removed, except those of the test suite itself (HOLDFAST_TEST_…).
+Caches of tools that tests start stay where they are.
 """
 
 from __future__ import annotations

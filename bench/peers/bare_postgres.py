@@ -1,9 +1,9 @@
-"""PostgreSQL with nothing around it: what a durable append costs by itself, alone and in groups.
+"""PostgreSQL alone: the cost of a durable append, one by one and in groups.
 
-`append`: every writer is a thread over psycopg and commits each message in a transaction of its own, on one
-of at most 16 connections. `group`: what waits together goes in one prepared statement over `unnest` and one
-commit, by one thread on one connection. The table is the least that a message needs, and its conversation's
-row is not touched: an upper bound, not a store.
+`append`: every writer is a thread over psycopg that commits each message in its own transaction, on one of at
+most 16 connections. `group`: one thread on one connection writes all waiting messages in one prepared
+statement over `unnest` and one commit. The table is the minimum for a message, and its conversation's row is
+not updated: an upper bound, not a store.
 """
 
 from __future__ import annotations

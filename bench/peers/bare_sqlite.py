@@ -1,10 +1,10 @@
-"""SQLite itself through apsw: what the disk and the library allow, without any store around them.
+"""SQLite alone through apsw: what the disk and the library allow, without a store around them.
 
-Both append cases run the same two statements for a message: a guarded UPDATE of the conversation's row, which
+Both append cases run the same two statements per message: a guarded UPDATE of the conversation's row, which
 checks the token and returns the next number, and an INSERT into a rowid table with a unique (conversation,
-seq) index. `append` commits each message alone, threads taking turns under a lock. `group` is the upper bound
-holdfast is held against: a writer thread takes whatever tasks have handed in, runs it in one transaction,
-and acknowledges all of it after COMMIT. A token that does not match would write nothing; it raises here.
+seq) index. `append` commits each message alone; threads alternate under a lock. `group` is the upper bound
+for holdfast: a writer thread takes all queued tasks, runs them in one transaction, and acknowledges them
+after COMMIT. A token that does not match would write nothing; here it raises.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""hermes-agent's SessionDB: one instance shared by all threads, as its gateway does.
+"""hermes-agent's SessionDB: one instance shared by all threads, as in its gateway.
 
 Every write is `BEGIN IMMEDIATE … COMMIT` under the instance's lock; triggers keep two full-text indexes
-(words and trigrams) inside that transaction. `options.triggers = false` drops them, so that the price of
-indexing can be told from the price of committing. The writers are threads that call `append_message`: its
-`AsyncSessionDB` does the same through `asyncio.to_thread` and was slower. Its lock is not fair, so with many
-threads the median wait says little; look at the slowest. Durability: hermes sets `synchronous` only on macOS,
-so elsewhere it is what the interpreter's SQLite was built with; it is set here on the instance's connection.
+(words and trigrams) inside that transaction. `options.triggers = false` drops them, to separate the cost of
+indexing from that of committing. The writers are threads that call `append_message`: its `AsyncSessionDB`
+does the same through `asyncio.to_thread` and was slower. Its lock is not fair, so with many threads the
+median wait says little; look at the slowest. Durability: hermes sets `synchronous` only on macOS, so
+elsewhere it is the default of the interpreter's SQLite; it is set here on the instance's connection.
 """
 
 from __future__ import annotations

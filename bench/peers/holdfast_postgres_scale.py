@@ -1,7 +1,8 @@
-"""holdfast on PostgreSQL beside a store of a hundred times as many sessions: both must cost the same.
+"""holdfast on PostgreSQL, beside a store with a hundred times as many sessions: both must cost the same.
 
-Every session is open and dated; a hundred are due. Both databases are asked alternately, by what every server
-runs each second (the reaper and the resetter) and by what a dashboard asks for (a page of the newest).
+Every session is open and has a reset time; a hundred are due. Both databases are measured alternately, with
+what every server runs each second (the reaper and the resetter) and with a dashboard query (a page of the
+newest).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""holdfast itself, reading: contexts, stale ids, and stores full of sessions.
+"""holdfast, reading: contexts, stale ids, and stores with many sessions.
 
-A context is read as joined bytes, never decoded. *Cold* is a store that was just opened; *hot* is the node
-that served the last turn, reading the context of the next one, which has a message more.
+A context is read as joined bytes, never decoded. *Cold* is a store that was just opened. *Hot* is the node
+that served the last turn, reading the context of the next one, which has one message more.
 """
 
 from __future__ import annotations

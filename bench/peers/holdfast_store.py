@@ -1,8 +1,9 @@
-"""holdfast itself, writing: the verbs of its `Store`, with the search index following as on a running node.
+"""holdfast, writing: the methods of its `Store`, with the search index updated as on a running node.
 
-Every writer has a conversation of its own. `append` appends under the lease of a begun turn. `turn` is what a
-request costs the store: `begin_turn` with an idempotency key, then `commit_reply`. For `begin` all writers
-begin together and their replies are committed off the clock, because only a free conversation can begin one.
+Every writer has its own conversation. `append` appends under the lease of a begun turn. `turn` is the store's
+cost of a request: `begin_turn` with an idempotency key, then `commit_reply`. For `begin` all writers begin
+together and their replies are committed outside the measured time, because only an idle conversation can
+begin a turn.
 """
 
 from __future__ import annotations

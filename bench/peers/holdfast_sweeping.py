@@ -1,7 +1,7 @@
-"""holdfast itself, sweeping: sessions whose reset is due, among few others and among very many.
+"""holdfast, sweeping: sessions whose reset is due, among few others and among very many.
 
-Every session is open and dated; a hundred are due. What they cost must not depend on how many are not. Both
-stores are swept alternately, by what every server runs each second: the reaper and the resetter.
+Every session is open and has a reset time; a hundred are due. Their cost must not depend on how many are not
+due. Both stores are swept alternately, with what every server runs each second: the reaper and the resetter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """langgraph's PostgreSQL saver: one append is one checkpoint, and a checkpoint holds the whole conversation.
 
-As with its SQLite saver the window is kept at 50 messages: each append drops the oldest, adds one and writes
-all 50 again. The writers are threads over one blocking `PostgresSaver` on a pool of 16 connections (it takes
-a lock of its own around each use). Durability is the server's: every commit is synced.
+As with its SQLite saver the window is 50 messages: each append drops the oldest, adds one and writes all 50
+again. The writers are threads over one blocking `PostgresSaver` on a pool of 16 connections (it takes its own
+lock around each use). Durability is the server's: every commit is synced.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """langgraph's SQLite saver: one append is one checkpoint, and a checkpoint holds the whole conversation.
 
-The window is kept at 50 messages: each append drops the oldest, adds one and writes all 50 again, which is
-what the saver does after every step of a graph. Messages are plain dicts, the cheapest thing its serializer
-can hold. The writers are threads over one blocking `SqliteSaver`, whose own lock makes that safe:
-`AsyncSqliteSaver` was about half as fast at any number of writers. Durability: `synchronous` is never set
-by the library, so it is the interpreter's default; it is set here on the connection given to the saver.
+The window is 50 messages: each append drops the oldest, adds one and writes all 50 again, as the saver does
+after every step of a graph. Messages are plain dicts, the cheapest value its serializer supports. The writers
+are threads over one blocking `SqliteSaver`, whose own lock makes that safe: `AsyncSqliteSaver` was about half
+as fast at any number of writers. Durability: the library never sets `synchronous`, so it is the interpreter's
+default; it is set here on the connection given to the saver.
 """
 
 from __future__ import annotations

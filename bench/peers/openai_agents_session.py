@@ -1,9 +1,9 @@
 """openai-agents' SQLiteSession: one session object per writer over one file, tasks of one event loop.
 
-`add_items` hops to a thread, takes a lock that all sessions of the file share, and commits one transaction.
-Each session keeps a connection for every thread it was called on, so a larger pool than asyncio's default
-was no faster, and the default is left. Durability: `synchronous` is never set by the library, so it is the
-interpreter's default; it is set here in `_configure_connection`, which every connection passes through.
+`add_items` runs in a thread, takes a lock that all sessions of the file share, and commits one transaction.
+Each session keeps a connection per thread it was called on, so a larger pool than asyncio's default was no
+faster, and the default is used. Durability: the library never sets `synchronous`, so it is the interpreter's
+default; it is set here in `_configure_connection`, which every connection passes through.
 """
 
 from __future__ import annotations

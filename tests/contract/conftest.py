@@ -1,7 +1,7 @@
-"""A store per engine. Another engine adds its name to `ENGINES` and a branch to `open_another`; the tests
-use nothing but the protocol's verbs.
+"""A store per engine. Another engine adds its name to `ENGINES` and a branch to `open_another`.
 
-After each test that used `store`, its invariants are checked: whatever a test did, nothing may be broken.
+The tests use nothing but the methods of the store contract. After each test that used `store`, its invariants
+are checked: whatever a test did, none may be violated.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What the tests of the SQLite engine's files have in common: a closed store, its bytes, another process."""
+"""Steps shared by the tests of the SQLite engine's files: a closed store, its bytes, another process."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the contract tests do over and over, in the words of the protocol."""
+"""Steps that the contract tests share, using only the store contract."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

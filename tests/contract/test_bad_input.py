@@ -1,4 +1,4 @@
-"""What cannot be used is refused with an error of the one tree, and leaves no trace."""
+"""Invalid input is refused with an error of the one tree, and nothing is written."""
 
 import asyncio
 import contextlib

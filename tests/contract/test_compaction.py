@@ -1,4 +1,4 @@
-"""Compaction: one swap in one transaction, by one of many, and everything that was said stays."""
+"""Compaction: one swap in one transaction, by one of many nodes; every message is kept."""
 
 import asyncio
 from collections.abc import Sequence

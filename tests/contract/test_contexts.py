@@ -1,4 +1,4 @@
-"""What the model gets of a session, as messages and as joined bytes, also from a cache."""
+"""A session's context, as messages and as joined bytes, also from a cache."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What clients do to conversations outside of any turn: begin, list, note, add, take a part away."""
+"""Conversations outside of any turn: create, list, set metadata, add messages, remove part of a message."""
 
 import asyncio
 import json

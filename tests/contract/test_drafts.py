@@ -1,4 +1,4 @@
-"""Drafts: what a reply had said before a crash is kept."""
+"""Drafts: a partial reply survives a crash."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Events: everything that happened, in order, and never what was said."""
+"""Events: everything that happened, in order, and never message text."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a conversation has shown: known by its chain, guarded by what was seen, forked, answered again."""
+"""Histories: matched by their fingerprint chain, guarded by an optimistic lock, forked, answered again."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

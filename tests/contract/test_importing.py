@@ -1,4 +1,4 @@
-"""Conversations as records: given away whole, taken over as they were."""
+"""Conversations as records: exported complete, imported unchanged."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""API keys: known by their hash, revoked for good, their owner's."""
+"""API keys: found by their hash, revoked for good, bound to their owner."""
 
 import asyncio
 

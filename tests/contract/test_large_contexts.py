@@ -1,4 +1,4 @@
-"""Contexts that are larger than one value of the database, and larger than any that is given."""
+"""Contexts larger than one value of the database, and larger than any that is returned."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Leases and their tokens: a late writer has written nothing."""
+"""Leases and their fencing tokens: a late writer has written nothing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

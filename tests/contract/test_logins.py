@@ -1,4 +1,4 @@
-"""Browser logins: rows that stand for an API key, end with it, and are limited for each key alone."""
+"""Browser logins: each belongs to an API key, ends with it, and is limited per key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memories: their conversation's and their owner's, found, edited, and forgotten for good."""
+"""Memories: bound to their conversation and owner; found, edited, and deleted for good."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Deliberate breakages of quotas and search, to prove that the contract tests see them."""
+"""Deliberate faults in quotas and search, to prove that the contract tests detect them."""
 
 from pathlib import Path
 

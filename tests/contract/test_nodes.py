@@ -1,4 +1,4 @@
-"""Nodes: joining, beating, leaving; and what is settled when one is found dead."""
+"""Nodes: join, heartbeat, leave; and what is released when one is found dead."""
 
 import asyncio
 from dataclasses import replace

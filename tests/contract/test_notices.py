@@ -1,4 +1,4 @@
-"""Notices: undelivered until somebody says so, their conversation's and their owner's."""
+"""Notices: undelivered until marked delivered; bound to their conversation and owner."""
 
 import pytest
 

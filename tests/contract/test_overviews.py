@@ -1,4 +1,4 @@
-"""What is going on right now, and how much there is: the cheap reads of whoever polls."""
+"""Current activity and totals: the cheap reads for clients that poll."""
 
 from dataclasses import replace
 from datetime import timedelta

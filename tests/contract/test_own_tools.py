@@ -1,5 +1,7 @@
-"""What a turn says to the server's own tools: kept, given to the model, shown to no client; and how processes
-that it started tell that they have ended."""
+"""Calls of the server's own tools: stored, sent to the model, shown to no client.
+
+Also how a conversation is notified when a process that it started has ended.
+"""
 
 from dataclasses import replace
 from typing import Any

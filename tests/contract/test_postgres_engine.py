@@ -1,5 +1,6 @@
-"""What only the PostgreSQL engine has to keep: groups among locks, lost connections, commits whose outcome
-is not known, gates, schemas. The verbs themselves are held to their promises by the other files."""
+"""Guarantees of the PostgreSQL engine only: groups among locks, lost connections, uncertain commits, gates,
+schemas. The methods themselves are tested by the other files.
+"""
 
 import asyncio
 import itertools

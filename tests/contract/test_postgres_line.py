@@ -1,4 +1,4 @@
-"""The line of a node to PostgreSQL: its lock and what it hears, while they are cut, stalled and killed."""
+"""A node's LISTEN connection to PostgreSQL: lock and notifications, while it is cut, stalled and killed."""
 
 import asyncio
 import os

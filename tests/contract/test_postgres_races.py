@@ -1,4 +1,4 @@
-"""Races on PostgreSQL, each forced: one transaction is stopped before a statement while another runs through.
+"""Races on PostgreSQL, each forced: one transaction is paused before a statement while another runs through.
 
 A decision that was made before a lock was taken must be made again under it.
 """

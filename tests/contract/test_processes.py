@@ -1,4 +1,4 @@
-"""Processes: a row before anything is started, one end, one supervisor, their session's and their owner's."""
+"""Processes: a row before the start, one end, one supervisor; bound to their session and owner."""
 
 from dataclasses import replace
 from datetime import timedelta

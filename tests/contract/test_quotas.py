@@ -1,4 +1,4 @@
-"""Quotas: nothing new is taken in beyond them, and nothing else is ever held up by them."""
+"""Quotas: no new data beyond them, and nothing else is ever blocked by them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,8 +1,8 @@
 """Two nodes do the same thing, or things that exclude each other, at the same moment.
 
-Whoever comes second must find what the first has done, not what there was before. Each race is run a number
-of times, both ways round; the invariants are checked afterwards as after every test. What a second node
-sees of a single race that was lost is in the other files.
+The second must see what the first has done, not the state before. Each race is run a number of times, in both
+orders; the invariants are checked afterwards as after every test. What a second node sees of a single lost
+race is in the other files.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A request that comes again: the same turn, taken up again, superseded, or another."""
+"""A repeated request: the same turn, resumed, superseded, or another turn."""
 
 import asyncio
 from dataclasses import replace

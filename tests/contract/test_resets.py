@@ -1,4 +1,4 @@
-"""Resets as the store carries them out: on time, once, with event and notice, by a sweep or a message."""
+"""Resets in the store: on time, once, with event and notice, by a sweep or a message."""
 
 from __future__ import annotations
 

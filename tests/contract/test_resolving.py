@@ -1,4 +1,4 @@
-"""Where a name leads: the newest continuation, for its owner and for nobody else."""
+"""Name resolution: the newest continuation, for its owner only."""
 
 from collections.abc import Awaitable, Callable
 

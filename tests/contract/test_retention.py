@@ -1,4 +1,4 @@
-"""What is only kept for a while, and that nothing else is ever dropped by age."""
+"""Retention: what is pruned by age, and that nothing else ever is."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Search: every committed message is found, by its owner, and nothing that was deleted."""
+"""Search: every committed message is found, by its owner only, and no deleted one."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a conversation costs that was compacted a thousand times: as much as one that was a few times."""
+"""A conversation compacted a thousand times costs as much as one compacted a few times."""
 
 from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The SQLite engine's statements: what they cost, and how they are committed together."""
+"""The SQLite engine's statements: their cost, and how they are committed in groups."""
 
 import asyncio
 import re

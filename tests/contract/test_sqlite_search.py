@@ -1,4 +1,4 @@
-"""The search index of the SQLite engine: a file of its own, derived, never truth."""
+"""The search index of the SQLite engine: a separate, derived file, never the source of truth."""
 
 import contextlib
 import shutil

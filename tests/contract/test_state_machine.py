@@ -1,9 +1,8 @@
-"""Both engines do the same, whatever is asked of them in whatever order: Hypothesis looks for a difference.
+"""Both engines behave the same for any sequence of methods: Hypothesis searches for a difference.
 
-Every step is one verb, carried out on a SQLite store and on a PostgreSQL one that have seen the same before,
-at the same time of the same clock and with the same ids. What it returns, or raises, must be the same; so
-must the events it leaves; and at the end everything that can be read. In a soak, a difference is shrunk to
-the fewest steps that show it.
+Every step is one method, run on a SQLite store and on a PostgreSQL one with the same past, at the same time
+of the same clock and with the same ids. Its result or error must be the same; so must its events, and at the
+end all that can be read. In a soak, a difference is shrunk to the fewest steps that show it.
 """
 
 import asyncio

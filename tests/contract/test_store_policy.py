@@ -1,4 +1,4 @@
-"""What the whole store goes by, whatever the settings of the node that happens to act."""
+"""Policies of the whole store, which apply whatever the settings of the acting node."""
 
 from __future__ import annotations
 

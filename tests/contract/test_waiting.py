@@ -1,4 +1,4 @@
-"""Noticing that something was committed, here or by another process."""
+"""Detecting commits, of this process or another."""
 
 import asyncio
 import time

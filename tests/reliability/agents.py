@@ -1,9 +1,9 @@
-"""Programs that use the library the way an agent would, for suites that kill, stop and signal them.
+"""Programs that use the library as an agent would, for suites that kill, stop and signal them.
 
     python agents.py nursery STORE            forks talkers on demand (reads numbers, prints pids)
     python agents.py stopped STORE            drafts in a turn until it loses its lease, then goes on
     python agents.py blocked STORE SECONDS    a sync program that blocks inside a turn
-    python agents.py waiting STORE HOW        stands in a turn until a signal (or its own end) comes
+    python agents.py waiting STORE HOW        waits in a turn for a signal (or its own end)
 
 Each prints what it did, one line at a time, for the test to read.
 """

@@ -1,7 +1,7 @@
-"""Asking a store for something and telling what it refuses.
+"""Sends requests to a store and reports what it refuses.
 
-A full disk is tried again: nothing may have been written, so that must be harmless. Once the store has
-failed, everything else is tried too, to see that it stays failed.
+On a full disk the request is retried: nothing may have been written, so a retry must be harmless. Once the
+store has failed, all other requests are tried too, to check that it stays failed.
 """
 
 from __future__ import annotations

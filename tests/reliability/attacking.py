@@ -1,8 +1,8 @@
-"""Servers that are killed again and again under clients that retry, and what is found after each kill.
+"""Kills servers repeatedly under clients that retry, and checks the state after each kill.
 
-The clients, the model and the servers are connections and processes of their own; only the kills are ours.
-A kill falls at a random time, while a server is starting, or just as some client has been told that it was
-accepted, has heard a word, or was answered: where a server that says more than it has written is caught.
+The clients, the model and the servers are separate connections and processes; only the kills happen here. A
+kill comes at a random time, during startup, or right after a client got its status line, a chunk or its
+reply: there it catches a server that acknowledges more than it has written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Clients of a server that may die at any moment: each says one thing after another and does not give up.
+"""Clients of a server that may be killed at any moment: each sends one message after another and retries.
 
-Every message has an Idempotency-Key and is sent again, as it was, until it is answered; or it is left to the
-official SDK, which sends it again without a key. A response stream that broke is first listened to again from
-where it broke. Servers that share a store are used in turn, as it comes.
+Every message has an Idempotency-Key and is sent again, unchanged, until it is answered; or the official SDK
+sends it, which retries without a key. A broken response stream is first resumed from where it broke. Servers
+that share a store are used in random order.
 """
 
 from __future__ import annotations

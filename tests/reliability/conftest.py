@@ -1,11 +1,11 @@
-"""What the fault suites share: how long they run, from which seed, and where their figures go.
+"""Shared by the fault suites: how long they run, from which seed, and where their figures go.
 
-Each suite ends with one line of figures. They travel with the test's report and are printed behind the last
-test, also under `-q`; with pytest-xdist the workers print them, because the process that writes the summary
+Each suite ends with one line of figures. They are part of the test's report and are printed after the last
+test, also under `-q`. With pytest-xdist the workers print them, because the process that writes the summary
 does not load this file.
 
     HOLDFAST_TEST_SOAK=1        run the full versions (`make soak`)
-    HOLDFAST_TEST_FAULT_TIME=1  the short versions go on for four times as long as they do in `make test`
+    HOLDFAST_TEST_FAULT_TIME=1  the short versions run four times as long as in `make test`
     HOLDFAST_TEST_SEED=n        replay a failure: its seed is in the failed test's output
 """
 

@@ -1,9 +1,9 @@
-"""A disk that forgets: what is left of some files when the power fails.
+"""A simulated disk with a power failure: computes what is left of some files.
 
-Whatever was synced stays. Of the writes since then anything may be left: none, all, the first few, any of
-them; a write may be torn at a sector, and a torn sector may hold rubbish, but never outside of the bytes
-that were written. Names are synced apart from contents: a file made or deleted since its directory was last
-synced may be there or not.
+Synced data stays. Of the writes since the last sync anything may be left: none, all, the first few, any
+subset. A write may be torn at a sector, and a torn sector may hold garbage, but never outside the bytes that
+were written. Names are synced apart from contents: a file created or deleted since its directory was last
+synced may exist or not.
 """
 
 from __future__ import annotations

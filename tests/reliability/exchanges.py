@@ -1,15 +1,15 @@
-"""What clients said to a server, what they heard, and what that obliges the server to keep.
+"""What clients sent to a server, what they received, and what the server must therefore have stored.
 
-An `Exchange` is one message and everything that became of it, however often it had to be sent. What counts
-as acknowledged:
+An `Exchange` is one message and all that happened to it, however often it was sent. What counts as
+acknowledged:
 
     a status line of 200            the message is stored
     the chunk that ends a reply,    the reply is stored, word for word
       or a whole answer
-    a word of a stream              it is stored `checkpoint_seconds` after it was heard
+    a word of a stream              it is stored `checkpoint_seconds` after it was received
 
-Clients note what they hear as they hear it. Whoever kills the server says so first: then the words that were
-heard until then are what the dead server owes (`Owed`).
+Clients record what they receive at once. A kill of the server is announced first: the words received until
+then are what the dead server must have stored (`Owed`).
 """
 
 from __future__ import annotations

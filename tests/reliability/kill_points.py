@@ -1,11 +1,11 @@
-"""Places within a compaction at which a server process kills itself, if its environment says so.
+"""Points within a compaction at which a server process kills itself, if its environment says so.
 
-HOLDFAST_TEST_KILL_AT=claimed     the right to compact is on disk, nothing has been asked
-HOLDFAST_TEST_KILL_AT=asking      the summary is about to be asked for
-HOLDFAST_TEST_KILL_AT=answered    there is a summary, nothing was done with it
+HOLDFAST_TEST_KILL_AT=claimed     the compaction claim is committed, the model has not been called
+HOLDFAST_TEST_KILL_AT=asking      the model is about to be called for the summary
+HOLDFAST_TEST_KILL_AT=answered    the summary was received and not used yet
 HOLDFAST_TEST_KILL_AT=ending      within the transaction: the parent has ended, there is no child yet
 HOLDFAST_TEST_KILL_AT=opening     within the transaction: both are written, nothing is committed
-HOLDFAST_TEST_KILL_AT=swapped     it is committed, and nobody was told
+HOLDFAST_TEST_KILL_AT=swapped     it is committed, and no subscriber was notified
 """
 
 from __future__ import annotations

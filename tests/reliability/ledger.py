@@ -1,15 +1,15 @@
-"""What was acknowledged, and the comparison with what is found again.
+"""Records what was acknowledged, and compares it with what is stored.
 
-A ledger notes the records of any number of processes and lives. `Comparison` reads the store as a client
-would and says in sentences what is wrong:
+A ledger holds the records of any number of processes and restarts. `Comparison` reads the store as a client
+would and reports, in sentences, what is wrong:
 
     lost        acknowledged, and not found (or not with that body, under that number, in that state)
     doubled     one message under two numbers, one request in two turns, one call answered twice
     gaps        numbers of a conversation that are not 1, 2, 3, …
     untruthful  after reaping: a turn still running, completed without a reply, a draft or a call left open
-    findings    what `store.check()` says
+    findings    what `store.check()` reports
 
-It reads on from where it stopped, so that comparing after each of many kills stays cheap; a fresh one reads
+It continues where it stopped, so a comparison after each of many kills stays cheap. A new one reads
 everything.
 """
 

@@ -1,30 +1,30 @@
-"""Deliberate breakages, to prove that the suites see them. Named by an environment variable, here only.
+"""Deliberate faults, to prove that the suites detect them. Selected by an environment variable, only here.
 
-HOLDFAST_TEST_MUTANT=acknowledge-before-commit   a writing process tells first and writes afterwards
+HOLDFAST_TEST_MUTANT=acknowledge-before-commit   a writing process acknowledges first and writes afterwards
 HOLDFAST_TEST_MUTANT=synchronous-normal          commits do not wait for the disk
-HOLDFAST_TEST_MUTANT=no-inode-check              nobody looks whether the files are still the same
-HOLDFAST_TEST_MUTANT=requests-in-memory          which turn a request stands for is forgotten with the process
-HOLDFAST_TEST_MUTANT=finish-before-commit        a stream is told that it has ended before the reply is stored
-HOLDFAST_TEST_MUTANT=no-checkpoints              a growing reply is stored when it is whole, not before
-HOLDFAST_TEST_MUTANT=partial-reply-stays         a reply that was cut short is shown to whoever answers again
-HOLDFAST_TEST_MUTANT=no-tip-resolution           an id leads to the very session it named, not to the newest
-HOLDFAST_TEST_MUTANT=no-compare-and-swap         a compaction is carried out whatever came between
+HOLDFAST_TEST_MUTANT=no-inode-check              no check whether the files are still the same
+HOLDFAST_TEST_MUTANT=requests-in-memory          the turn of a request is forgotten with the process
+HOLDFAST_TEST_MUTANT=finish-before-commit        a stream is finished before the reply is stored
+HOLDFAST_TEST_MUTANT=no-checkpoints              a reply is stored only when it is complete
+HOLDFAST_TEST_MUTANT=partial-reply-stays         a retry of the turn gets the interrupted reply in its context
+HOLDFAST_TEST_MUTANT=no-tip-resolution           an id resolves to the session it named, not to the newest
+HOLDFAST_TEST_MUTANT=no-compare-and-swap         a compaction is committed whatever was written meanwhile
 HOLDFAST_TEST_MUTANT=flushed-set-in-memory       which sessions were flushed is forgotten with the process
-HOLDFAST_TEST_MUTANT=dead-at-once                a node whose connection was cut is taken for dead at once
+HOLDFAST_TEST_MUTANT=dead-at-once                a node whose connection was cut is considered dead at once
 HOLDFAST_TEST_MUTANT=read-error-fails-store      an error of one reading statement stops the store
 HOLDFAST_TEST_MUTANT=no-span-reads               a context is read as one value, however long it is
-HOLDFAST_TEST_MUTANT=fts-keeps-deleted           the search index hides what was deleted and keeps it
-HOLDFAST_TEST_MUTANT=log-keeps-deleted           the write-ahead log keeps what was deleted
-HOLDFAST_TEST_MUTANT=node-skips-store-flushes    a node that cannot flush skips what waits in the whole store
+HOLDFAST_TEST_MUTANT=fts-keeps-deleted           the search index hides deleted text and keeps it
+HOLDFAST_TEST_MUTANT=log-keeps-deleted           the write-ahead log keeps deleted text
+HOLDFAST_TEST_MUTANT=node-skips-store-flushes    a node that cannot flush skips pending flushes of the store
 HOLDFAST_TEST_MUTANT=library-writes-no-flush     sessions are flushed by the rules of the node that ends them
 HOLDFAST_TEST_MUTANT=loop-ends-on-one-item       a background loop ends at the first error, unlogged
-HOLDFAST_TEST_MUTANT=rights-checked-at-door      a right is asked for at the tool's name, not where it is used
+HOLDFAST_TEST_MUTANT=rights-checked-at-door      a right is checked by the tool's name, not where it is used
 HOLDFAST_TEST_MUTANT=own-key-upstream            whatever key the environment holds is sent to the model
 HOLDFAST_TEST_MUTANT=same-body-is-same-person    a retry with the same body is the same turn
-HOLDFAST_TEST_MUTANT=usage-is-trusted            a model's reports decide how large its window is
+HOLDFAST_TEST_MUTANT=usage-is-trusted            a model's usage reports decide how large its window is
 HOLDFAST_TEST_MUTANT=no-header-limit             a request's head may have any size
 HOLDFAST_TEST_MUTANT=no-stream-limit             one key may have any number of streams
-HOLDFAST_TEST_MUTANT=trailers-are-headers        fields behind a body count like those before it
+HOLDFAST_TEST_MUTANT=trailers-are-headers        fields after a body count like those before it
 """
 
 from __future__ import annotations

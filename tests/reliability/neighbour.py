@@ -1,13 +1,13 @@
-"""One neighbour of a server on its store, in a process of its own, until its standard input is closed.
+"""Another program on a server's store, in a separate process, until its standard input is closed.
 
     python -m tests.reliability.neighbour KIND URL
 
-Prints a line when it is at work. What it does is what programs do that know nothing of the server's settings:
+Prints a line once it is running. It acts as programs that do not know the server's settings:
 
 - `library`: a program without a model, with the server's reset policies; it sweeps twenty times a second
-- `impatient`: a program without a model that would reset after a tenth of a second, and takes a node that is
-  silent for a second for hung
-- `chat`: comes and goes, and each time finds nothing but the local model
+- `impatient`: a program without a model that would reset after a tenth of a second, and considers a node that
+  sent no heartbeat for a second hung
+- `chat`: starts and ends repeatedly, each time with only the local model
 - `commands`: one command after the other
 """
 

@@ -1,7 +1,7 @@
-"""Writing processes by the hundred: one warm process that forks them, so that none has to import anything.
+"""Forks writing processes by the hundred from one process that has imported everything.
 
-The nursery itself never opens a store. A child is a process of its own with its own pipe; when it is killed,
-`Child.wait` returns after the kernel has let go of everything it held.
+The nursery itself never opens a store. A child is a separate process with its own pipe. When it is killed,
+`Child.wait` returns after the kernel has released everything it held.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m tests.reliability.one_store DIRECTORY SECONDS
 
-Prints one line for each thing that is not as promised; it may be broken on purpose (`mutants`). `SECONDS` is
-how long deleted text may stay in the files of the open store.
+Prints one line for each broken promise; it may run with a fault (`mutants`). `SECONDS` is how long deleted
+text may stay in the files of the open store.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A program that has nothing to do with holdfast and looks into its database: it opens, reads and closes it,
-again and again, until its standard input ends. It then prints how often.
+"""A foreign program that repeatedly opens, reads and closes the database until its standard input ends.
+
+It then prints how often.
 
     python -m tests.reliability.outsider sqlite3|apsw|plain DATABASE
 """

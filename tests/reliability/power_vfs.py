@@ -1,8 +1,8 @@
-"""SQLite on a disk that forgets: the operating system's VFS, with every change noted on a `Disk`.
+"""SQLite on a disk that loses unsynced data: the system's VFS, with every change recorded on a `Disk`.
 
-Changes are made for real too, so that SQLite can read them back; only the waiting for the real disk is left
-out. Locks and shared memory stay real. Like the real one, a log or journal syncs its directory when it is
-synced for the first time.
+Changes are also made for real, so that SQLite can read them back; only the wait for the real disk is left
+out. Locks and shared memory stay real. As in the real VFS, a log or journal syncs its directory at its first
+sync.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Compares what clients heard from killed servers, and what the model was asked, with what is stored.
+"""Compares what clients received from killed servers, and what the model was sent, with what is stored.
 
-`Reckoning.so_far` looks at what is new since it looked last, while everything goes on: whatever was
-acknowledged before it looked must be there. `Reckoning.at_the_end` reads everything, when nobody speaks any
-more. What is wrong is said in sentences, as in the store's crash suite:
+`Reckoning.so_far` checks what is new since the last call, while clients keep sending: all that was
+acknowledged before the call must be there. `Reckoning.at_the_end` reads everything, when no client sends any
+more. What is wrong is reported in sentences, as in the store's crash suite:
 
     lost        acknowledged, and not found or not word for word
     doubled     one message stored twice, in two turns or two conversations; two replies; a call too many
-    untruthful  a turn that is said to run and does not, or that ended otherwise than its messages say;
-                a model that was given anything but what was said before, in order, once
+    untruthful  a turn stored as running that is not, or whose end does not match its messages;
+                a model that was sent anything but the earlier messages, in order, once
 """
 
 from __future__ import annotations

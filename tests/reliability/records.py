@@ -1,11 +1,11 @@
-"""What a writing process tells its parent, line by line, and what its messages look like.
+"""What a writing process reports to its parent, line by line, and what its messages look like.
 
-A record is written by one `os.write` of less than PIPE_BUF bytes, so a killed process leaves whole lines
-only. `Asked` says what is about to be tried; `Begun`, `Said`, `Drafted` and `Replied` are acknowledgements:
-they were sent after the store had answered, so whatever happens afterwards they must be found again.
+A record is written by one `os.write` of less than PIPE_BUF bytes, so a killed process leaves only whole
+lines. `Asked` is sent before a request; `Begun`, `Said`, `Drafted` and `Replied` are acknowledgements: they
+are sent after the store has answered, so they must be found again whatever happens afterwards.
 
-Every message is known by its tag, the first word of its text; tag and body follow from each other, so a
-tag is all that has to be told.
+Every message is identified by its tag, the first word of its text. Tag and body can be derived from each
+other, so only the tag is reported.
 """
 
 from __future__ import annotations

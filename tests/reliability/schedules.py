@@ -1,12 +1,11 @@
-"""Every pair of writing methods of a PostgreSQL store, one stopped at each of its statements while the other
-runs through.
+"""Runs every pair of writing methods of a PostgreSQL store, one paused at each of its statements.
 
-A schedule is a scene (what there is before), two methods and a number: the first method, on one node, is
-stopped before that statement; the second, on another node, runs as far as it gets; then both go on to their
-ends. Afterwards the doctor's invariants must hold, and what both gave and what is stored must be what one of
-the two orders, one after the other, gives.
+A schedule is a scene (the initial state), two methods and a number: the first method, on one node, is paused
+before that statement; the second, on another node, runs as far as it gets; then both run to their ends.
+Afterwards the doctor's invariants must hold. What both returned and what is stored must equal the result of
+one of the two serial orders.
 
-A method that leaves alone what another node is at (SKIP LOCKED) may also have done nothing.
+A method that skips what another node has locked (SKIP LOCKED) may also have done nothing.
 """
 
 from __future__ import annotations

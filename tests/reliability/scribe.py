@@ -1,8 +1,8 @@
-"""The program of a writing process: several writers at once, on shared conversations, through the real store.
+"""The program of a writing process: concurrent writers, on shared conversations, through the real store.
 
-It does what a starting holdfast does (open, join, reap), makes again the requests whose answers nobody has
-seen, and then takes one turn after another until it has done enough or is killed. Whatever the store has
-answered or refused is told over the pipe at once.
+It does what a starting holdfast does (open, join, reap), retries the requests whose answers were lost, and
+then runs one turn after another until it has done enough or is killed. Every answer or refusal of the store
+is reported over the pipe at once.
 """
 
 from __future__ import annotations

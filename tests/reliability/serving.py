@@ -1,11 +1,11 @@
 """`holdfast serve` processes by the hundred, to be killed.
 
-A warm process that has imported everything forks them, so that a restart costs a tenth of a new interpreter;
-from there on each is the command itself: its own arguments, its own environment, its own pipe. `cold` starts
-the installed program instead.
+A process that has imported everything forks them, so that a restart costs a tenth of a new interpreter. Each
+is then the command itself: its own arguments, environment and pipe. `cold` starts the installed program
+instead.
 
-A port is reserved for as long as it is needed: between a kill and a restart nobody else gets it, neither
-another test nor an outgoing connection (of a client that would then reach itself).
+A port is reserved as long as it is needed: between a kill and a restart no other test and no outgoing
+connection gets it (a client's own would then reach itself).
 """
 
 from __future__ import annotations

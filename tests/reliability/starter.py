@@ -1,4 +1,4 @@
-"""A program that starts background processes through holdfast, tells their ids, and waits to be killed.
+"""A program that starts background processes through holdfast, prints their ids, and waits to be killed.
 
 starter.py DATABASE NUMBER
 """

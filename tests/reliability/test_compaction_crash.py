@@ -1,10 +1,9 @@
-"""`holdfast serve` is killed at every step of a compaction: it is done wholly or not at all, and the
-conversation goes on.
+"""Kills `holdfast serve` at every step of a compaction: it is done completely or not at all.
 
-One client, which only knows the first id it was given and sends what was not answered again under its key;
-one model, which counts a token for each word and remembers what it was asked. After each kill the line of
-sessions is one line, everything that was said is there once, and the model is never again asked with what a
-summary has replaced.
+One client, which knows only the first id it got and retries unanswered messages under their idempotency key;
+one model, which counts a token per word and records its requests. After each kill the conversation goes on,
+its sessions form one line, every message is there once, and the model is never again sent what a summary
+replaced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Crash, server: `holdfast serve` is killed with `kill -9` at random moments under clients that retry.
 
-What it had acknowledged is there once, every turn ends in a truthful state, and the model is given what was
-said, once. `attacking.py` says who takes part, `exchanges.py` what counts as acknowledged.
+What it had acknowledged is there once, every turn ends in a truthful state, and the model is sent each
+message once. `attacking.py` runs clients and kills, `exchanges.py` defines what counts as acknowledged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Crash, store: a writing process is killed with `kill -9` at random moments; what it had told must be there.
+"""Crash, store: a writing process is killed with `kill -9` at random moments; what it acknowledged is kept.
 
-One database lives through many kills, so what each leaves behind accumulates. The dead are reaped by the
-parent or by the next writing process, which first makes again the requests that got no answer: each stands
-for one turn, however often it is made.
+One database lives through many kills, so leftovers accumulate. Dead nodes are reaped by the parent or by the
+next writing process, which first retries the unanswered requests: each is one turn, however often it is sent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Disk full: a store on a tmpfs of two megabytes, which fills up at random moments.
 
-It says so in these words, has written nothing of what it refuses, loses nothing of what it acknowledged, and
-goes on in the same process when there is space again. Beats fail meanwhile; nobody is reaped for that.
+The store names the cause, has written nothing of what it refuses, loses nothing it acknowledged, and
+continues in the same process once there is space. Heartbeats fail meanwhile; no node is reaped for that.
 """
 
 from __future__ import annotations

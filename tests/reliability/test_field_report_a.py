@@ -1,6 +1,6 @@
 """Field report A, replayed: a forgotten preview server kept a session from resetting for days, silently.
 
-Two real `python3 -m http.server`s are started through the session and forgotten; idle two hours, daily at
+Two real `python3 -m http.server`s are started through the session and left running; idle two hours, daily at
 six; days pass on a moved clock. The reset must come on time, stop both, and be explained at every moment
 before.
 """

@@ -1,8 +1,8 @@
-"""Field report D, replayed: sessions expire, servers are killed in the middle of flushing them and started
-again; the model counts how often it is asked.
+"""Field report D, replayed: sessions expire, and servers are killed while they flush them and started again.
 
-Each session must come to one memory. The model may be asked once for each, and once more for each flush that
-a kill has cut; when the last is done it is never asked again, however often servers are started.
+Each session must produce one memory. The model counts its calls: at most one for each session, and one more
+for each flush that a kill interrupted. Once the last is done it is never called again, however often servers
+are started.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One tenant tries to exhaust, block or stop a server that others use; they notice next to nothing.
+"""One tenant tries to exhaust, block or stop a shared server; other tenants notice almost nothing.
 
 A real `holdfast serve` process. Mallory has a `chat` key, or none, and tries sizes, counts, names, searches,
-streams, slow bodies, answers that nobody reads, silent connections. Ada has a key of another owner:
-throughout she talks, lists and looks whether the server is alive. Each of her requests must succeed, with her
-own data, in bounded time, and the process and its memory must survive.
+streams, slow bodies, responses she does not read, silent connections. Ada has a key of another owner:
+throughout she talks, lists and checks the server's health. Each of her requests must succeed, with her own
+data, in bounded time, and the process and its memory must survive.
 
 Each attack also checks that it met its limit: a server without that limit is caught even on a machine that is
 fast enough not to suffer (`no-header-limit`, `no-stream-limit`, `trailers-are-headers` in mutants.py).

@@ -1,8 +1,8 @@
-"""Lock hygiene: outsiders open and close the database while a process writes; nothing may come of it.
+"""Lock hygiene: foreign programs open and close the database while a process writes; nothing may be lost.
 
-The classic mistake is made inside: some code of the same process opens the file and closes it again, by which
-the kernel drops SQLite's locks; the next outsider takes the log for abandoned and deletes it. A store may
-get over that or stop, but what it acknowledges must be there. Holdfast itself never opens its files.
+The classic mistake is made in the same process: some code opens the file and closes it again, so the kernel
+drops SQLite's locks; the next foreign program considers the log abandoned and deletes it. A store may recover
+from that or stop, but what it acknowledges must be there. Holdfast itself never opens its files.
 """
 
 from __future__ import annotations

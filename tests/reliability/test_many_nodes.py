@@ -1,9 +1,8 @@
-"""Three `holdfast serve` processes share one PostgreSQL, each over a proxy of its own that cuts and stalls.
+"""Three `holdfast serve` processes share one PostgreSQL, each over its own proxy that cuts and stalls.
 
-Clients use all three, as it comes. Servers are killed and stopped; connections are cut, stalled and ended by
-the database, which is itself restarted in the middle of everything. Whatever was acknowledged is there once,
-nothing is written by somebody who has been fenced off, no node that lives is taken for dead, and what a dead
-one held goes on within five seconds.
+Clients use all three, in random order. Servers are killed and stopped; connections are cut, stalled and ended
+by the database, which is itself restarted during the run. What was acknowledged is there once, a fenced-off
+node writes nothing, no live node is considered dead, and what a dead one held continues within five seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several processes share one file, from its very first moment."""
+"""Several processes share one file, from its creation on."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A server, programs, chats and commands on one store at once, each with settings of its own.
+"""A server, programs, chats and commands on one store at once, each with its own settings.
 
-None of them may act for the whole store on its own settings: each session of the server is reset by the
-server's policy and not before, comes to one memory, is lost or skipped by no neighbour; no node that lives is
-reaped; and every message that was acknowledged is there.
+None of them may act for the whole store on its own settings. Each session of the server is reset by the
+server's policy and not earlier, produces one memory, and is lost or skipped by no other program. No live node
+is reaped. Every acknowledged message is there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Nth fault: strace makes the Nth write or sync of a writing process fail, or kills it there; N = 1, 2, …
 
-Whatever N is: everything acknowledged is found when the store is opened again without faults, and every
-refusal is one of our errors. After an I/O error the store has failed for good. A full disk passes: it is
-named, and the process goes on. After a sync that failed nobody knows what is on the disk, whatever the cause.
+For every N: everything acknowledged is found when the store is opened again without faults, and every refusal
+is one of our errors. After an I/O error the store stays failed. A full disk is temporary: it is named, and
+the process continues. After a failed sync, whatever its cause, it is unknown what is on the disk.
 """
 
 from __future__ import annotations

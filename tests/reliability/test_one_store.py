@@ -1,5 +1,4 @@
-"""What one conversation can do to a store: be too long, and be deleted without a trace. And that it is seen
-when that is broken."""
+"""A conversation too long for one value, and one deleted without a trace; faults in both are detected."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Power loss: the real store on a disk that forgets what was not synced, cut off at random operations.
+"""Power loss: the real store on a disk that loses unsynced data, cut off at random operations.
 
-A machine lives from one boot to a last cut; on the way, the power is cut many more times in thought: each
-cut leaves a directory as it might be found, which is opened with the ordinary VFS and compared with what had
-been acknowledged until then. The next boot goes on from the directory the last cut has left.
+A machine runs from one boot to a last power cut. On the way many more cuts are simulated: each yields a
+directory as it might be found, which is opened with the ordinary VFS and compared with what was acknowledged
+until then. The next boot continues from the directory that the last cut left.
 """
 
 from __future__ import annotations

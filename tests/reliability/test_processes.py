@@ -1,8 +1,8 @@
-"""Background processes through the death of holdfast: all known, every exit learnt, no stranger signalled.
+"""Background processes after holdfast is killed: all known, every exit recorded, no stranger signalled.
 
 A program starts processes and is killed with `kill -9` while some have ended, some are about to and some go
-on; the next one must know of each what became of it. Pids that were used again are simulated by rows whose
-start time is another: what runs under them now is a stranger and must stay untouched.
+on; the next one must know the state of each. Reused pids are simulated by rows with another start time: what
+runs under them now is another process and must not be signalled.
 """
 
 from __future__ import annotations

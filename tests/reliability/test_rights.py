@@ -1,4 +1,4 @@
-"""Rights and keys: what a key may not do is not done, and our own keys stay here. Mistakes are seen."""
+"""Rights and keys: a key does only what it may, our own keys are not sent upstream. Faults are detected."""
 
 from __future__ import annotations
 

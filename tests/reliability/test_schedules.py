@@ -1,4 +1,4 @@
-"""PostgreSQL: two writes meet at every statement, and it is as if one had come after the other."""
+"""PostgreSQL: two writes interleave at every statement; the result equals one of the two serial orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison that all fault suites rely on sees every kind of damage it is there for."""
+"""The comparison that all fault suites rely on detects every kind of damage."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """`holdfast serve` is killed while the server's own tools run: no command is ever run twice.
 
-The model wants three commands and then a fourth, each of which leaves a line in a file. Somewhere between the
-question and the answer the server is killed. Afterwards the same request comes again under its key, or
-somebody just goes on: either way every line is there once at most, those that the conversation calls finished
-exactly once, what was open is closed as "outcome unknown", and the model never gets a history with an open
-call.
+The model calls three commands and then a fourth, each of which appends a line to a file. The server is killed
+somewhere between the question and the answer. Afterwards the same request is retried under its idempotency
+key, or a new message is sent. Either way every line is there at most once, those of calls stored as finished
+exactly once, open calls are closed as "outcome unknown", and the model is never sent an open call.
 """
 
 from __future__ import annotations

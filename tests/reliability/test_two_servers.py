@@ -1,9 +1,8 @@
-"""Two `holdfast serve` processes share one store, and either may be killed while the other goes on.
+"""Two `holdfast serve` processes share one store, and either may be killed while the other continues.
 
-Clients use both, as it comes: a message that one server took is retried at the other, a session id that one
-gave leads on at the other, and several clients speak in one conversation at once. Whatever was acknowledged
-by either is there once, turns of a conversation never interleave, and the one that is left settles what the
-dead one was doing.
+Clients use both, in random order: a message accepted by one server is retried at the other, a session id from
+one works at the other, and several clients write to one conversation at once. What either acknowledged is
+there once, turns of a conversation never interleave, and the surviving server reaps the dead one's turns.
 """
 
 from __future__ import annotations

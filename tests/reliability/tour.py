@@ -1,7 +1,7 @@
-"""A program that uses everything a store can do while Python reports each file that is opened.
+"""A program that uses every feature of a store while Python reports each file that is opened.
 
-Prints the store's own files among them, one per line: there must be none, because only SQLite may open
-them. With `--mistake` it opens the database itself at the end, to show that this would be seen.
+Prints the store's own files among them, one per line: there must be none, because only SQLite may open them.
+With `--mistake` it opens the database itself at the end, to show that this is detected.
 
     python -m tests.reliability.tour DIRECTORY [--mistake]
 """

@@ -1,6 +1,6 @@
 """A writing process under strace, which makes one of its system calls fail or kills it there.
 
-Only calls on the store's own files count, and each thread is counted by itself: the Nth call of the thread
+Only calls on the store's own files count, and each thread is counted separately: the Nth call of the thread
 that opens the store, the Nth of the one that writes.
 """
 

@@ -1,11 +1,11 @@
-"""A model in a process of its own: it speaks slowly, counts its calls and remembers every request it got.
+"""A model in a separate process: it streams slowly, counts its calls and records every request it got.
 
     python -m tests.reliability.upstream PORT_FILE
 
-What it says names the call: the first word of call 7, which will have 12 words, is `c7of12`, the others are
-`c7w1`, `c7w2`, … So any piece of text tells which call said it, how far that came, and whether it is whole.
-How long it speaks follows from the question's first word (its tag); when a question comes again it speaks
-faster, so that it is answered some time however often its server is killed. Now and then it breaks off.
+Its words name the call: the first word of call 7, which will have 12 words, is `c7of12`, the others are
+`c7w1`, `c7w2`, … So any piece of text tells which call produced it, how far it got, and whether it is
+complete. The question's first word (its tag) sets how long it streams. A repeated question is answered
+faster, so that it is answered eventually however often its server is killed. Now and then it breaks off.
 """
 
 from __future__ import annotations

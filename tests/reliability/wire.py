@@ -1,4 +1,4 @@
-"""HTTP as clients of a server see it that may die at any moment: whole, refused, or broken off."""
+"""HTTP as seen by clients of a server that may be killed at any moment: complete, refused, or broken off."""
 
 from __future__ import annotations
 

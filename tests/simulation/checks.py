@@ -1,9 +1,8 @@
-"""What must be true after every commit, at every moment, and at the end; and the model it is compared with.
+"""Checks after every commit, at every moment, and at the end; and the model they compare with.
 
-The ledger knows what clients were told. The watcher reads the database after every commit of anybody, beside
-holdfast and without its agents, and follows along: who holds what, who is gone, what each context holds, when
-somebody last spoke. Where both disagree, or an invariant of the store is broken, the run ends with a
-violation.
+The ledger records what clients were sent. The watcher reads the database after every commit, independently of
+holdfast and its agents, and tracks: lease holders, dead nodes, the content of each context, the last message
+time. If the two disagree, or an invariant of the store is broken, the run ends with a violation.
 """
 
 from __future__ import annotations

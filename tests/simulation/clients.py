@@ -1,7 +1,7 @@
-"""Clients: people who speak now and then, by any name their conversation ever had, and do not give up easily.
+"""Clients: they send messages now and then, by any name their conversation ever had, and retry persistently.
 
-A request that gets no answer is sent again under its idempotency key, to whichever server is there, as the
-official SDKs do. What a client was told goes into the ledger the moment it was sent.
+A request without an answer is sent again under its idempotency key, to any available server, as the official
+SDKs do. What a client received goes into the ledger the moment it was sent.
 """
 
 from __future__ import annotations

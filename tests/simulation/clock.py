@@ -1,11 +1,11 @@
-"""Virtual time, and event loops that live in it.
+"""Virtual time, and event loops that run in it.
 
-There is one clock for the whole world. It moves only when nobody has anything to do, and then straight to the
-next timer; so a simulated day takes as long as what happens in it. `monotonic` stands still while the machine
-sleeps; the wall clock does not, and may be set to anything.
+There is one clock for the whole world. It moves only when no loop has anything to do, and then straight to
+the next timer; so a simulated day takes as long as what happens in it. `monotonic` does not advance while the
+machine sleeps; the wall clock does, and may be set to anything.
 
-Every simulated program has an event loop of its own. The world lets one of them take one step at a time, and
-by that alone it can stop a program (its loop is not stepped) or kill it (its loop is thrown away).
+Every simulated program has its own event loop. The world lets one of them take one step at a time, and so it
+can stop a program (its loop is not stepped) or kill it (its loop is discarded).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The line of figures that a run of the simulation ends with, printed behind the last test."""
+"""Prints a simulation run's line of figures after the last test."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """The one simulated machine: its clock, its disk, its list of processes, and what holdfast sees of them.
 
-Inside `installed()` holdfast runs as it is, but for this:
+Inside `installed()` holdfast runs unchanged, except:
 
 - every clock it reads is the world's; every id it makes follows from the seed;
 - the writer of a store has no thread: a group is committed by a step of its program's event loop, by the same
-  code, a little after it was asked for, and its callers are told a little after that. A program may die, or
-  be stopped, at either point;
+  code, a little after the request, and its callers are answered a little after that. A program may die, or be
+  stopped, at either point;
 - processes, pids and signals are those of this machine; the shim of a background process is a record on disk;
-- the search index, which no other part reads, does not follow.
+- the search index, which no other part reads, is not updated.
 """
 
 from __future__ import annotations

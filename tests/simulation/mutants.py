@@ -1,6 +1,6 @@
-"""Deliberate breakages, to prove that the simulation sees them. They exist here only.
+"""Deliberate faults, to prove that the simulation detects them. They exist only here.
 
-Each is a mistake that somebody has made in the field, put into holdfast while a run lasts.
+Each is a mistake made in the field, patched into holdfast for the length of a run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Programs that run holdfast in the simulated machine: servers, and scripts that use the library.
 
-Each is what an operating-system process would be: an event loop of its own, a store opened by itself, and all
-of `Holdfast` with every agent it starts. Killing one throws all of that away in the middle of whatever it was
-doing; the kernel lets go of its lock. Stopping one keeps everything as it is, until it is continued.
+Each corresponds to an operating-system process: its own event loop, its own open store, and all of `Holdfast`
+with every agent it starts. Killing one discards all of that at any point; the kernel releases its lock.
+Stopping one keeps everything as it is, until it is continued.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The real runtime on real SQL, in virtual time, with everything going wrong that can: every promise holds.
+"""The real runtime on real SQL, in virtual time, with every fault that can occur: every promise holds.
 
 HOLDFAST_TEST_SOAK=1      the long version (`make soak`)
 HOLDFAST_TEST_SEED=n      one seed only: to replay a failure, which names its seed

@@ -1,10 +1,10 @@
-"""The world: one machine, its programs, their clients, and what befalls them, all from one seed.
+"""The world: one machine, its programs, their clients, and the faults they meet, all from one seed.
 
 A run lets one event loop at a time take one step, in an order that follows from the seed; when none has
-anything to do, the clock moves to the next timer. Every so often something goes wrong. After every commit the
-watcher looks at everything. At the end the faults are over, everybody comes to rest, and nothing may be left.
+anything to do, the clock moves to the next timer. Faults are injected every so often. After every commit the
+watcher checks everything. At the end the faults stop, all programs finish, and nothing may be left open.
 
-The same seed and plan make the same run, to the last event: `World.digest` is the proof.
+The same seed and plan produce the same run, to the last event: `World.digest` is the proof.
 """
 
 from __future__ import annotations

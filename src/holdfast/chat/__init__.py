@@ -1,1 +1,1 @@
-"""`holdfast chat`: a conversation in the terminal, in a session that lives as long as this process."""
+"""`holdfast chat`: a conversation in the terminal. Its session ends with this process."""

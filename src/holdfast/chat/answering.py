@@ -1,6 +1,7 @@
-"""One turn of a chat: what was said goes to disk, the reply comes word by word, Ctrl-C keeps what it said.
+"""One turn of a chat: stores the message, streams the reply, and on Ctrl-C keeps the partial reply.
 
-A conversation that somebody else speaks in is waited for, saying who; what could not be said is given back.
+If the conversation is busy, waits for it and names the process that holds it. A message that could not be
+sent is returned to the prompt.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a turn went."""
+    """Outcome of a turn."""
 
     answered: bool
     unsaid: str = ""
-    """What could not be said: the person may want it back."""
+    """Text that could not be sent. It is put back at the prompt."""
 
 
 class Answering:
@@ -38,7 +39,7 @@ class Answering:
         self._room = room
 
     async def say(self, text: str) -> Ended:
-        """Say this, and show the reply."""
+        """Send this message and show the reply."""
         try:
             message = user_message(text)
         except BadInput as error:
@@ -47,7 +48,7 @@ class Answering:
         return await self._turn(self._request(messages=(message,)), text)
 
     async def retry(self) -> Ended:
-        """Take the newest turn up again; one that was answered, or cancelled, is answered anew."""
+        """Retry the newest turn if it was interrupted or failed; otherwise answer its message again."""
         room = self._room
         turns = await room.node.store.turns(room.owner, room.conversation_id, limit=1)
         tip = await room.tip()
@@ -101,7 +102,7 @@ class Answering:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # the chat itself is to end
+                raise  # the chat itself is shutting down
             room.tell("Not said: you did not want to wait.")
             return Ended(False, text)
         except ConversationBusy as error:
@@ -120,7 +121,7 @@ class Answering:
         return self._ended(begun)
 
     async def _begin(self, request: TurnRequest) -> RunningTurn | TurnRepeated | TurnOutdated:
-        """Begin the turn, waiting for the conversation if need be; Ctrl-C gives up waiting."""
+        """Begin the turn; wait while the conversation is busy. Ctrl-C stops the wait."""
         room, settings = self._room, self._room.invocation.settings
         prompt = settings.agent.system_prompt
         self._voice = _ChatReplyPrinter(room)
@@ -149,14 +150,14 @@ class Answering:
         room.tell(f"Another turn is running here{by}; waiting up to {wait:g} s. Ctrl-C gives up waiting.")
 
     async def by(self, node_id: str) -> str:
-        """Which process that is, as far as it is known."""
+        """Describe the process of this node; empty if the node is unknown."""
         for node in await self._room.node.store.nodes():
             if node.id == node_id:
                 return f", in {node.kind.value} process {node.identity.pid} on {node.identity.host}"
         return ""
 
     async def _hear(self, running: RunningTurn) -> None:
-        """Until the reply has ended, one way or the other."""
+        """Return when the turn has ended, in any state."""
         room = self._room
 
         def interrupt() -> None:
@@ -204,7 +205,7 @@ class Answering:
 
 
 class _ChatReplyPrinter(ReplyPrinter):
-    """The reply on the screen. What the person should be told of comes before it."""
+    """Prints the reply to the screen, after any undelivered notices."""
 
     def __init__(self, room: ChatState) -> None:
         super().__init__(nobody_listens=room.desk.stop)
@@ -214,10 +215,10 @@ class _ChatReplyPrinter(ReplyPrinter):
         for notice in begun.notices:
             if notice.id not in self._room.told:
                 self._room.tell(Styled(notice.text, "yellow"))
-            self._room.told[notice.id] = False  # the model hears of it in this turn
+            self._room.told[notice.id] = False  # the model receives it in this turn
         return ()
 
     def aside(self, words: str) -> None:
-        """Something that is not the model's, on a line of its own."""
+        """Print text that is not part of the reply, on its own line."""
         self.finish()
         self._room.tell(words)

@@ -1,7 +1,7 @@
-"""The chat from its first line to its last: enters a session, shows where it stands, then line by line.
+"""The chat loop: opens a session, shows its state, then reads and handles one line at a time.
 
-The session is attached: it lives and dies with this process. Killed, it is reaped, and the next chat of the
-same key goes on behind it, with the reply that was cut short shown and marked.
+The session is attached: it ends with this process. If the process is killed, the session is reaped. The next
+chat with the same key continues after it and shows the interrupted reply, marked.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .terminal import ChatTerminal, Cleared, EndOfInput, TypedLine, Woken
 PROMPT = "> "
 GOES_ON = "… "
 LOOK_BACK = 8
-"""How many messages are looked at for the last exchange."""
+"""How many of the newest messages are searched for the last exchange."""
 LONGEST_SHOWN = 12
-"""Lines of a message, when looking back."""
+"""Lines shown of each message of the last exchange."""
 RECENT = 50
 
 
 async def chat(
     invocation: CommandContext, desk: ChatTerminal, key: str | None, resume: str | None, source: str
 ) -> int:
-    """Its exit code."""
+    """Run the chat; returns its exit code."""
     settings = invocation.settings
     with model_usage(invocation):
         model = await choose_from(settings.model)
@@ -82,10 +82,13 @@ class Chat:
             room.tell(f"Kept. Go on with: {room.go_on}")
         return code
 
-    # --- line by line ----------------------------------------------------------------------------------
+    # --- reading lines ---------------------------------------------------------------------------------
 
     async def _lines(self, tidings: LiveUpdates) -> int:
-        """Until the person leaves, or a pipe ends. What fails ends a pipe: what follows may rely on it."""
+        """Read until the person leaves or the pipe ends. Returns the exit code.
+
+        A failure ends a pipe, because the lines after it may depend on it.
+        """
         room = self._room
         text, begun, leaving = "", "", False
         while True:
@@ -142,7 +145,7 @@ class Chat:
             return Ended(False)
 
     async def _names(self) -> Sequence[str]:
-        """What /resume can be completed to."""
+        """Completions for /resume."""
         if not self._room.desk.interactive:
             return ()
         page = await self._room.node.store.sessions(SessionFilter(self._room.owner), limit=RECENT)
@@ -150,19 +153,19 @@ class Chat:
         return [*keys, *(session.id for session in page.items)]
 
     def _prompt(self, words: str) -> str:
-        """As readline wants it: what takes no room on the screen stands in marks."""
+        """The prompt for readline: bytes 1 and 2 enclose what has zero width (escape sequences)."""
         screen = console()
         if screen.color_system is None or screen.no_color:
             return words
         return f"\001\033[1;36m\002{words}\001\033[0m\002"
 
     def _wipe(self, typed: str) -> None:
-        """Make room for news where the prompt stands."""
+        """Erase the prompt line, so that updates can be printed there."""
         rows = width_of(typed) // max(1, console().width)
         sys.stdout.write(f"\r\033[{rows}A\033[J" if rows else "\r\033[K")
         sys.stdout.flush()
 
-    # --- where it stands -------------------------------------------------------------------------------
+    # --- greeting --------------------------------------------------------------------------------------
 
     async def _greet(self) -> None:
         room, store = self._room, self._room.node.store
@@ -188,7 +191,7 @@ class Chat:
             room.tell(Styled(f"The last reply was {turns[0].status}. ", "yellow"), "/retry takes it up.")
 
     async def _say_who_else(self) -> None:
-        """Another chat or program has this session too: what either says goes into it."""
+        """Tell the person if another process has this session open: both write to the same session."""
         room = self._room
         session = await room.live.refresh()
         owner = session.answering_node
@@ -199,7 +202,7 @@ class Chat:
 
 
 def _last_exchange(said: Sequence[Message]) -> Sequence[Message]:
-    """From the last thing a person said on."""
+    """The messages from the last user message on."""
     for number in range(len(said) - 1, -1, -1):
         if said[number].role == "user":
             return said[number:]

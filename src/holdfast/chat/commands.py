@@ -1,6 +1,6 @@
-"""What a line of the chat means: something to say, or a command that begins with a slash.
+"""Parses a line of the chat: a message, or a command that begins with a slash. Also runs the commands.
 
-Pure. A message that itself begins with a slash is said with two of them, or with a blank before it.
+Parsing is pure. To send a message that begins with a slash, type two slashes, or a blank before it.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ MEANINGS: dict[Slash, tuple[str, str]] = {
     Slash.HELP: ("", "this list"),
     Slash.QUIT: ("", "leave; Ctrl-D does too"),
 }
-"""What each takes, and what it does."""
+"""For each command: its argument, and what it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """Something to say."""
+    """A message to send."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChatCommand:
-    """A command, with what stands behind it."""
+    """A command and its argument."""
 
     slash: Slash
     argument: str = ""
@@ -67,13 +67,13 @@ class ChatCommand:
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """A command that there is not, or one that is used wrongly; and what to do instead."""
+    """An unknown or wrongly used command, with a sentence that says what to do instead."""
 
     sentence: str
 
 
 def meaning_of(line: str) -> ChatMessage | ChatCommand | Unclear | None:
-    """None: there is nothing in it."""
+    """Parse a line. Returns None for an empty line."""
     if not line.strip():
         return None
     if line.startswith("//"):
@@ -100,7 +100,7 @@ def _unknown(word: str) -> str:
 
 
 def completions(line: str, names: Sequence[str]) -> list[str]:
-    """What the end of this line could become: a command, or the name of something to resume."""
+    """Completions for the end of this line: commands, or names to resume."""
     word, blank, argument = line.partition(" ")
     if not blank:
         wanted = [slash for slash in Slash if word and f"/{slash}".startswith(word)]
@@ -130,14 +130,14 @@ class ChatActions:
         }
 
     async def do(self, wanted: ChatCommand) -> Ended:
-        """Raises HoldfastError, having changed nothing, if it cannot be done."""
+        """Run the command. Raises HoldfastError, having changed nothing, if it fails."""
         return await self._acts[wanted.slash](wanted.argument) or Ended(True)
 
     async def _new(self, _: str) -> None:
         room = self._room
         try:
             tip = await room.tip()
-        except NotFound:  # somebody has deleted the conversation
+        except NotFound:  # the conversation was deleted elsewhere
             room.live = await room.node.session(room.live.key)
             room.tell(f"Begun in {room.live.id}.")
             return
@@ -194,7 +194,7 @@ class ChatActions:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                raise  # the chat itself is to end
+                raise  # the chat itself is shutting down
             room.tell("Given up: everything stays as it was.")
             return
         finally:

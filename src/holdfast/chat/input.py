@@ -1,8 +1,8 @@
-"""Lines as a person types them, with editing, history and completion; or as they come through a pipe.
+"""Reads lines from a terminal, with editing, history and completion, or from a pipe.
 
-On a terminal by the standard library's readline. The history is kept in `$HOLDFAST_HOME/chat_history`, for
-this user alone, bounded, and written with each line: `kill -9` loses none of it. Everything here runs in the
-main thread.
+On a terminal it uses the standard library's readline. The history is in `$HOLDFAST_HOME/chat_history`,
+readable by this user only, bounded, and written after each line, so `kill -9` loses none of it. Everything
+here runs in the main thread.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LONGEST_HISTORY = 1000
 
 
 def lines_of(home: Path) -> Pipe | Keyboard:
-    """Where this process's lines come from."""
+    """The input of this process: a pipe or a terminal."""
     if sys.stdin.isatty() and sys.stdout.isatty():
         return Keyboard(home / "chat_history")
     return Pipe()
 
 
 class Pipe:
-    """One line of stdin is one line."""
+    """Stdin as a pipe: each line is one input line."""
 
     interactive = False
 
@@ -44,7 +44,7 @@ class Pipe:
 
 
 class Keyboard:
-    """A terminal. Where Python was built without readline, it still reads, without editing."""
+    """A terminal. If Python was built without readline, it reads without editing."""
 
     interactive = True
 
@@ -65,7 +65,7 @@ class Keyboard:
         except EOFError:
             return None
         except UnicodeDecodeError:
-            return ""  # keys that make no letter
+            return ""  # keys that produce no character
         finally:
             if readline is not None:
                 readline.set_startup_hook(None)
@@ -84,9 +84,9 @@ class Keyboard:
         readline.set_completer_delims(" ")
         edits_by_libedit = "libedit" in (readline.__doc__ or "")
         readline.parse_and_bind("bind ^I rl_complete" if edits_by_libedit else "tab: complete")
-        if not edits_by_libedit:  # what is pasted is one message, however many lines it has
+        if not edits_by_libedit:  # bracketed paste: pasted text is one message, however many lines it has
             readline.parse_and_bind("set enable-bracketed-paste on")
-        with suppress(OSError):  # there is none yet; or one that we may not read, which is no reason to stop
+        with suppress(OSError):  # missing or unreadable history is no reason to stop
             readline.read_history_file(self._history)
 
     def _remember(self, line: str) -> None:
@@ -96,7 +96,7 @@ class Keyboard:
         if line == readline.get_history_item(readline.get_current_history_length()):
             return
         readline.add_history(line)
-        with suppress(OSError):  # a full disk costs the history, not the chat
+        with suppress(OSError):  # on a full disk the history is lost, not the chat
             os.close(os.open(self._history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
             readline.append_history_file(1, self._history)
 

@@ -1,7 +1,7 @@
-"""What happens to a conversation while the person sits at the prompt: resets, compactions, processes, others.
+"""Shows what happens to the conversation while the prompt waits: resets, compactions, processes, other turns.
 
-It follows the events of the conversation, and wakes the desk when one concerns the person. What was caused
-from here is known here, and not told again. Notices are told once; each is a row until it was.
+Subscribes to the conversation's events and wakes the terminal for those that concern the person. Events
+caused by this chat are not shown again. A notice is shown once; its row stays undelivered until then.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ENDINGS: Mapping[str, str] = {
 
 
 class LiveUpdates:
-    """Use as `async with Tidings(room) as tidings`, and call `tell` between replies."""
+    """Use as `async with LiveUpdates(room) as updates`, and call `tell` between replies."""
 
     def __init__(self, room: ChatState) -> None:
         self._room = room
@@ -68,7 +68,7 @@ class LiveUpdates:
             log.error("what happened meanwhile could not be shown to the end: %r", ended)
 
     async def tell(self) -> None:
-        """Show what has happened since the last time."""
+        """Show the events and notices since the last call."""
         room, store = self._room, self._room.node.store
         pending, self._pending = self._pending, []
         for event in pending:
@@ -80,7 +80,7 @@ class LiveUpdates:
                 room.told[notice.id] = notice.process_id is not None
 
     async def _follow(self, after: int) -> None:
-        """Gather what concerns this conversation; a store in trouble is asked again."""
+        """Collect this conversation's events; retry after store errors."""
         room = self._room
         while True:
             try:
@@ -91,7 +91,7 @@ class LiveUpdates:
                         if not self._is_own(event):
                             room.desk.wake()
             except StoreError:
-                await asyncio.sleep(1.0)  # whoever speaks next is told of it
+                await asyncio.sleep(1.0)  # not reported here: the next message reports the error
 
     def _is_own(self, event: Event) -> bool:
         if event.type in TURN_ENDS:
@@ -127,16 +127,16 @@ class LiveUpdates:
         try:
             process = await self._room.node.store.process(self._room.owner, name)
         except NotFound:
-            return  # so long ago that it has been forgotten
+            return  # the process row has already been pruned
         if event.type == EventType.PROCESS_STARTED:
             self._room.tell(
                 f"Runs in the background: {shown(process.command)} ({name}); /ps shows what does."
             )
-        elif process.state is ProcessState.STOPPED:  # of any other end there is a notice
+        elif process.state is ProcessState.STOPPED:  # any other end has a notice
             self._room.tell(f"Stopped: {shown(process.command)} ({name}).")
 
     async def _show_turn(self, event: Event) -> None:
-        """What was said elsewhere, in this conversation."""
+        """Show the messages of a turn that ran elsewhere in this conversation."""
         room, store = self._room, self._room.node.store
         assert event.turn_id is not None
         said = [message for message in await store.turn_messages(event.turn_id) if not message.inner]

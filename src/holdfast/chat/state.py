@@ -1,4 +1,4 @@
-"""What the parts of one chat share: the node, who answers, the person's desk, and the session they are in."""
+"""State shared by the parts of one chat: the node, the model, the terminal and the current session."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ChatState:
     desk: ChatTerminal
     live: LiveSession
     own_turns: set[str] = field(default_factory=set)
-    """Turns that were seen on this screen as they ran."""
+    """Turns that ran in this chat and were shown as they ran."""
     own_ends: set[str] = field(default_factory=set)
-    """Sessions that were ended from here."""
+    """Sessions that this chat ended."""
     told: dict[str, bool] = field(default_factory=dict)
-    """Notices that were shown here; does the model have to hear of it too?"""
+    """Ids of notices shown here. True: the model must receive the notice too."""
 
     @property
     def owner(self) -> str:
@@ -41,12 +41,12 @@ class ChatState:
 
     @property
     def go_on(self) -> str:
-        """The command that comes back here."""
+        """The command that resumes this chat."""
         key = self.live.key
         return self.invocation.command("chat", *(("--key", key) if key else ("--resume", self.live.id)))
 
     def tell(self, *parts: Cell) -> None:
-        """Something besides the replies: on the screen, or beside them if stdout is a pipe."""
+        """Print text that is not a reply: to the terminal, or to stderr if stdout is a pipe."""
         if self.desk.interactive:
             say(*(part if isinstance(part, Styled) else Styled(part, "dim") for part in parts))
         else:
@@ -57,7 +57,7 @@ class ChatState:
         return (await self.node.store.resolve(self.owner, Address(id=self.conversation_id))).tip
 
     async def deliver(self, *, leaving: bool = False) -> None:
-        """The person has been told of these. What the model has to hear as well waits for the next turn."""
+        """Mark shown notices as delivered; on leaving, except those that the model must still receive."""
         for notice_id, for_model in list(self.told.items()):
             if not (leaving and for_model):
                 await self.node.store.deliver_notice(self.owner, notice_id)
@@ -65,10 +65,10 @@ class ChatState:
 
 
 async def enter(node: Holdfast, name: str, wait_seconds: float) -> LiveSession:
-    """Go on with what this name means, in a session that lives with this process.
+    """Resume what this name resolves to, in a session attached to this process.
 
-    A key, an alias or a conversation: its newest session, by its policy. A session: the newest that goes on
-    with what it showed; if that has ended, or the conversation has begun afresh since, one that takes it up.
+    Key, alias or conversation: its newest session, by its policy. Session: the newest continuation of what it
+    showed; if that has ended, or the conversation was reset since, a new session that resumes it.
     """
     store, owner = node.store, node.owner
     place = await place_of(store, owner, name)

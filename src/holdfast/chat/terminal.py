@@ -1,10 +1,10 @@
-"""Where the person sits: the main thread, which reads lines and hears signals for a chat in another thread.
+"""Reads lines and handles signals in the main thread, for a chat that runs in another thread.
 
-Only there does readline hear Ctrl-C, and only there can reading be broken off. The chat itself runs in an
-event loop beside it, so that beats, sweeps and news go on while the person thinks.
+Readline handles Ctrl-C only in the main thread, and only there can a read be interrupted. The chat runs in an
+event loop in another thread, so heartbeats, sweeps and updates continue while the prompt waits.
 
-Whatever breaks reading off does so by an exception out of a signal handler. News does it only while the
-terminal is in the state that readline reads in, so a line that has been entered is never lost by it.
+A read is interrupted by an exception raised from a signal handler. An update interrupts it only while the
+terminal is in the mode that readline reads in, so a line that was already entered is never lost.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from ..errors import BadInput
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 WAKING = signal.SIGURG
-"""Sent to ourselves when there is news; nobody minds it where it is not expected."""
+"""Sent to this process when there is an update; its default action is to be ignored."""
 KNOCK, KNOCKS = signal.SIGIO, (0.05, 0.3)
-"""Sent to ourselves only to be received: whoever waits looks up, and finds what came before."""
+"""Sent to the main thread only to interrupt a blocking wait, so that it handles signals that came before."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedLine:
-    """What was entered."""
+    """A line that was entered."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfInput:
-    """Nothing more will come."""
+    """End of input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Ctrl-C at the prompt; what had been typed."""
+    """Ctrl-C at the prompt, with the text typed so far."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """There is news to be shown; what had been typed so far."""
+    """There are updates to show; with the text typed so far."""
 
     text: str
 
@@ -61,21 +61,21 @@ Reading = TypedLine | EndOfInput | Cleared | Woken
 
 
 class Lines(Protocol):
-    """Where lines come from. Used in the main thread only."""
+    """Source of lines. Used in the main thread only."""
 
     interactive: bool
 
     def read(self, prompt: str, text: str, names: Sequence[str]) -> str | None:
-        """The next line, `text` being typed already; None at the end."""
+        """The next line, with `text` already typed in; None at end of input."""
         ...
 
     def typed(self) -> str:
-        """What has been typed so far."""
+        """The text typed so far."""
         ...
 
 
 class _BrokenOff(BaseException):
-    """Out of a signal handler, through whatever reads."""
+    """Raised by a signal handler to interrupt a read."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -99,15 +99,15 @@ class ChatTerminal:
         self._outcome: int | BaseException = 0
         self._impatient = 0
         self._continued = False
-        """Stopped and continued since reading began."""
+        """True: the process was stopped and continued since the read began."""
         self._news = False
-        """Is there something that reading has not been broken off for?"""
+        """True: there are updates for which no read has been interrupted yet."""
         self._cleared = False
-        """Did Ctrl-C come when nothing was read and no reply was under way?"""
+        """True: Ctrl-C came while no read and no reply was active."""
         self.number: int | None = None
         """The signal that ends the chat, if one came."""
         self.on_interrupt: Callable[[], object] | None = None
-        """What Ctrl-C does while a reply is under way; called in the loop."""
+        """Called in the loop on Ctrl-C while a reply is running."""
 
     @property
     def interactive(self) -> bool:
@@ -116,7 +116,7 @@ class ChatTerminal:
     # --- in the loop ---------------------------------------------------------------------------------
 
     async def line(self, prompt: str, text: str = "", names: Sequence[str] = ()) -> Reading:
-        """The person's next line, or what came instead."""
+        """The next line, or the event that interrupted the read."""
         answer: asyncio.Future[Reading] = asyncio.get_running_loop().create_future()
         self._impatient = 0
         self._requests.put(_Request(prompt, text, names, answer))
@@ -125,23 +125,25 @@ class ChatTerminal:
         return await answer
 
     def wake(self) -> None:
-        """There is news: `line` returns `Woken`, now or as soon as it is waited for and can be broken off."""
+        """Make `line` return `Woken`, now or as soon as a read is active and can be interrupted."""
         self._news = True
         main = threading.main_thread().ident
         assert main is not None
         signal.pthread_kill(main, WAKING)
 
     def _knock(self) -> None:
-        """Readline sleeps through a signal that comes right before it begins to wait: once it does, it is
-        made to look up."""
+        """Signal the main thread again later: readline misses a signal that comes right before it waits."""
         main, loop = threading.main_thread().ident, asyncio.get_running_loop()
         assert main is not None
         for seconds in KNOCKS:
             loop.call_later(seconds, signal.pthread_kill, main, KNOCK)
 
     def _nudge(self) -> None:
-        """A signal came to this process. SIGCONT may have come to any of its threads, so the one that waits
-        for a key has to be told: the shell has changed the terminal, and readline has to begin anew."""
+        """Handle the wakeup file descriptor.
+
+        SIGCONT may be delivered to any thread, so the one that waits for a key is woken here: the shell has
+        changed the terminal mode, and readline has to start again.
+        """
         came = self._came_to.recv(4096)
         if signal.SIGCONT in came and self.interactive:
             self._continued = True
@@ -150,14 +152,14 @@ class ChatTerminal:
             self._knock()
 
     def stop(self) -> None:
-        """End the chat, as a signal would: nobody listens any more."""
+        """Cancel the chat, as a signal does. Also called when the output has no reader any more."""
         assert self._task is not None
         self._task.cancel()
 
     # --- in the main thread --------------------------------------------------------------------------
 
     def serve(self, work: Callable[[], Coroutine[Any, Any, int]]) -> int:
-        """Run the chat in a thread of its own, and read for it, to its end; its exit code."""
+        """Run the chat in its own thread and read lines for it until it ends. Returns the exit code."""
         self._came_to, came = socket.socketpair()
         self._came_to.setblocking(False)
         came.setblocking(False)
@@ -169,7 +171,7 @@ class ChatTerminal:
             while (request := self._requests.get()) is not None:
                 reading = self._read(request)
                 assert self._loop is not None
-                with suppress(RuntimeError):  # the chat has ended meanwhile, and its loop with it
+                with suppress(RuntimeError):  # the chat and its loop have ended meanwhile
                     self._loop.call_soon_threadsafe(_settle, request.answer, reading)
         except BaseException:
             with suppress(RuntimeError):
@@ -190,7 +192,7 @@ class ChatTerminal:
         return self._outcome
 
     def _heard(self) -> list[signal.Signals]:
-        """Those that were ignored when we started (`nohup`) stay ignored."""
+        """The signals to handle. Those ignored at startup (`nohup`) stay ignored."""
         wanted = (signal.SIGINT, *ENDING)
         heard = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
         return [*heard, WAKING, KNOCK, signal.SIGCONT]
@@ -206,7 +208,7 @@ class ChatTerminal:
         try:
             with asyncio.Runner() as runner:
                 self._outcome = runner.run(whole())
-        except BaseException as error:  # raised again in the main thread
+        except BaseException as error:  # re-raised in the main thread
             self._outcome = error
         finally:
             self._requests.put(None)
@@ -225,7 +227,7 @@ class ChatTerminal:
             return EndOfInput() if text is None else TypedLine(text)
         except _BrokenOff as broken:
             return broken.reading
-        except SystemError as error:  # two signals at once: readline runs the second handler behind the first
+        except SystemError as error:  # two signals at once: readline runs the second handler after the first
             if isinstance(error.__cause__, _BrokenOff):
                 return error.__cause__.reading
             raise
@@ -234,10 +236,10 @@ class ChatTerminal:
             return error
 
     def _came(self, number: int, _frame: FrameType | None) -> None:
-        # A handler of Python's own, in the main thread: between two bytecodes, or while readline waits for a
+        # Python signal handler, in the main thread: runs between two bytecodes, or while readline waits for a
         # key.
         if number == signal.SIGCONT:
-            return  # `_nudge` sees to it
+            return  # handled by `_nudge`
         if number in (WAKING, KNOCK):
             if self._news and (self._awaits_key() or (self._continued and self._reading)):
                 self._news = False
@@ -245,16 +247,16 @@ class ChatTerminal:
         elif number == signal.SIGINT and self.interactive:
             if self._reading:
                 self._break_off(Cleared(self._lines.typed()))
-            self._cleared = self.on_interrupt is None  # between two readings: meant for the prompt
+            self._cleared = self.on_interrupt is None  # between two reads: applies to the next prompt
             self._impatient += 1
-            if self._impatient > 2:  # interrupting the reply does not come to an end
+            if self._impatient > 2:  # interrupting the reply does not finish
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 signal.raise_signal(signal.SIGINT)
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._interrupt)
         else:
             self.number = number
-            for each in (signal.SIGINT, *ENDING):  # the second one kills at once
+            for each in (signal.SIGINT, *ENDING):  # a second signal kills at once
                 signal.signal(each, signal.SIG_DFL)
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self.stop)
@@ -262,7 +264,7 @@ class ChatTerminal:
                 self._break_off(EndOfInput())
 
     def _break_off(self, reading: Reading) -> None:
-        self._reading = False  # once: a second signal finds nothing to break off
+        self._reading = False  # only once: a second signal has no read to interrupt
         raise _BrokenOff(reading)
 
     def _interrupt(self) -> None:
@@ -270,7 +272,7 @@ class ChatTerminal:
             self.on_interrupt()
 
     def _awaits_key(self) -> bool:
-        """Does readline wait for a key? Once a line has been entered, the terminal gathers lines again."""
+        """True while readline waits for a key. After Enter the terminal is in canonical mode again."""
         if not self._reading or not self.interactive:
             return False
         return not termios.tcgetattr(sys.stdin.fileno())[3] & termios.ICANON

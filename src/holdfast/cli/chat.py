@@ -55,7 +55,7 @@ async def chat(
         invocation.wrong_usage("name the conversation by --key or by --resume, not by both")
     with model_usage(invocation):
         invocation.overrides = {"model": model_setting(model)} if model is not None else {}
-    invocation.start_logging("error")  # a warning would be written across the line that is being typed
+    invocation.start_logging("error")  # a warning would be written over the line that is being typed
     if key is None and resume is None:
         key = f"cli:{user()}"
     if source is None:
@@ -65,11 +65,11 @@ async def chat(
     def work() -> Coroutine[Any, Any, int]:
         return talk(invocation, desk, key, resume, source)
 
-    return desk.serve(work)  # the chat runs in a loop of its own: this thread belongs to the keyboard
+    return desk.serve(work)  # the chat runs in its own loop and thread: this thread reads the keyboard
 
 
 def user() -> str:
-    """Whom the default key is named after."""
+    """The user name for the default session key."""
     import getpass
 
     try:

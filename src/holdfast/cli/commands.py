@@ -1,6 +1,6 @@
-"""Every command. Importing a command's file hangs it on the tree.
+"""Imports every command. Importing a command's file registers it.
 
-`--help` must be quick, so such a file may import only typer and the standard library at its top; the rest of
+`--help` must be fast, so such a file may import only typer and the standard library at its top. The rest of
 holdfast, asyncio and rich are imported when a command runs.
 """
 

@@ -108,14 +108,14 @@ async def untrust(invocation: CommandContext, path: SettingsFile = None) -> None
 
 
 def _settings_file(path: Path | None) -> Path:
-    """The file that is meant: a directory means the one in it."""
+    """The settings file of this path: for a directory, the one in it."""
     from ..settings import LOCAL_FILE
 
     return path / LOCAL_FILE if path is not None and path.is_dir() else path or LOCAL_FILE
 
 
 def effective(settings: Settings) -> Iterator[dict[str, Any]]:
-    """Every setting with its value, where it came from, and what it means."""
+    """Every setting with its value, its origin and its meaning."""
     from dataclasses import fields
 
     from ..settings import SECTIONS
@@ -133,7 +133,7 @@ def effective(settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def without_secret(name: str, value: Any, environment: Mapping[str, str] = os.environ) -> Any:
-    """The value without a password in an address, or a key written where its variable's name belongs."""
+    """The value; hides a password in a URL, and an API key where a variable name is expected."""
     if not isinstance(value, str):
         return value
     if name.endswith("_env") and value and not (_VARIABLE.fullmatch(value) or value in environment):
@@ -142,7 +142,7 @@ def without_secret(name: str, value: Any, environment: Mapping[str, str] = os.en
 
 
 def _shown(value: Any) -> str:
-    """A setting's value in a line; nothing for an empty one."""
+    """A setting's value on one line; empty for an empty one."""
     if isinstance(value, tuple):
         return ", ".join(value)
     if isinstance(value, Mapping):

@@ -1,7 +1,8 @@
-"""One call of a command: the options that every command has, and what follows from them.
+"""The context of one command call: the options that every command has, and what follows from them.
 
-`command` turns an async function into a command: its first parameter is the `Invocation`, the others are
-options and arguments of its own. Expected errors become a sentence or two on stderr and an exit code.
+`command` registers an async function as a command: its first parameter is the `CommandContext`, the others
+are its own options and arguments. Expected errors are printed to stderr in a sentence or two and set the exit
+code.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class CommandContext:
     config: Path | None
     store_url: str | None
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Settings that options of the command itself stand for."""
+    """Settings given by the command's own options."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -61,7 +62,7 @@ class CommandContext:
 
     @property
     def owner(self) -> str | None:
-        """Whose data is read; None: everybody's."""
+        """The owner whose data is read; None: all owners."""
         from ..domain.ids import DEFAULT_OWNER, check_name
 
         if self.owner_name == EVERYBODY:
@@ -74,14 +75,14 @@ class CommandContext:
 
     @property
     def location(self) -> str:
-        """Where the store is, for people."""
+        """The store's location, for display."""
         from ..settings import store_location
 
         return store_location(self.settings.store.url)
 
     @property
     def exists(self) -> bool:
-        """Is there a store? Of a database server that is known when it is asked, so it counts as one."""
+        """Whether there is a store. A database server counts as one, as only connecting to it would tell."""
         from ..settings import database_path, is_postgres
 
         url = self.settings.store.url
@@ -91,7 +92,7 @@ class CommandContext:
 
     @asynccontextmanager
     async def reading(self, *, quiet: bool = False) -> AsyncIterator[Opened | None]:
-        """The store, swept, without becoming a node; None if there is none yet: reading makes nothing."""
+        """The store, swept, without joining as a node. None if there is no store: reading creates none."""
         if not self.exists:
             self.start_logging()
             yield None
@@ -101,7 +102,7 @@ class CommandContext:
 
     @asynccontextmanager
     async def making(self, *, quiet: bool = False) -> AsyncIterator[Opened]:
-        """The same for commands that begin something: where there is no store yet, one is made."""
+        """The same, but creates the store if there is none."""
         from ..app import open_store
         from ..runtime.agents.reaper import Reaper
         from ..runtime.agents.resetter import Resetter
@@ -116,7 +117,7 @@ class CommandContext:
 
     @asynccontextmanager
     async def existing(self, *, quiet: bool = False) -> AsyncIterator[Opened]:
-        """The same for commands that need something to be there."""
+        """The same, but raises BadInput if there is no store."""
         async with self.reading(quiet=quiet) as opened:
             if opened is None:
                 raise self.nothing_yet()
@@ -126,11 +127,12 @@ class CommandContext:
     async def node(
         self, *, existing: bool = False, quiet: bool = False, stays: bool = False, model: Model | None = None
     ) -> AsyncIterator[Holdfast]:
-        """This process as a node; leaving the block ends what it holds. `existing`: the store must be there.
-        `stays`: it is no matter of a moment, so it goes on sweeping and looks after background processes.
-        `model`: who is asked for summaries, and what to remember.
+        """Join as a node; leaving the block ends what it holds.
 
-        Neither joining nor leaving is cut short by a signal: a half-open store would have nobody to close it.
+        `existing`: the store must exist. `stays`: a long-running node, which keeps sweeping and supervises
+        background processes. `model`: writes summaries and memories.
+
+        Joining and leaving are not interrupted by a signal: nothing would close a half-open store.
         """
         from ..app import Holdfast
         from ..domain.ids import DEFAULT_OWNER
@@ -152,10 +154,10 @@ class CommandContext:
         finally:
             await finished(node.stop())
 
-    # --- words -------------------------------------------------------------------------------------
+    # --- text --------------------------------------------------------------------------------------
 
     def command(self, *words: str) -> str:
-        """A command to be copied, for the same owner and store as this one: `holdfast sessions …`."""
+        """A command line to copy, for the same owner and store as this one: `holdfast sessions …`."""
         import shlex
 
         shared = (("--owner", self.owner_name), ("--config", self.config), ("--store", self.store_url))
@@ -163,12 +165,12 @@ class CommandContext:
         return f"holdfast {shlex.join([*words, *options])}"
 
     def speaking(self, session_id: str, key: str | None, owner: str | None = None) -> str:
-        """The command that speaks to this session's conversation."""
+        """The command line that sends a message to this session's conversation."""
         mine = replace(self, owner_name=owner) if self.of_everybody else self
         return f'{mine.command("run", *(("--key", key) if key else ("--resume", session_id)))} "…"'
 
     def wrong_usage(self, sentence: str) -> NoReturn:
-        """Exit 2, with how the command is used."""
+        """Print the usage and exit with 2."""
         self.context.fail(sentence)
 
     def nothing_yet(self) -> Exception:
@@ -177,7 +179,7 @@ class CommandContext:
         return BadInput(f"there is nothing yet: no store at {self.location}. `holdfast run` begins one")
 
     def start_logging(self, level: str = "warning") -> None:
-        """On stderr, from this level on unless the settings say otherwise: commands speak by their output."""
+        """Log to stderr, from this level on unless the settings name one. Commands report by their output."""
         from .logs import start_logging
 
         settings = self.settings
@@ -186,7 +188,7 @@ class CommandContext:
 
 @dataclass(frozen=True)
 class Opened:
-    """A store that was opened for one command, whose data it looks at, and what the sweep before it did."""
+    """A store opened for one command, the owner whose data it reads, and the result of its first sweep."""
 
     store: Store
     owner: str | None
@@ -194,7 +196,7 @@ class Opened:
 
 
 async def sweep(reaper: Any, resetter: Any, *, quiet: bool = False) -> Swept:
-    """Sweep first, and say so on stderr if something was due. Trouble is told and does not stop a reader."""
+    """Sweep, and report on stderr what was due. A store error is reported and does not stop a reader."""
     from ..errors import StoreError
     from ..runtime.agents.sweeper import Sweeper, Swept
     from .format import count, note
@@ -216,11 +218,11 @@ async def sweep(reaper: Any, resetter: Any, *, quiet: bool = False) -> Swept:
     return done
 
 
-# --- from a function to a command ----------------------------------------------------------------------
+# --- registering commands ------------------------------------------------------------------------------
 
 
 def command(group: typer.Typer, name: str, *, fast_loop: bool = False) -> Callable[[Body], Body]:
-    """Make `body` the command `name` of a group, with the options that every command has behind its own.
+    """Register `body` as the command `name` of a group; its own options come first, then the shared ones.
 
     `fast_loop`: run it on uvloop, which takes longer to import than most commands take to run.
     """
@@ -254,7 +256,7 @@ def command(group: typer.Typer, name: str, *, fast_loop: bool = False) -> Callab
 
 
 def carry_out(work: Coroutine[Any, Any, int | None], *, fast_loop: bool = False) -> int:
-    """Run a command to its exit code; expected errors are told in a sentence or two."""
+    """Run a command; returns its exit code. Expected errors are printed in a sentence or two."""
     import asyncio
     import sys
 

@@ -1,4 +1,4 @@
-"""`holdfast demo`: what holdfast promises, seen in a minute."""
+"""`holdfast demo`: shows the promises of holdfast in about a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast doctor|backup`: looking after a store."""
+"""`holdfast doctor|backup`: maintenance of a store."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def doctor(
 
 
 def _who_holds_how_much(usage: Sequence[OwnerUsage]) -> None:
-    """The owners with the most bytes, one a line."""
+    """Print the owners with the most bytes, one per line."""
     from .format import Styled, count, one_line, say, size
 
     for each in usage:
@@ -107,7 +107,7 @@ def _flushes(figures: FlushFigures) -> dict[str, int]:
 
 
 def _what_waits(figures: FlushFigures, settings: Settings) -> str:
-    """How far the flushes of ended sessions are; empty: nothing waits and nothing failed."""
+    """Progress of the flushes of ended sessions; empty if none is pending and none failed."""
     from .format import count
 
     told = []
@@ -131,7 +131,7 @@ def _diagnosis(each: Diagnosis) -> dict[str, object]:
 
 
 def _explain(each: Diagnosis) -> None:
-    """What breaks an invariant, and what to do."""
+    """Print what violates an invariant, and what to do."""
     from .format import Styled, say
 
     finding = each.finding

@@ -1,4 +1,4 @@
-"""`holdfast env`: what an OpenAI client needs to talk to the local server, for a shell to take over."""
+"""`holdfast env`: prints what an OpenAI client needs to use the local server, as shell exports."""
 
 from __future__ import annotations
 
@@ -45,8 +45,11 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
 
 
 def address(settings: Settings) -> str:
-    """Where a client on this machine reaches the server: one that runs may have been told another port by an
-    option. What the environment says goes before that."""
+    """The server's URL for clients on this machine.
+
+    A running server's actual port wins over the settings, since an option may have set it. An address from
+    the environment wins over both.
+    """
     from ..errors import BadSetting
     from ..runtime.local_server import local_address
     from ..settings import home, is_variable

@@ -1,4 +1,4 @@
-"""Times, numbers and names as people say them."""
+"""Output of commands: times, numbers, tables and styled text, on stdout and stderr."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 
 def ago(then: datetime | None, now: datetime) -> str:
-    """How long since, in the one unit that matters: `3 min ago`."""
+    """Time since, in one unit: `3 min ago`."""
     if then is None:
         return "never"
     return f"{span(now - then)} ago" if now - then >= timedelta(seconds=1) else "just now"
@@ -33,14 +33,14 @@ def took(time: timedelta) -> str:
 
 
 def moment(then: datetime | None, now: datetime) -> str:
-    """A time on this machine's clock, and how long ago that was."""
+    """A time on this machine's clock, and how long ago it was."""
     if then is None:
         return "—"
     return f"{then.astimezone():%Y-%m-%d %H:%M:%S} ({ago(then, now)})"
 
 
 def clock(then: datetime, now: datetime) -> str:
-    """A time on this machine's clock, as short as it can be."""
+    """A time on this machine's clock, as short as possible."""
     local = then.astimezone()
     return f"{local:%H:%M:%S}" if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d %H:%M}"
 
@@ -88,7 +88,7 @@ STATE_STYLES = {
 
 @dataclass(frozen=True)
 class Styled:
-    """A text and how it looks on a terminal."""
+    """A text and its style on a terminal."""
 
     text: str
     style: str = ""
@@ -102,7 +102,7 @@ class Column:
     title: str
     right: bool = False
     whole: bool = False
-    """Never cut or wrapped on a terminal, such as an id that will be copied."""
+    """Never truncated or wrapped on a terminal, such as an id that will be copied."""
 
 
 def state(name: str) -> Styled:
@@ -114,12 +114,12 @@ def on_terminal() -> bool:
 
 
 def wide() -> bool:
-    """Is there room for columns that can be missed?"""
+    """True if there is room for optional columns."""
     return not on_terminal() or console().width >= WIDE
 
 
 def harmless(text: str) -> str:
-    """Without control characters but newline and tab: an escape sequence is shown, not obeyed."""
+    """Escape control characters except newline and tab, so that a terminal shows escape sequences as text."""
     if text.isprintable():
         return text
     return "".join(
@@ -133,7 +133,7 @@ def one_line(text: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """The one document on stdout."""
+    """Print the one JSON document of a command on stdout."""
     import msgspec
 
     document = msgspec.json.format(msgspec.json.encode(value), indent=2)
@@ -143,7 +143,7 @@ def print_json(value: Any) -> None:
 
 
 def say(*parts: Cell) -> None:
-    """A line of words on stdout."""
+    """Print a line on stdout."""
     if on_terminal():
         console().print(_text(parts), soft_wrap=True)
     else:
@@ -151,18 +151,18 @@ def say(*parts: Cell) -> None:
 
 
 def note(sentence: str) -> None:
-    """Something aside, on stderr."""
+    """Print a side note on stderr."""
     _to_stderr(Styled(f"({sentence})", "dim"))
 
 
 def complain(error: Exception | str, next_step: str = "") -> None:
-    """What went wrong and what to do next, on stderr."""
+    """Print an error and the next step on stderr."""
     sentence = sentences(str(error), next_step or next_step_after(error))
     _to_stderr(Styled("Error: ", "bold red"), sentence)
 
 
 def _to_stderr(*parts: Cell) -> None:
-    with suppress(OSError):  # a terminal that was closed: there is nobody to tell
+    with suppress(OSError):  # the terminal was closed
         if sys.stderr.isatty():
             console(stderr=True).print(_text(parts), soft_wrap=True)
         else:
@@ -170,19 +170,19 @@ def _to_stderr(*parts: Cell) -> None:
 
 
 def remark(*pieces: str) -> None:
-    """What became of the command, on stderr."""
+    """Print the outcome of the command on stderr."""
     _to_stderr(sentences(*pieces))
 
 
 def mute() -> None:
-    """Whoever read stdout has left: nothing more goes there, not even what is flushed at exit."""
+    """Discard further output, also what is flushed at exit: stdout has no reader any more."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def next_step_after(error: Exception | str) -> str:
-    """For errors whose own words do not say what to do at a command line."""
+    """The next step at a command line, for errors whose text does not name one."""
     from ..errors import BadSetting, ConversationBusy, NotFound, StoreBusy
 
     match error:
@@ -207,13 +207,13 @@ def next_step_after(error: Exception | str) -> str:
 
 
 def sentences(*pieces: str) -> str:
-    """Pieces of prose, each ending as a sentence does, joined."""
+    """Join the pieces; each gets a full stop if it does not end as a sentence."""
     ended = [piece if piece[-1] in '.!?`"' else f"{piece}." for piece in (p.strip() for p in pieces) if piece]
     return " ".join(ended)
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
-    """Rows under their titles."""
+    """Print rows under their titles."""
     rows = list(rows)
     if on_terminal():
         _rich_table(columns, rows)
@@ -222,7 +222,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> None:
 
 
 def facts(pairs: Iterable[tuple[str, Cell]]) -> None:
-    """Names and values, one below the other."""
+    """Print names and values, one pair per line."""
     pairs = list(pairs)
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
@@ -263,14 +263,14 @@ def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> No
 
 
 def _in_table(cell: Cell) -> Styled:
-    """On one line, its indentation kept."""
+    """The cell on one line, with its indentation."""
     styled = cell if isinstance(cell, Styled) else Styled(cell)
     indent = len(styled.text) - len(styled.text.lstrip(" "))
     return Styled(" " * indent + one_line(styled.text), styled.style)
 
 
 def width_of(text: str) -> int:
-    """How many columns a text takes: wide characters two, combining marks none."""
+    """Columns that a text takes: wide characters two, combining marks none."""
     if text.isascii():
         return len(text)
     return sum(
@@ -299,7 +299,7 @@ def _plain(cell: Cell) -> str:
 
 
 def write(text: str) -> None:
-    """On stdout, at once also if that is a pipe; what its encoding does not have is escaped."""
+    """Write to stdout and flush, also to a pipe. Characters that its encoding lacks are escaped."""
     try:
         sys.stdout.write(text)
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The tree that commands are hung on: `holdfast`, and below it `holdfast sessions`, `keys` and `memories`."""
+"""The tree of commands: `holdfast`, and its groups `sessions`, `keys`, `memories`, `import` and `config`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ORDER = (
 
 
 class InOrder(TyperGroup):
-    """Lists commands as a newcomer meets them."""
+    """Lists commands in the order of ORDER: those a newcomer needs come first."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(self.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
@@ -78,7 +78,7 @@ app = typer.Typer(
     epilog='Begin with: holdfast serve, or: holdfast run --key cli:ada "my name is Ada"',
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # importing rich takes longer than everything else here together
+    rich_markup_mode=None,  # importing rich takes longer than all the other imports here
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": HELP_OPTIONS, "max_content_width": 100},
 )

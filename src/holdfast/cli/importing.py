@@ -1,4 +1,4 @@
-"""`holdfast import hermes|file`: taking conversations over."""
+"""`holdfast import hermes|file`: import conversations."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _zone(invocation: CommandContext, name: str) -> Any:
         invocation.wrong_usage(f"{name!r} is no time zone; name one such as Europe/Berlin")
 
 
-# --- what a home looks like ----------------------------------------------------------------------------
+# --- report on a home ----------------------------------------------------------------------------------
 
 
 def _examination(found: Examination) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def _some(names: Any) -> str:
     return ", ".join([*names[:FEW], *(["…"] if len(names) > FEW else [])])
 
 
-# --- what was taken over -------------------------------------------------------------------------------
+# --- result of an import -------------------------------------------------------------------------------
 
 
 def _taken(taken: Taken, owner: str) -> dict[str, Any]:

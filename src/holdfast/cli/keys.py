@@ -1,4 +1,4 @@
-"""`holdfast keys create|list|revoke`: who may ask the server. A key is shown once, when it is made."""
+"""`holdfast keys create|list|revoke`: API keys. A key is shown once, when it is created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ScopeOption(StrEnum):
-    """The scopes of `domain.keys`, here because importing that would slow `--help` down."""
+    """The scopes of `domain.api_keys`, copied because importing that would slow `--help` down."""
 
     CHAT = "chat"
     BRIDGE = "bridge"
@@ -145,7 +145,7 @@ async def revoke(
 
 
 def _whose(invocation: CommandContext) -> str | None:
-    """All owners' unless one is named: whose a key is, is what one looks for in a list of keys."""
+    """The owner named, else None for all owners: a list of keys is often read to find a key's owner."""
     return None if invocation.owner_name is None else invocation.owner
 
 

@@ -1,9 +1,9 @@
-"""Log lines on stderr, as text for people or as one JSON object a line for machines.
+"""Log lines on stderr, as text for people or as one JSON object per line for machines.
 
-No line holds message text, a command line or a secret: what is logged names ids, numbers and reasons. One
-record is one line of printable text: control characters and line breaks of what others wrote (keys, names,
-upstreams' words) are escaped, so that they neither forge a line nor reach a terminal. Only a traceback has
-lines of its own, and those are escaped one by one.
+No line holds message text, a command line or a secret: only ids, numbers and reasons are logged. One record
+is one line of printable text. Control characters and line breaks in foreign text (keys, names, upstream
+errors) are escaped, so they can neither forge a line nor control a terminal. Only a traceback has several
+lines, each escaped by itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class JSONLines(logging.Formatter):
 
 
 def start_logging(level: str, style: str) -> None:
-    """Write what is at least as grave as `level` to stderr, as `text` or `json`."""
+    """Log records of at least `level` to stderr, as `text` or `json`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONLines() if style == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler])

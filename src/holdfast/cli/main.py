@@ -8,8 +8,8 @@ import signal
 def main() -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 128 + n stopped by signal n.
 
-    Ctrl-C ends a command at once and without a traceback, from the first moment on: the store loses nothing
-    by it. Commands that have something to bring to rest catch it themselves (`interrupts.py`).
+    Ctrl-C ends a command at once and without a traceback, at any moment: the store loses nothing. Commands
+    that need an orderly shutdown handle it themselves (`signals.py`).
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

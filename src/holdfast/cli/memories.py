@@ -1,4 +1,4 @@
-"""`holdfast memories list|search|edit|forget|retry|skip`: what was remembered, and flushes that failed."""
+"""`holdfast memories list|search|edit|forget|retry|skip`: memories, and flushes that failed."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def forget(
     from .format import print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
-        for memory_id in memory_ids:  # all are there, or none is forgotten
+        for memory_id in memory_ids:  # check that all exist before any is deleted
             await opened.store.memory(opened.owner, memory_id)
         for memory_id in memory_ids:
             await opened.store.forget_memory(opened.owner, memory_id)

@@ -62,7 +62,7 @@ async def migrate(
 
 @contextmanager
 def _steps() -> Iterator[Callable[[MoveStep], None]]:
-    """A bar per table on a terminal's stderr; elsewhere a line per table."""
+    """A progress bar per table on a terminal's stderr; otherwise a line per table."""
     import sys
 
     from .format import console, note

@@ -1,4 +1,4 @@
-"""`holdfast sweep|nodes`: who is alive, and what the dead left behind."""
+"""`holdfast sweep|nodes`: lists nodes, and reaps what dead nodes left."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def sweep(invocation: CommandContext, as_json: AsJson = False) -> int:
 
 
 async def _reset(opened: Opened) -> Reset:
-    """All that is due: what the sweep before every command has begun, to its end."""
+    """Reset every due session: completes what the sweep before the command began."""
     from ..runtime.agents.resetter import Resetter
 
     done = opened.swept.reset
@@ -66,7 +66,7 @@ async def _reset(opened: Opened) -> Reset:
 
 
 async def _prune(store: Store, invocation: CommandContext) -> Pruned:
-    """Drop, pass by pass, all that was kept long enough."""
+    """Delete everything past its retention, in several passes."""
     from ..runtime.agents.sweeper import Pruner
     from ..store.base import Pruned
     from ..wiring import retention_of
@@ -193,7 +193,7 @@ async def nodes(
 
 
 async def _judged(opened: Opened, gone: bool) -> list[tuple[Node, Liveness, str]]:
-    """Nodes, the living first, each with whether it lives and why; also those that were reaped just now."""
+    """Nodes, living ones first, each with its liveness and the reason; includes those reaped just now."""
     from ..readings import judged_nodes
 
     reaped = opened.swept.reaped.nodes

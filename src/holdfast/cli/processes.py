@@ -1,4 +1,4 @@
-"""`holdfast ps|logs|stop|pin`: what sessions have running in the background."""
+"""`holdfast ps|logs|stop|pin`: background processes of sessions."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _ADDRESS = re.compile(
     r"|[\w.-]+:\d+/.*"
     r"|[^\s/]+/(.*/)?v\d+/?"
 )
-"""An address without a scheme: a host that can be nothing else, a port, or a path that ends as APIs' do."""
+"""Matches an address without a scheme: an unmistakable host, a port, or a path that ends like an API's."""
 SAY_WAITING_SECONDS = 1.0
 
 
@@ -80,7 +80,7 @@ async def run(
 
 
 def spoken(prompt: str | None, invocation: CommandContext) -> str:
-    """What is to be said; from stdin if the prompt is `-`, or absent and somebody pipes."""
+    """The message to send; from stdin if the prompt is `-`, or absent and stdin is a pipe."""
     if prompt is None and sys.stdin.isatty():
         invocation.wrong_usage('there is nothing to say; for example: holdfast run "hello"')
     if prompt is None or prompt == "-":
@@ -94,8 +94,7 @@ def spoken(prompt: str | None, invocation: CommandContext) -> str:
 
 
 def model_setting(value: str) -> dict[str, str]:
-    """Which settings `--model` stands for: a kind, an address, or a model's name. BadSetting for an address
-    without its scheme."""
+    """The settings of `--model`: a kind, a URL, or a model name. BadSetting for a URL without scheme."""
     from ..errors import BadSetting
 
     if value in KINDS:
@@ -112,7 +111,7 @@ def model_setting(value: str) -> dict[str, str]:
 
 @contextmanager
 def model_usage(invocation: CommandContext) -> Iterator[None]:
-    """What cannot be right about `--model` or `[model]` is wrong usage: exit 2, with what to do."""
+    """Treat an invalid `--model` or `[model]` as wrong usage: exit 2, with what to do."""
     from ..errors import BadSetting
 
     try:
@@ -147,7 +146,7 @@ class _Run:
             try:
                 async with self._invocation.node(existing=resume is not None) as node:
                     if resume is not None:
-                        # Looked up first: to the library an unknown name would be a new one.
+                        # Resolved first: the library would create a session for an unknown name.
                         resume = (await place_of(node.store, node.owner, resume)).conversation.id
                     self._session = await node.session(key, id=resume, source=source)
                     await self._answer(node, model, words)
@@ -222,11 +221,11 @@ class _Run:
         if isinstance(outcome, Unanswered):
             raise outcome.error
         self._answered = True
-        # Only a session that was opened for this run ends with it; one that was open before goes on.
+        # Only a session opened by this run ends with it; one that was open before stays open.
         await finished(node.stop(EndReason.COMPLETED))
 
     def _stopped(self) -> int:
-        """After a signal, or when nobody listens any more."""
+        """The exit code after a signal, or when stdout has no reader any more."""
         from .format import remark
 
         if self._answered:
@@ -245,7 +244,7 @@ class _Run:
 
 
 class ReplyPrinter:
-    """The answer on stdout, piece by piece; harmless to a terminal. How `run` tells a turn."""
+    """Renders a turn for `run`: the reply on stdout as it streams, with escape sequences made harmless."""
 
     numbered = False
     apart = False
@@ -282,7 +281,7 @@ class ReplyPrinter:
             self._write(harmless(text) if on_terminal() else text)
 
     def finish(self) -> None:
-        """Begin a new line, unless the answer did."""
+        """End the line, unless the reply did."""
         if not self._last.endswith("\n"):
             self._write("\n")
 
@@ -294,7 +293,7 @@ class ReplyPrinter:
         try:
             write(text)
             self._last = text
-        except OSError:  # the pipe's reader has left, or the terminal was closed
+        except OSError:  # the pipe's reader exited, or the terminal was closed
             self._muted = True
             mute()
             self._nobody_listens()

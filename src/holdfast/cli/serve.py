@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHORTEST_KEY = 20
-"""Characters of $HOLDFAST_API_KEY that cannot be guessed over a network."""
+"""Minimum length of $HOLDFAST_API_KEY that cannot be guessed over a network."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -90,7 +90,7 @@ async def serve(
 
 
 async def keys_are_ready(store: Store, settings: Settings) -> None:
-    """Make sure that somebody can get in: on loopback the local key; anywhere else a key made beforehand."""
+    """Ensure that there is a usable API key: on loopback the local key, elsewhere one created beforehand."""
     import os
 
     from ..errors import BadSetting
@@ -117,7 +117,7 @@ async def keys_are_ready(store: Store, settings: Settings) -> None:
 
 
 async def say_hello(listening: Listening, settings: Settings, model: Model, tokens: str) -> None:
-    """Who answers, where the store is, how to get in; the key and a link that logs in only to a terminal."""
+    """Print the model, the store and how to log in. The key and the login link go only to a terminal."""
     from ..dashboard.browser_sessions import login_link
     from ..runtime.local_server import local_key
     from ..settings import home

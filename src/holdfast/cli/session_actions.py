@@ -1,4 +1,4 @@
-"""`holdfast sessions end|cancel|resume|fork|delete`: acting on a session by hand."""
+"""`holdfast sessions end|cancel|resume|fork|delete|export`: actions on a session."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ async def _only(conversation_id: str) -> AsyncIterator[str]:
 
 
 async def _write(target: Path, lines: AsyncIterator[bytes]) -> int:
-    """Write a file that appears whole or not at all, readable only by its owner; how many conversations."""
+    """Write a file atomically, readable only by its owner; returns the number of conversations."""
     import os
 
     from ..domain.ids import new_id

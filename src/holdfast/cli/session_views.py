@@ -1,4 +1,4 @@
-"""Sessions, turns and their numbers, for people's eyes."""
+"""Prints sessions, turns, messages, statistics and lineage."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _body(message: Mapping[str, Any]) -> None:
 
 
 def text_of(content: Any) -> str:
-    """The words of a message's content; parts that are no words by their kind."""
+    """The text of a message's content; other parts are named by their kind."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -233,7 +233,7 @@ Line = Sequence[Cell]
 
 
 def draw(line: LineageTree, states: Mapping[str, SessionState], now: datetime) -> Iterator[Line]:
-    """One line of the drawing after the other."""
+    """The lines of the lineage drawing."""
     first = line.sessions[0]
     if first.parent_id is not None:
         yield (Styled(f"forked from {first.parent_id}", "dim"),)
@@ -280,7 +280,7 @@ def _session(session: Session, before: str | None, seen: SessionState, now: date
 
 
 def _sees(session: Session) -> str:
-    """A view that has a summary in it, or a gap, in words; else nothing."""
+    """Describe a view that has a summary or a gap; empty for any other."""
     said: list[str] = []
     shown: Range | None = None
     for part in session.view.parts:
@@ -301,5 +301,5 @@ def _numbers(first: int, last: int | None) -> str:
 
 
 def _stem(margin: str) -> str:
-    """What stands below a branch: the branch itself gives way to its trunk."""
+    """The margin below a branch: branch characters become those of its trunk."""
     return margin.replace("├─ ", "│  ").replace("└─ ", "   ")

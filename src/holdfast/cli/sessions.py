@@ -1,4 +1,4 @@
-"""`holdfast sessions list|stats|search`: over all sessions. Reading opens nothing."""
+"""`holdfast sessions list|stats|search|show|messages|turns|lineage`: read-only; opens no session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .groups import sessions
 
 
 class State(StrEnum):
-    """The states of `domain.sessions`, here because importing that would slow `--help` down."""
+    """The states of `domain.sessions`, copied because importing that would slow `--help` down."""
 
     ACTIVE = "active"
     IDLE = "idle"

@@ -1,7 +1,7 @@
-"""The polite signals, for a command that has something to bring to rest.
+"""Signal handling and progress output, for a command that needs an orderly shutdown.
 
-The first SIGINT, SIGTERM or SIGHUP cancels the command's task, which leaves its blocks in good order; the
-second one kills at once. A signal that was ignored when we started (`nohup`) stays ignored.
+The first SIGINT, SIGTERM or SIGHUP cancels the command's task, so its context managers exit normally. The
+second one kills at once. A signal that was ignored at startup (`nohup`) stays ignored.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ POLITE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Around a command's work, in its task: `with Interrupts() as interrupts: …`."""
+    """Wraps a command's work, in its task: `with Interrupts() as interrupts: …`."""
 
     def __init__(self) -> None:
         self.number: int | None = None
-        """The signal that came, if one did."""
+        """The signal that came, if any."""
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
@@ -34,11 +34,11 @@ class Interrupts:
         return 128 + (self.number or 0)
 
     def stop(self) -> None:
-        """Cancel the command, as a signal would."""
+        """Cancel the command, as a signal does."""
         self._task.cancel()
 
     def _came(self, number: int, _frame: FrameType | None) -> None:
-        # A handler of Python's own, not of the loop's: it runs even while a write to a full pipe blocks us.
+        # A Python signal handler, not the loop's: it runs even while a write to a full pipe blocks.
         self.number = number
         for each in self._before:
             signal.signal(each, signal.SIG_DFL)
@@ -60,7 +60,7 @@ class Interrupts:
 
 @contextmanager
 def busy(what: str) -> Iterator[None]:
-    """A spinner on stderr while the block runs."""
+    """Show a spinner on stderr while the block runs."""
     if not sys.stderr.isatty():
         yield
         return
@@ -75,7 +75,7 @@ Shows = Callable[[str, int, int], None]
 
 @contextmanager
 def bar() -> Iterator[Shows]:
-    """A bar on stderr that is told what is done, how much of it, of how much."""
+    """A progress bar on stderr; called with the step, how much of it is done, and the total."""
     if not sys.stderr.isatty():
         yield lambda what, done, whole: None
         return

@@ -1,4 +1,4 @@
-"""`holdfast why`: will this session be reset, when, by which rule, and what holds it."""
+"""`holdfast why`: whether and when a session will be reset, by which rule, and what blocks the reset."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _number(value: str | float) -> str:
 
 
 def _data(event: Event) -> str:
-    """What an event says besides, in a line: `reason idle, messages 12`."""
+    """An event's data on one line: `reason idle, messages 12`."""
     return ", ".join(
         f"{name} {_said(value)}" for name, value in event.data.items() if value not in (None, [], "")
     )

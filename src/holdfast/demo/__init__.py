@@ -1,1 +1,1 @@
-"""`holdfast demo`: the five promises acted out, on real processes, in a home of its own."""
+"""`holdfast demo`: shows the five promises on real processes, in a temporary home."""

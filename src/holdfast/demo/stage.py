@@ -1,6 +1,6 @@
-"""The demo's stage: a temporary home, the servers and programs that run in it, and how they are killed.
+"""The demo's environment: a temporary home, the servers and programs that run in it, and how to kill them.
 
-Whatever happens, all of it is gone when the stage is left: processes first, then the home.
+On exit everything is removed, however the demo ends: first the processes, then the home.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import msgspec
 T = TypeVar("T")
 
 PATIENCE = 60.0
-"""Seconds that anything may take on a slow machine before the demo says that it went wrong."""
+"""Seconds that any step may take on a slow machine before the demo fails."""
 SETTINGS = """\
 [reset.sources.telegram]
 mode = "idle"
@@ -49,7 +49,7 @@ retry_seconds = 0.5
 
 
 class WentWrong(Exception):
-    """Something did not happen as it was announced."""
+    """A step of the demo did not have the announced result."""
 
 
 class Stage:
@@ -98,7 +98,7 @@ class Stage:
     # --- programs --------------------------------------------------------------------------------------
 
     async def start(self, *arguments: str, stdin: int = asyncio.subprocess.DEVNULL) -> Process:
-        """The `holdfast` command as a process of its own. Ctrl-C at our terminal is none of its business."""
+        """Start the `holdfast` command as a process. Ctrl-C at this terminal does not reach it."""
         with (self.home / "demo.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "holdfast", *arguments),
@@ -113,8 +113,8 @@ class Stage:
         return process
 
     async def serve(self) -> int:
-        """Start the server, again on the port it had; returns its pid when it answers."""
-        tries = 1 if self.port else 5  # another demo may have taken the first port just now
+        """Start the server, on its previous port if it had one. Returns its pid once it answers."""
+        tries = 1 if self.port else 5  # another demo may have just taken the first port
         while True:
             port = self.port or free_port()
             self.server = await self.start("serve", "--port", str(port))
@@ -128,12 +128,12 @@ class Stage:
                     raise
 
     async def kill_server(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """kill -9 the server, and wait until it has exited."""
         assert self.server is not None
         await kill(self.server)
 
     async def run(self, *arguments: str) -> str:
-        """A command to its end; what it printed."""
+        """Run a command to its end; returns its stdout."""
         process = await self.start(*arguments)
         out, _ = await within(process.communicate(), f"`holdfast {' '.join(arguments)}` ends")
         if process.returncode != 0:
@@ -148,7 +148,7 @@ class Stage:
         raise WentWrong(f"a program ended before it said {words!r}")
 
     async def _stop_processes(self) -> None:
-        """What sessions have left running outlives servers: it is stopped by hand."""
+        """Stop the sessions' background processes: they outlive servers."""
         with suppress(WentWrong, msgspec.DecodeError):
             if (self.home / "holdfast.db.processes").exists():
                 listed = msgspec.json.decode(await self.run("ps", "--running", "--json"))
@@ -156,7 +156,7 @@ class Stage:
                     await self.run("stop", process["id"])
 
     def last_words(self) -> str:
-        """What programs complained of, for somebody who looks into it."""
+        """What programs wrote to stderr, for diagnosis."""
         with suppress(OSError):
             return "\n".join((self.home / "demo.log").read_text("utf-8", "replace").splitlines()[-8:])
         return ""
@@ -166,7 +166,7 @@ class Stage:
     async def ask(
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[Any, Mapping[str, str]]:
-        """One request: the JSON of its answer, and its headers. Headers by their names with underscores."""
+        """Send a request; returns the JSON and the headers. Request headers are named with underscores."""
         data = None if body is None else msgspec.json.encode(body)
         try:
             async with self._open(method, path, data, headers) as response:
@@ -178,19 +178,19 @@ class Stage:
             raise WentWrong(f"{method} {path}: {type(error).__name__}: {error}") from error
 
     async def data(self, path: str) -> list[dict[str, Any]]:
-        """A list's items."""
+        """The items of a list response."""
         answer, _ = await self.ask("GET", path)
         found: list[dict[str, Any]] = answer["data"]
         return found
 
     async def say(self, text: str, **headers: str) -> tuple[str, dict[str, Any], Mapping[str, str]]:
-        """A turn: the reply, what holdfast says of it, and the headers."""
+        """Run a turn: the reply, the holdfast object of the response, and the headers."""
         body = {"messages": [{"role": "user", "content": text}]}
         answer, out = await self.ask("POST", "/v1/chat/completions", body, **headers)
         return answer["choices"][0]["message"]["content"], answer["holdfast"], out
 
     async def stream(self, text: str, **headers: str) -> AsyncIterator[str]:
-        """The reply's words as they come. It ends when the server is killed, without a word."""
+        """The words of a streamed reply as they arrive. Ends without an error when the server is killed."""
         body = {"messages": [{"role": "user", "content": text}], "stream": True}
         data = msgspec.json.encode(body)
         with suppress(aiohttp.ClientError, ConnectionError):
@@ -208,7 +208,7 @@ class Stage:
 
 
 async def kill(process: Process) -> None:
-    """kill -9, and wait until it is gone."""
+    """kill -9, and wait until it has exited."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGKILL)
@@ -216,7 +216,7 @@ async def kill(process: Process) -> None:
 
 
 async def within(work: Awaitable[T], what: str) -> T:
-    """Wait for this, but not for ever."""
+    """Wait for this, with a time limit."""
     try:
         async with asyncio.timeout(PATIENCE):
             return await work
@@ -225,7 +225,7 @@ async def within(work: Awaitable[T], what: str) -> T:
 
 
 async def until(condition: Callable[[], Awaitable[T]], what: str) -> T:
-    """Ask until there is an answer; returns it."""
+    """Poll until the condition returns a true value; returns that value."""
 
     async def asked() -> T:
         while not (found := await condition()):  # noqa: ASYNC110 - it comes to pass in another process
@@ -236,8 +236,7 @@ async def until(condition: Callable[[], Awaitable[T]], what: str) -> T:
 
 
 def free_port() -> int:
-    """A port that nobody uses. It is looked for below those that outgoing connections get, so that nobody
-    else takes it while the server is dead."""
+    """A free port below the ephemeral range, so no outgoing connection takes it while the server is down."""
     first = random.randrange(18_000, 28_000)
     for port in range(first, first + 1000):
         with socket.socket() as probe, suppress(OSError):

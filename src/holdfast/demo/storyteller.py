@@ -1,7 +1,7 @@
-"""Who answers in the demo: a script behind the OpenAI API, in the demo's own process.
+"""The demo's model: a script with an OpenAI-compatible API, in the demo's own process.
 
-It is no model, and the demo says so. It knows what the messages tell it and nothing else, tells stories
-slowly so that there is something to cut, and counts what it is asked for: a proof no server can embellish.
+It is not a model, and the demo says so. It knows only the messages it is sent. It streams stories slowly, so
+that there is time to interrupt them, and counts its calls, so that the proof does not depend on the server.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Storyteller:
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
-        """How often, by purpose."""
+        """Number of calls, by purpose."""
         self.silent = asyncio.Event()
-        """Set: it is asked for a flush, and lets whoever asks wait."""
+        """Set once it received a flush request that it does not answer."""
         self.keeps_flushes_waiting = False
         self._runner: web.AppRunner | None = None
         self.url = ""
@@ -65,7 +65,7 @@ class Storyteller:
         self.asked[purpose] += 1
         if purpose == "flush" and self.keeps_flushes_waiting:
             self.silent.set()
-            await asyncio.sleep(3600)  # whoever asks is killed meanwhile
+            await asyncio.sleep(3600)  # the caller is killed meanwhile
         words = self._words(purpose, body["messages"])
         if not body.get("stream"):
             text = "".join([word async for word in words])
@@ -78,7 +78,7 @@ class Storyteller:
                 await response.write(_event({"delta": {"content": word}, "finish_reason": None}))
             await response.write(_event({"delta": {}, "finish_reason": "stop"}) + b"data: [DONE]\n\n")
         except ConnectionError:
-            pass  # whoever asked was killed
+            pass  # the caller was killed
         return response
 
     async def _words(self, purpose: str, messages: list[dict[str, Any]]) -> AsyncIterator[str]:

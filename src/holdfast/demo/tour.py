@@ -1,4 +1,4 @@
-"""The demo's last step: the page with the red button stays open, and a server that is killed comes back."""
+"""The steps of the demo, each with its check, and the page that stays open at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATH = "/demo"
 
 
 async def keep_page(stage: Stage) -> None:
-    """Until Ctrl-C. A server that was killed is started again at once; one that ended otherwise is told."""
+    """Run until Ctrl-C. Restarts a server that was killed; raises WentWrong if it exited otherwise."""
     link = login_link(stage.url, stage.home, PATH)
     if link is None:
         raise WentWrong("the server has made no local key")
@@ -45,7 +45,7 @@ async def keep_page(stage: Stage) -> None:
 
 
 def on_desktop() -> bool:
-    """Is there a browser that opens a window, rather than one that takes this terminal?"""
+    """True if a browser would open a window, not take over this terminal."""
     if os.environ.get("SSH_CONNECTION"):
         return False
     windows = ("DISPLAY", "WAYLAND_DISPLAY")
@@ -55,7 +55,7 @@ def on_desktop() -> bool:
 KEY = "cli:ada"
 TELEGRAM = "telegram:dm:42"
 WORDS = 25
-"""How much of the story is heard before the server is killed."""
+"""Words of the story that are received before the server is killed."""
 PREVIEW = f"{shlex.quote(sys.executable)} -m http.server --bind 127.0.0.1 0"
 
 
@@ -70,7 +70,7 @@ class Tour:
         """The session that was reset."""
 
     async def run(self) -> None:
-        """Every step, in order. WentWrong if one did not go as announced."""
+        """Run every step in order. Raises WentWrong at the first that did not have the announced result."""
         steps: tuple[Callable[[], Awaitable[None]], ...] = (
             self._talks,
             self._is_killed,
@@ -285,7 +285,7 @@ class Tour:
         self._check(found["ok"], "every invariant holds")
         self._proof(f"{len(found['data'])} of {len(found['data'])} hold")
 
-    # --- words -----------------------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------------
 
     async def _say(
         self, text: str, key: str | None = None, session_id: str | None = None
@@ -330,7 +330,7 @@ class Tour:
         say(Styled("   ✓ ", "bold green"), sentence)
 
     def _check(self, holds: bool, what: str) -> None:
-        """Every proof is looked at, not only shown."""
+        """Raise WentWrong unless it holds: every proof is verified, not only shown."""
         if not holds:
             raise WentWrong(f"it is not true that {what}")
 

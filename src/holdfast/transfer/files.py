@@ -1,9 +1,9 @@
-"""Carries conversations to a file of JSON Lines, and back into a store.
+"""Exports conversations to a JSON Lines file, and imports them into a store.
 
-Complete both ways: what was exported, imported into an empty store and exported again, is the same file. Ids
-are kept, so an import that is repeated finds everything there, and one that was interrupted goes on. A file
-is read through before anything of it is written; one that is damaged, cut off, or clashes with what is there
-is refused whole. Memory is bounded: a conversation's messages are never held at once.
+Lossless: exporting, importing into an empty store and exporting again gives the same file. Ids are kept, so a
+repeated import changes nothing, and an interrupted one continues. A file is validated completely before any
+of it is written. One that is damaged, truncated or in conflict with the store is refused as a whole. Memory
+is bounded: a conversation's messages are never all loaded at once.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ PART_BYTES = 4 << 20
 PAGE = 500
 
 Progress = Callable[[int, int], None]
-"""How much is done, of how much."""
+"""Called with how much is done, and the total."""
 
 
-# --- to a file -----------------------------------------------------------------------------------------
+# --- export --------------------------------------------------------------------------------------------
 
 
 async def all_conversations(store: Store, owner: str | None) -> AsyncIterator[str]:
-    """The ids of an owner's conversations, or everybody's, in the order in which they began."""
+    """The ids of an owner's conversations, or of all owners', oldest first."""
     after = 0
     while page := await store.conversation_ids(owner, after=after, limit=PAGE):
         for _, conversation_id in page:
@@ -61,7 +61,7 @@ async def all_conversations(store: Store, owner: str | None) -> AsyncIterator[st
 async def exported(
     store: Store, owner: str | None, conversations: AsyncIterator[str]
 ) -> AsyncIterator[bytes]:
-    """The lines of an export of these conversations, without their ends."""
+    """The lines of an export of these conversations, without line ends."""
     number = messages = 0
     yield encode_line(RecordsBegin())
     async for conversation_id in conversations:
@@ -101,26 +101,26 @@ async def _in_order(
 
 
 def _one_line(line: bytes) -> bytes:
-    """A break of a line in JSON is space between tokens, never a part of a text."""
+    """Replace line breaks with spaces. In JSON they occur only between tokens, never inside a string."""
     return line.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in line or b"\r" in line else line
 
 
-# --- from a file ---------------------------------------------------------------------------------------
+# --- import --------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Carried:
-    """What an import of a file has done."""
+    """Counts of what an import did."""
 
     conversations: int = 0
     there: int = 0
-    """Conversations that were there already."""
+    """Conversations that were already in the store."""
     sessions: int = 0
     messages: int = 0
 
 
 def lines_of(path: Path) -> Iterator[Line]:
-    """The lines of a file, each checked by itself. BadInput names the first that is wrong."""
+    """The lines of a file, each validated by itself. Raises BadInput that names the first invalid one."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -142,7 +142,7 @@ def lines_of(path: Path) -> Iterator[Line]:
 
 
 class FileImporter:
-    """Imports one file into a store. `owner`: whose everything becomes; None: whose it was."""
+    """Imports one file into a store. `owner`: the new owner of everything; None: keep each record's owner."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class FileImporter:
         self._owner = owner
         self._progress = progress
         self._there: dict[str, Imported | None] = {}
-        """Conversations that are there: whole (None), or as far as an earlier import has come."""
+        """Conversations already in the store: complete (None), or how far an earlier import got."""
         self._whole = 0
         self.carried = Carried()
 
@@ -176,7 +176,7 @@ class FileImporter:
         return self.carried
 
     def _conversations(self) -> Iterator[tuple[ConversationRecord, Iterator[Hanging]]]:
-        """Conversations with what follows them; to be read in this order."""
+        """Each conversation with its records. Both must be read in file order."""
         lines = lines_of(self._path)
         waiting: list[ConversationRecord] = []
 
@@ -196,10 +196,10 @@ class FileImporter:
                 conversation = msgspec.structs.replace(conversation, owner=self._owner)
             yield conversation, records()
 
-    # --- before anything is written ----------------------------------------------------------------
+    # --- validation --------------------------------------------------------------------------------
 
     async def _look_through(self) -> None:
-        """Read the file once, whole: what it says must hold together, and its names must be free."""
+        """Read the whole file once: its records must be consistent, and its names free."""
         check = _Check(self._path)
         for number, line in enumerate(lines_of(self._path), 1):
             check.line(number, line)
@@ -212,7 +212,7 @@ class FileImporter:
         self._whole = check.messages
 
     async def _compare(self, given: ConversationRecord, last: MessageRecord | None) -> None:
-        """Is it there already, in part or whole, or is something else there under its name?"""
+        """Record if the conversation is there, in part or complete. Raises Conflict if its name is taken."""
         try:
             here, _ = await self._store.record(None, given.id)
         except NotFound:
@@ -253,7 +253,7 @@ class FileImporter:
     async def _take(
         self, conversation: ConversationRecord, records: Iterable[Hanging], known: Imported | None
     ) -> int:
-        """Write a conversation, in as many parts as it takes; returns how many messages it has."""
+        """Write a conversation, in as many parts as needed; returns its number of messages."""
         stand = known.stand if known else None
         there = set()
         if known is not None:
@@ -288,13 +288,13 @@ class FileImporter:
 
 
 class _Check:
-    """Whether the lines of a file hold together, one after the other."""
+    """Checks that the lines of a file are consistent, one after the other."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.newest: ConversationRecord | None = None
         self.finished: tuple[ConversationRecord, MessageRecord | None] | None = None
-        """A conversation whose last line has been read, and its last message."""
+        """The conversation whose last line was just read, and its last message."""
         self._last: MessageRecord | None = None
         self._sessions: set[str] = set()
         self._conversations = 0

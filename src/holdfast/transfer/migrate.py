@@ -1,11 +1,11 @@
 """Moves a SQLite store to PostgreSQL, so that several nodes can share it from then on.
 
-What is moved is a snapshot: the original is only read, and stays as it is. Every row is copied and verified.
-Then the nodes of the original, which stayed there, are brought to rest as if they had died, and the search
-index is made. A run that was killed at any point is simply started again.
+Copies a snapshot: the original is only read and does not change. Every row is copied and verified. Then the
+original's nodes, none of which runs on the copy, are reaped, and the search index is built. A run that was
+killed at any point can be run again.
 
-Limits: what a node still running on the original writes meanwhile is not carried over, so stop them first.
-Background processes are known by records beside the original, so a move takes none of them over.
+Limits: what a node on the original writes during the run is not copied, so stop all nodes first. Background
+processes are tracked by files beside the original, so a move takes over none of them.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Mover:
         self._on_step = on_step
 
     def still_running(self) -> int:
-        """How many nodes run on the original right now. Raises StoreUnusable if that cannot be moved."""
+        """Number of nodes on the original now. Raises StoreUnusable if the original cannot be moved."""
         return running_on(self._database)
 
     async def move_once(self) -> Arrived:
-        """Move everything. Raises, having changed nothing, if the target is another's or cannot be had."""
+        """Move all. Raises, with no change, if the target holds another store or is unavailable."""
         target = await open_store(self._url, moving=True)
         try:
             move = await asyncio.to_thread(Move, DatabaseAddress.parse(self._url), self._on_step)
@@ -69,7 +69,7 @@ class Mover:
             return move.copy(source, now)
 
     async def _settle(self, target: Store) -> None:
-        """None of the original's nodes has come along."""
+        """Reap the original's nodes: none of them runs on the target."""
         for node in await target.nodes():
             await target.reap(node.id, node.beat, STAYED)
         await Reaper(target, own_node=lambda: None).reap_once()

@@ -1,6 +1,6 @@
-"""Moving in from Hermes: reads an existing home, tells its owner what it looks like, takes it over.
+"""Imports from Hermes: reads an existing home, reports its state, and imports its conversations.
 
-Nothing here writes to a home. What is known of Hermes' files stands in `home`, `copies` and `reading`; how
-its sessions hang together is decided in `lineage`; `doctor` only looks; `importer` acts on a store. A `visit`
-is what both begin with.
+Nothing here writes to a home. `home`, `database_copy` and `reading` know Hermes' file formats; `lineage`
+decides how its sessions are related; `doctor` only reads; `importer` writes to a store. Both begin with
+`snapshot.visit`.
 """

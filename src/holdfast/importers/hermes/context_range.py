@@ -1,8 +1,8 @@
-"""What of a session's rows is its context, told without reading what they say.
+"""Computes which of a session's rows are in its context, without reading their content.
 
-Rows are walked once, in order, and only what they add up to is kept: the view that our session gets. Rows
-that a compaction has put aside stay readable and are in no range. A message that is a summary and nothing
-else becomes one: it stands for the messages before it that it was made of.
+Rows are read once, in order, and only the result is kept: the view of the imported session. Rows hidden by a
+compaction stay readable and are in no range. A message that is only a summary becomes a summary part: it
+replaces the earlier messages that it was made from.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from .reading import SUMMARY_BEGINNINGS, summary_in
 
 @dataclass(frozen=True, slots=True)
 class ContextRange:
-    """A session's rows behind some row, as numbers and parts of a view."""
+    """A session's rows after a given row, as counts and parts of a view."""
 
     count: int
-    """How many messages they are."""
+    """Number of messages."""
     undone: int
     parts: tuple[Part, ...]
     first_said_at: datetime | None
     kept_before: int
-    """How many of its earlier rows are there still,"""
+    """How many of its earlier rows still exist."""
     shown_before: int
-    """and how many of these are still in its context."""
+    """How many of those are still in its context."""
 
 
 def survey(
     home: apsw.Connection, session_id: str, after: int, first_seq: int, covers: tuple[int, int] | None = None
 ) -> ContextRange:
-    """`first_seq`: the number that its first message gets. `covers`: the messages that a summary among its
-    first ones stands for; without them it stays a message."""
+    """Compute the range of the rows after `after`.
+
+    `first_seq`: the seq of its first message. `covers`: the messages that a summary among its first ones
+    replaces; without it the summary stays a message.
+    """
     parts: list[Part] = []
     begins: int | None = None
     seq, undone = first_seq, 0
@@ -76,6 +79,6 @@ def survey(
 
 
 def undone_before(home: apsw.Connection, session_id: str, row: int) -> list[int]:
-    """Rows up to this one that were taken back."""
+    """Ids of rows up to this one that were undone."""
     asked = {"session": session_id, "row": row}
     return [int(id_) for (id_,) in home.execute(STATEMENTS["undone_before"], asked)]

@@ -1,11 +1,12 @@
-"""A private copy of a Hermes database, of one moment, also while Hermes writes.
+"""Makes a private, consistent copy of a Hermes database, also while Hermes writes.
 
-The home stays as it is, to the byte. A database that somebody has open is copied by SQLite's online backup,
-under its locks. One at rest is copied as a file, with its write-ahead log: opening it in place, even only to
-read, would leave files beside it. That nobody had it open, before and after, is asked of SQLite's own lock.
+The home does not change by a byte. A database that is open elsewhere is copied by SQLite's online backup,
+under its locks. One that is not open is copied as files, with its write-ahead log: opening it in place, even
+read-only, would create files beside it. SQLite's own lock is checked before and after the copy to see that it
+is not open.
 
-The copy is ours: columns that an older Hermes did not have are added to it, so that one set of statements
-reads every version. It is removed when the block ends.
+Columns that an older Hermes lacks are added to the copy, so one set of statements reads every version. The
+copy is removed when the block ends.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from .home import NOTHING
 
 STATEMENTS = load(__package__)
 
-# Where SQLite marks a write-ahead log as in use: the byte behind the eight locks of its shared memory.
+# Where SQLite marks a write-ahead log as in use: the byte after the eight locks of its shared memory.
 IN_USE_BYTE = 128
 PAGES_AT_ONCE = 2000
 BUSY_MS = 10_000
 
-# What tells a Hermes database from any other, and what some versions lack.
+# Columns that identify a Hermes database, and columns that some versions lack.
 NEEDED = {
     "sessions": {"id", "source", "started_at"},
     "messages": {"id", "session_id", "role", "content", "timestamp"},
@@ -48,21 +49,23 @@ READ = {
 }
 
 Progress = Callable[[str, int, int], None]
-"""What is done, how much of it, of how much."""
+"""Called with the step, how much of it is done, and the total."""
 
 
 def unheard(what: str, done: int, whole: int) -> None:
-    """Nobody looks on."""
+    """Report no progress."""
 
 
 @contextmanager
 def private_copy(
     database: Path, places: Sequence[Path] = (), progress: Progress = unheard
 ) -> Iterator[apsw.Connection]:
-    """A connection to a copy of this database, made ready for our statements. `places`: where there may be
-    room for it, besides the system's directory for temporary files. BadInput, in words for its owner, if it
-    cannot be read, is damaged, or is not Hermes'."""
-    database = Path(os.path.realpath(database))  # SQLite keeps the log beside the file itself, not its link
+    """A connection to a copy of this database, prepared for our statements.
+
+    `places`: directories that may have room for the copy, besides the system's temporary directory. Raises
+    BadInput, worded for its owner, if the database cannot be read, is damaged, or is not Hermes'.
+    """
+    database = Path(os.path.realpath(database))  # the log is beside the real file, not beside a symlink
     with _room_for(database, places) as directory:
         target = directory / "state.db"
         try:
@@ -77,7 +80,7 @@ def private_copy(
             raise BadInput(_words(database, error)) from error
         try:
             _make_ready(connection, database, progress)
-            # It is only read from now on: without a name it leaves nothing behind, however this ends.
+            # From here on it is only read. Unlinked, it leaves no file, however this ends.
             target.unlink()
             directory.rmdir()
             yield connection
@@ -89,12 +92,12 @@ def private_copy(
 
 @contextmanager
 def _room_for(database: Path, places: Sequence[Path]) -> Iterator[Path]:
-    """A directory of our own with room for the copy."""
+    """A private temporary directory with room for the copy."""
     try:
         needed = sum(file.stat().st_size for file in (database, _log_of(database)) if file.exists())
     except PermissionError as error:
         raise _no_rights(database, error) from error
-    needed += needed // 4 + (16 << 20)  # our index
+    needed += needed // 4 + (16 << 20)  # for our index
     fitting = [
         place
         for place in (Path(tempfile.gettempdir()), *places)
@@ -130,7 +133,7 @@ def _at_rest(database: Path) -> bool:
 
 
 def _copy_at_rest(database: Path, target: Path) -> bool:
-    """Copy the files as they lie there; False, leaving nothing, if somebody has come meanwhile."""
+    """Copy the files. Returns False, leaving no copy, if the database was opened or changed meanwhile."""
     before = _state_of(database)
     for file in (database, _log_of(database)):
         if file.exists():
@@ -156,7 +159,7 @@ def _copy_live(database: Path, target: Path, progress: Progress) -> None:
     try:
         reader.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         reader.set_busy_timeout(BUSY_MS)
-        # One snapshot for the whole copy: otherwise every commit meanwhile would start it over.
+        # One snapshot for the whole copy: otherwise every commit meanwhile would restart it.
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()
         with writer.backup("main", reader, "main") as backup:
@@ -169,10 +172,9 @@ def _copy_live(database: Path, target: Path, progress: Progress) -> None:
 
 
 def _require_whole(database: Path, copy: Path) -> None:
-    """A file that is shorter than its own header says was cut off, wherever the rest may have been. SQLite
-    itself believes the header only sometimes."""
+    """Raise BadInput if the file is shorter than its header says (truncated). SQLite may not check."""
     if _log_of(copy).exists():
-        return  # the rest may be in there
+        return  # the rest may be in the log
     with copy.open("rb") as file:
         header = file.read(100)
     if header[:16] == b"SQLite format 3\0":
@@ -195,7 +197,7 @@ def _make_ready(connection: apsw.Connection, database: Path, progress: Progress)
     progress("checking", 0, 1)
     for table in NEEDED:
         found = [row[0] for row in connection.execute(f"PRAGMA quick_check('{table}')") if row[0] != "ok"]
-        # A row that breaks a promise of its table (a NULL where none should be) is no damage to the file.
+        # A row that violates a constraint (NULL in a NOT NULL column) does not mean a damaged file.
         if damage := [sentence for sentence in found if not str(sentence).startswith("NULL value in")]:
             said = str(damage[0]).splitlines()[-1]
             raise BadInput(f"{database} is damaged: {said}. {_mended()}")

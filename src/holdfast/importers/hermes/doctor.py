@@ -1,4 +1,4 @@
-"""What a Hermes home looks like, for people who only look. Changes nothing, there or here."""
+"""Reports the state of a Hermes home. Read-only: changes nothing in the home or in the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .home import Background, ChatRoute, ResetRule, background_of, reset_rule_of
 from .snapshot import HomeSnapshot
 
 SAME_START = timedelta(seconds=5)
-"""How far Hermes' own note of a start may be from the system's: it is taken a moment later."""
+"""Largest difference between a start time noted by Hermes and the system's: Hermes' is slightly later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class HeldOpen:
     pid: int | None
     since: datetime | None
     state: str
-    """`runs`; `gone`; `reused`: another program has its number; `unknown`: it cannot be told from here."""
+    """`runs`; `gone`; `reused`: another program has its pid; `unknown`: cannot be determined from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class Examination:
     keys: int
     held_open: Sequence[HeldOpen]
     stale: Sequence[str]
-    """Ids that have gone on in another session: asked for by them, Hermes loads the uncompacted one."""
+    """Ids of sessions continued in another session. For such an id Hermes loads the uncompacted session."""
     stale_keys: Sequence[str]
-    """Chats that are sent to such an id."""
+    """Chats that are routed to such an id."""
     repeats: Sequence[str]
-    """Chats whose expiry has not been noted as dealt with: the next restart deals with it (again)."""
+    """Chats whose expiry is not recorded as handled: the next restart handles it (again)."""
     rule: ResetRule
     orphan_calls: int
     wrong_counts: int
@@ -137,7 +137,7 @@ def _held(process: Background, visit: HomeSnapshot) -> HeldOpen:
 
 
 def _state_of(process: Background) -> str:
-    """Does it still run, and is it still the one that was started?"""
+    """Whether the process still runs, and whether the pid still belongs to it."""
     if not process.on_host or process.pid is None:
         return "unknown"
     start = start_of(process.pid)
@@ -155,7 +155,7 @@ def _state_of(process: Background) -> str:
 
 
 def _expired(route: ChatRoute, rule: ResetRule, now: datetime, zone: tzinfo) -> bool:
-    """Would Hermes take this chat's session for expired now?"""
+    """True if Hermes would consider this chat's session expired now."""
     if route.updated_at is None or rule.mode == "none":
         return False
     if rule.mode in ("idle", "both") and now > route.updated_at + timedelta(minutes=rule.idle_minutes):

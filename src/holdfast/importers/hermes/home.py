@@ -1,10 +1,10 @@
-"""Where a Hermes home keeps what we read, and who talks where.
+"""Finds the files of a Hermes home, and reads its chat routes, processes, memories and reset rule.
 
-The database is `state.db`. Which session a chat goes to stands in its `gateway_routing` table (from 0.19 on)
-and in `sessions/sessions.json`; where both know a key, the table counts. `processes.json` lists background
-processes, `memories/*.md` what the agent was to remember, `config.yaml` when sessions are reset.
+The database is `state.db`. The session of each chat is in its `gateway_routing` table (from 0.19 on) and in
+`sessions/sessions.json`; where both have a key, the table wins. `processes.json` lists background processes,
+`memories/*.md` holds the agent's memories, `config.yaml` says when sessions are reset.
 
-A file that cannot be understood is said to be so: nobody's chats are guessed at.
+A file that cannot be parsed is reported. Chat routes are never guessed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTHING = "Nothing was imported"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The files of a home; all but the database may be missing."""
+    """The files of a home. All but the database may be missing."""
 
     path: Path
     database: Path
@@ -40,7 +40,7 @@ class Home:
 
 
 def home_at(path: Path) -> Home:
-    """The home in this directory, or that this `state.db` belongs to. BadInput if there is none."""
+    """The home in this directory, or the one of this `state.db`. Raises BadInput if there is none."""
     try:
         if path.is_file() and path.name == "state.db":
             path = path.parent
@@ -58,7 +58,7 @@ def home_at(path: Path) -> Home:
     return Home(path, database)
 
 
-# --- who talks where -----------------------------------------------------------------------------------
+# --- chat routes ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +69,21 @@ class ChatRoute:
     session_id: str
     updated_at: datetime | None
     settled: bool
-    """Has what follows from its expiry been done, and noted?"""
+    """True: its expiry was handled, and Hermes has recorded that."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRoutes:
     by_key: Mapping[str, ChatRoute]
     skipped: tuple[str, ...] = ()
-    """Entries that are none, in words."""
+    """Descriptions of entries that are not valid routes."""
 
 
 def routes_in(stored: Iterable[tuple[str, str]], file: Path, zone: tzinfo) -> ChatRoutes:
-    """The routes of a home: those stored in its database (key and JSON, the newest last), and those that
-    only its file knows. Times without a zone are read in `zone`."""
+    """The routes of a home: those in its database (key and JSON, newest last), and those only in its file.
+
+    Times without a zone are read in `zone`.
+    """
     found: dict[str, ChatRoute] = {}
     skipped: list[str] = []
     for key, text in stored:
@@ -102,7 +104,7 @@ def _add(
     found: dict[str, ChatRoute], skipped: list[str], key: str, entry: object, zone: tzinfo, where: str
 ) -> None:
     if key.startswith("_"):
-        return  # a note to readers, no chat
+        return  # a note to readers, not a chat
     session_id = entry.get("session_id") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(session_id, str) or not session_id:
         skipped.append(f"{where}: the entry of {key!r:.80} names no session")
@@ -125,7 +127,7 @@ def _mend(file: Path) -> str:
 
 
 def time_of(value: object, zone: tzinfo) -> datetime | None:
-    """A time as Hermes writes it: seconds since 1970, or ISO 8601, without a zone in `zone`."""
+    """Parse a time as Hermes writes it: seconds since 1970, or ISO 8601; without a zone it is in `zone`."""
     try:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return datetime.fromtimestamp(float(value), UTC)
@@ -142,7 +144,7 @@ def time_of(value: object, zone: tzinfo) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """A background process as Hermes noted it."""
+    """A background process as Hermes recorded it."""
 
     key: str
     task: str
@@ -150,12 +152,12 @@ class Background:
     pid: int | None
     on_host: bool
     start: str | None
-    """When it began, in the kernel's own count; noted from 0.19 on."""
+    """Start time in the kernel's own units; recorded from 0.19 on."""
     started_at: datetime | None
 
 
 def background_of(file: Path, zone: tzinfo) -> tuple[list[Background], str | None]:
-    """What `processes.json` lists; and, if it cannot be understood, that."""
+    """The processes in `processes.json`; and a problem if it cannot be parsed."""
     if not file.exists():
         return [], None
     try:
@@ -186,7 +188,7 @@ def background_of(file: Path, zone: tzinfo) -> tuple[list[Background], str | Non
 
 
 def memories_of(home: Home) -> dict[str, list[str]]:
-    """What the agent was to remember: entries by file."""
+    """The agent's memories: entries by file."""
     found = {}
     for name in ("MEMORY.md", "USER.md"):
         file = home.path / "memories" / name
@@ -212,8 +214,10 @@ class ResetRule:
 
 
 def reset_rule_of(home: Home, schema: int) -> ResetRule:
-    """`session_reset` of `config.yaml`, read without a YAML parser: three plain values below one name. What
-    is not there is Hermes' default, which became `none` with schema 19."""
+    """`session_reset` of `config.yaml`, read without a YAML parser: three plain values below one name.
+
+    Missing values are Hermes' defaults. The default mode became `none` with schema 19.
+    """
     values: dict[str, str] = {}
     try:
         text = (home.path / "config.yaml").read_text("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What has been gathered of a conversation on its way into a store, and where the next part goes."""
+"""Imports a Hermes home into a store: conversations in parts, then session keys and memories."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ORIGIN = "hermes"
 
 
 class Writing:
-    """What has been gathered of a conversation and is not written yet."""
+    """Records of one conversation that are collected and not yet written."""
 
     def __init__(self, conversation: ConversationRecord, stand: Stand | None, ordinal: int) -> None:
         self.conversation = conversation
@@ -50,10 +50,10 @@ class Writing:
         self.ordinal = ordinal
         self.next_seq = stand.last_seq + 1 if stand else 1
         self.before: str | None = None
-        """The session that the next one comes from."""
+        """The session that the next one continues."""
         self.view: View | None = None
         self.began_at = self.next_seq
-        """The number of that session's first message."""
+        """The seq of that session's first message."""
         self.records: list[Hanging] = []
         self.aliases: list[AliasRecord] = []
         self.marks: list[ImportMark] = []
@@ -93,7 +93,7 @@ class Writing:
         )
 
     def written(self, part: Part) -> None:
-        """The next part goes behind this one."""
+        """Reset after this part was written; the next part continues after it."""
         sessions = [each.id for each in part.records if isinstance(each, SessionRecord)]
         tip = sessions[-1] if sessions else self.stand.tip_id if self.stand else ""
         self.stand = Stand(self.next_seq - 1, tip)
@@ -102,7 +102,7 @@ class Writing:
 
 
 def origin_of(session_id: str, row: int) -> str:
-    """Where a message came from."""
+    """The origin of a message: its Hermes session and row."""
     return f"{ORIGIN}:{session_id}:{row}"
 
 
@@ -110,8 +110,10 @@ LONGEST = 15_000
 
 
 async def remember(store: Store, owner: str, conversation_id: str, file: str, entries: Sequence[str]) -> int:
-    """Remember the entries of a file with this conversation; how many memories that made. Conflict if the
-    conversation is being spoken in, NotFound if it is gone."""
+    """Store the entries of a file as memories of this conversation; returns how many memories.
+
+    Raises Conflict if a turn is running in the conversation, NotFound if it was deleted.
+    """
     pieces = pieces_of(entries)
     name, print_ = f"memories/{file} for {conversation_id}", zlib.crc32("\n".join(pieces).encode())
     known = (await store.imported(owner, ORIGIN, [name])).get(name)
@@ -127,7 +129,7 @@ async def remember(store: Store, owner: str, conversation_id: str, file: str, en
 
 
 def pieces_of(entries: Sequence[str]) -> list[str]:
-    """Entries put together, into as few texts as there may be."""
+    """Entries joined into as few texts as the size limit allows."""
     pieces: list[str] = []
     for entry in entries:
         for start in range(0, len(entry), LONGEST):
@@ -149,7 +151,7 @@ SHOWN = 5
 
 @dataclass
 class Taken:
-    """What an import has done, and what it has left."""
+    """Counts of what an import wrote, and what it skipped."""
 
     conversations: int = 0
     grown: int = 0
@@ -164,9 +166,9 @@ class Taken:
     memories: int = 0
     edges: Counter[str] = field(default_factory=Counter)
     gone_on: list[str] = field(default_factory=list)
-    """Sessions with something new whose conversations have gone on here."""
+    """Sessions with new messages whose conversations were continued here; not imported."""
     deleted: list[str] = field(default_factory=list)
-    """Sessions whose conversations were deleted here; they stay so."""
+    """Sessions whose conversations were deleted here; they stay deleted."""
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -175,7 +177,7 @@ class Taken:
 
 
 class Importer:
-    """Takes one home, as it was visited, over into a store for one owner."""
+    """Imports one snapshot of a home into a store, for one owner."""
 
     def __init__(
         self,
@@ -192,10 +194,10 @@ class Importer:
         self._routes = seen.routes
         self._progress = progress
         self._ours: dict[str, str] = {}
-        """Sessions here, by their ids there."""
+        """Session ids in the store, by Hermes session id."""
         self._conversations: dict[str, str] = {}
         self._begun: set[str] = set()
-        """Conversations of which something has been written."""
+        """Conversations of which something was written."""
         self._waiting: list[Part] = []
         self._size = 0
         self._done = 0
@@ -261,7 +263,7 @@ class Importer:
             title=titles[0] if titles else None,
             source=first.source,
             created_at=first.started_at,
-            last_seq=-1,  # not known yet, and nobody asks: there is no history to recognise
+            last_seq=-1,  # not known yet, and not read: there is no history to match
             forked_from=parent,
         )
 
@@ -272,7 +274,7 @@ class Importer:
         sessions: Sequence[HermesSession],
         known: Mapping[str, Imported],
     ) -> None:
-        """Write sessions of a line behind what is there, in as many parts as it takes."""
+        """Write sessions of a line after the existing ones, in as many parts as needed."""
         try:
             for session in sessions:
                 before = known.get(session.id)
@@ -282,7 +284,7 @@ class Importer:
                 else:
                     found = survey(self._copy, session.id, seen, writing.next_seq, writing.covers)
                     self.taken.undone += found.undone
-                    if before is not None and not found.count:  # said and taken back, since the last time
+                    if before is not None and not found.count:  # added and undone since the last import
                         writing.marks.append(ImportMark(session.id, before.session_id, session.last_row))
                         continue
                     here = await self._open(writing, session, before, found, line)
@@ -299,11 +301,11 @@ class Importer:
         found: ContextRange,
         line: SessionLine,
     ) -> str:
-        """Begin a session behind the others of its conversation; returns its id."""
+        """Add a session after the others of its conversation; returns its id."""
         edge, parent = self._edge(writing, before, found, line)
         view = View(found.parts)
         if before is not None and found.shown_before and writing.view is not None:
-            view = writing.view  # what was in its context is in it still
+            view = writing.view  # its earlier context still applies
         opened_at = (found.first_said_at or session.active_at) if before else session.started_at
         ended_at = session.ended_at or max(session.active_at, opened_at)
         reason = UNCLOSED if session.never_ended else f"{IMPORTED_PREFIX}{session.end_reason or 'ended'}"
@@ -349,7 +351,7 @@ class Importer:
         return (line.edge.value, parent) if line.edge and parent else (None, None)
 
     async def _name(self, writing: Writing, session: HermesSession, here: str) -> None:
-        """Let the session's old id lead to it, unless it leads elsewhere."""
+        """Make the session's Hermes id an alias of it, unless that id is taken."""
         if is_ours(session.id) or not session.id.strip() or cut_name(session.id) != session.id:
             self.taken.problems.append(f"{session.id!r:.80} cannot be a name here; it leads nowhere")
             return
@@ -380,7 +382,7 @@ class Importer:
     async def _taken_back(
         self, sessions: Sequence[HermesSession], known: Mapping[str, Imported], conversation_id: str
     ) -> list[Hanging]:
-        """Messages that were taken over and have been undone there since: they leave the context."""
+        """Exclude imported messages that were undone in Hermes since: they leave the context."""
         rows = {
             origin_of(session.id, row): session.active_at
             for session in sessions
@@ -395,7 +397,7 @@ class Importer:
     # --- writing -----------------------------------------------------------------------------------
 
     async def _enqueue(self, writing: Writing) -> None:
-        """Hand over what has been gathered; small parts are written together."""
+        """Queue the collected records; small parts are written together."""
         part = writing.part()
         self._waiting.append(part)
         self._size += writing.size
@@ -417,7 +419,7 @@ class Importer:
                 self._count(part)
 
     def _count(self, part: Part) -> None:
-        """It is written."""
+        """Count a part that was written."""
         taken, conversation_id = self.taken, part.conversation.id
         if part.behind is None:
             taken.conversations += 1
@@ -431,7 +433,7 @@ class Importer:
     # --- keys and memories -------------------------------------------------------------------------
 
     async def _give_keys(self) -> None:
-        """Each chat's key leads to the conversation of its session."""
+        """Make each chat's key lead to the conversation of its session."""
         for key, route in self._routes.by_key.items():
             conversation_id = self._conversations.get(route.session_id)
             if conversation_id is None:
@@ -454,7 +456,7 @@ class Importer:
             return
         instead_of = None
         if holding is not None and not await self._spoken_here(holding.conversation.id):
-            instead_of = holding.conversation.id  # Hermes has moved on from it
+            instead_of = holding.conversation.id  # Hermes has since routed the key elsewhere
         await self._store.set_key(self._owner, conversation_id, key, instead_of=instead_of)
         self.taken.keys += 1
 
@@ -463,8 +465,7 @@ class Importer:
         return not (line[-1].end_reason or "").startswith(IMPORTED_PREFIX)
 
     async def _remember(self, memories: Mapping[str, Sequence[str]]) -> None:
-        """What every session of the home was told goes to each conversation with a key; if there is none, to
-        the one spoken in last."""
+        """Store the home's memories with each conversation that has a key; if none, the last active."""
         wanted = {self._conversations.get(route.session_id) for route in self._routes.by_key.values()}
         if not wanted and self._lineage.lines:
             newest = max(self._lineage.lines, key=lambda line: line.tip.active_at)
@@ -480,7 +481,7 @@ class Importer:
 
 
 def _oddities(lineage: HermesLineage) -> Iterator[str]:
-    """What is strange about how sessions hang together, and what was made of it."""
+    """Describe unusual relations between sessions, and how each was resolved."""
     for ids, what in (
         (lineage.cycles, "among its own ancestors; a conversation begins with it"),
         (lineage.dangling, "without its parent, which is not there; a conversation of its own"),

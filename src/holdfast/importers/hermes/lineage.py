@@ -1,14 +1,14 @@
-"""How Hermes' sessions hang together: which are one conversation, which began as a part of another.
+"""Decides how Hermes' sessions are related: which form one conversation, which began from another.
 
-Hermes keeps one column, the parent's id, and uses it for three things. They are told apart by marks in the
-child's settings and by how and when the parent ended:
+Hermes has one column, the parent's id, and uses it for three relations. They are distinguished by marks in
+the child's settings and by how and when the parent ended:
 
 - marked as a branch, or begun after its parent ended as `branched`: a fork;
-- marked as delegated, or begun while its parent was still at work: a subagent;
+- marked as delegated, or begun while its parent was still running: a subagent;
 - begun at or after the end of a parent that ended by `compression`: its continuation, one conversation;
-- anything else: a conversation of its own, whatever its parent.
+- anything else: a separate conversation, whatever its parent.
 
-Pure: given sessions, returns lines. Parents come before what began from them.
+Pure: given sessions, returns lines. A parent comes before its children.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SessionLine:
     sessions: tuple[HermesSession, ...]
     edge: Edge | None = None
     parent: str | None = None
-    """The session it began from, by its id there."""
+    """The Hermes id of the session it began from."""
 
     @property
     def tip(self) -> HermesSession:
@@ -38,16 +38,16 @@ class SessionLine:
 class HermesLineage:
     lines: tuple[SessionLine, ...]
     cycles: tuple[str, ...] = ()
-    """Sessions that were their own ancestors, and begin a conversation now."""
+    """Sessions that were their own ancestors; each now begins a conversation."""
     dangling: tuple[str, ...] = ()
-    """Sessions whose parents are not there."""
+    """Sessions whose parents are missing."""
     several: tuple[str, ...] = ()
     """Sessions with more than one continuation; the others are forks."""
     continued: Mapping[str, str] = field(default_factory=dict)
-    """Sessions that go on in another one."""
+    """Maps each continued session to its continuation."""
 
     def newest(self, session_id: str) -> str:
-        """The session in which this one's conversation stands now."""
+        """The newest continuation of this session."""
         while (following := self.continued.get(session_id)) is not None:
             session_id = following
         return session_id
@@ -85,7 +85,7 @@ def _edge(child: HermesSession, parent: HermesSession) -> Edge | None:
 
 
 def _cycles(known: Mapping[str, HermesSession]) -> list[str]:
-    """Of each cycle the session that began first: there it is cut."""
+    """For each cycle the session that began first: the cycle is cut there."""
     cut = []
     seen: set[str] = set()
     for start in known:
@@ -104,8 +104,11 @@ def _cycles(known: Mapping[str, HermesSession]) -> list[str]:
 def _continuations(
     known: Mapping[str, HermesSession], parents: Mapping[str, str], edges: Mapping[str, Edge | None]
 ) -> tuple[dict[str, str], list[str]]:
-    """Of each compacted session the one it goes on in: Hermes' own preference, a chain that goes on before
-    one that is open before one that ended, then whoever was spoken in last."""
+    """For each compacted session, the session that continues it.
+
+    Hermes' own preference: one that was itself compacted, then one that is open, then one that ended; among
+    equals, the last active.
+    """
     claims: dict[str, list[HermesSession]] = {}
     for child, edge in edges.items():
         if edge is Edge.COMPACTION:
@@ -139,7 +142,7 @@ def _lines(
 
 
 def _parents_first(lines: Sequence[SessionLine]) -> tuple[SessionLine, ...]:
-    """So that what a line began from is there when it comes. Among each other they keep their order."""
+    """Sort parents before children; otherwise the order is kept."""
     line_of = {session.id: line for line in lines for session in line.sessions}
     placed: dict[str, SessionLine] = {}
     for line in lines:

@@ -1,10 +1,11 @@
-"""Hermes' rows as our values: sessions, and messages ready to be stored.
+"""Converts Hermes' rows to our values: sessions, and messages ready to be stored.
 
-A message's body gets what a model may be sent again: role, content, tool calls, the call it answers.
-Everything else that the row carried (reasoning, the platform's number, token counts, columns we have never
-heard of) stays with it as `extra`: shown, never sent, because most models refuse fields they do not know.
+A message's body gets what may be sent to a model again: role, content, tool calls, the id of the call it
+answers. All other columns (reasoning, the platform's message id, token counts, unknown columns) are kept as
+`extra`: shown, never sent, because most models reject unknown fields.
 
-What cannot be stored as it is (NUL bytes, half a surrogate, a broken list of calls) is mended, never dropped.
+What cannot be stored as it is (NUL bytes, half a surrogate, a broken list of calls) is repaired, never
+dropped.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ class HermesSession:
     branched: bool
     delegated: bool
     counted: int | None
-    """How many messages Hermes believes it has."""
+    """Number of messages according to Hermes."""
     said: int
-    """How many it has, without what was undone."""
+    """Actual number of messages, without undone ones."""
     shown: int
-    """Those of them that are in its context."""
+    """How many of those are in its context."""
     undone: int
     last_row: int
     last_said_at: datetime | None
@@ -67,7 +68,7 @@ class HermesSession:
 
     @property
     def active_at(self) -> datetime:
-        """When something was last said in it."""
+        """Time of its last message."""
         return self.last_said_at or self.started_at
 
 
@@ -104,7 +105,7 @@ def sessions_in(home: apsw.Connection) -> Iterator[HermesSession]:
 
 
 def text_of(value: object) -> str | None:
-    """A text, whatever type the row had it in; None if it says nothing."""
+    """The value as text, whatever the column type; None if it is empty."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     return storable(str(value)) if value not in (None, "") else None
@@ -130,12 +131,12 @@ class HermesMessage:
     said_at: datetime | None
     extra: Raw
     aside: str | None = None
-    """Why it is no part of a context, if it is none: its role is none that a model knows."""
+    """If it is not part of a context, the reason: no model knows its role."""
     mended: bool = False
 
 
 def messages_of(home: apsw.Connection, session_id: str, after: int) -> Iterator[HermesMessage]:
-    """What was said in a session behind this row, in the order of its rows, one at a time."""
+    """The messages of a session after this row, in row order, one at a time."""
     names = columns_of(home, "messages")
     for row in home.execute(STATEMENTS["rows"], {"session": session_id, "after": after}):
         yield to_message(dict(zip(names, row, strict=True)))
@@ -168,7 +169,7 @@ def to_message(row: Mapping[str, Any]) -> HermesMessage:
 
 
 def content_of(stored: object) -> Any:
-    """A message's content as it was said: text, or a list of parts behind the prefix that marks one."""
+    """A message's content: text, or the list of parts after the prefix that marks one."""
     if isinstance(stored, bytes):
         stored = stored.decode("utf-8", "replace")
     if isinstance(stored, str) and stored.startswith(CONTENT_PREFIX):
@@ -182,7 +183,7 @@ def content_of(stored: object) -> Any:
 
 
 def summary_in(stored: object) -> str | None:
-    """The summary that a message stands for, if it is one that a compaction wrote and nothing else."""
+    """The summary, if the message was written by a compaction and holds nothing else; otherwise None."""
     text = content_of(stored)
     if not isinstance(text, str) or not text.startswith(SUMMARY_BEGINNINGS):
         return None
@@ -221,7 +222,7 @@ def _mend(value: Any) -> Any:
 
 
 def _calls(given: object, row: int) -> list[dict[str, Any]]:
-    """Tool calls as a model is sent them: each with an id of its own, a type and what it calls."""
+    """Tool calls as sent to a model: each with its own id, a type and what it calls."""
     calls = []
     seen: set[str] = set()
     for number, call in enumerate(given if isinstance(given, list) else []):
@@ -239,7 +240,7 @@ def _calls(given: object, row: int) -> list[dict[str, Any]]:
 
 
 def _others(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row carries besides: everything that says something."""
+    """The row's other columns, without empty ones."""
     found = {}
     for name, value in row.items():
         if name in _IN_BODY or name in _MARKS or value is None or value == "":
@@ -253,7 +254,7 @@ def _others(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(text: object) -> Any:
-    """What a JSON text says; the text itself if it is not one."""
+    """Parse JSON; returns the text itself if it is not valid JSON."""
     if not isinstance(text, str | bytes) or not text:
         return text
     try:

@@ -1,4 +1,4 @@
-"""A visit to a Hermes home: everything that looking at it and taking it over both need, read once."""
+"""A snapshot of a Hermes home: all that both doctor and import need, read once."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ class HomeSnapshot:
     lineage: HermesLineage
     routes: ChatRoutes
     zone: tzinfo
-    """In which times without a zone were read."""
+    """The zone of times that are stored without one."""
 
 
 @contextmanager
 def visit(
     path: Path, zone: tzinfo, places: Sequence[Path] = (), progress: Progress = unheard
 ) -> Iterator[HomeSnapshot]:
-    """Look into the home at this path. BadInput, in words for its owner, if there is none or it is damaged.
-    `places`: where there may be room for a copy, besides the directory for temporary files."""
+    """Read the home at this path. Raises BadInput, worded for its owner, if there is none or it is damaged.
+
+    `places`: directories that may have room for a copy, besides the system's temporary directory.
+    """
     home = home_at(path)
     with private_copy(home.database, places, progress) as copy:
         progress("reading", 0, 1)
@@ -43,7 +45,7 @@ def visit(
 
 
 def _schema(copy: apsw.Connection) -> int:
-    """The number that Hermes gave its schema; 0 if it gave none."""
+    """Hermes' schema version; 0 if it has none."""
     if not _has(copy, "schema_version"):
         return 0
     ((number,),) = copy.execute(STATEMENTS["schema_version"])
