@@ -17,7 +17,7 @@ EARLY = 0.6  # of the interval: leaves time for the commit itself
 
 
 class Checkpoints:
-    """The checkpoints of one turn. With `numbered`, its events are stored too, from number `next_event` on."""
+    """The checkpoints of one turn. `numbered`: its events are stored too, from number `next_event` on."""
 
     def __init__(
         self, store: Store, lease: Lease, seconds: float, next_event: int, *, numbered: bool, restarts: bool

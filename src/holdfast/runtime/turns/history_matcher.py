@@ -96,7 +96,7 @@ class HistoryMatcher:
         return Placement(address, history.messages, history.prints)
 
     async def behind(self, owner: str, turn: Turn, history: History) -> Placement:
-        """Place the messages after this turn: continue if it is the conversation's newest, else fork from it."""
+        """Place the messages after this turn: continue if it is the newest, else fork from it."""
         conversation_id = turn.conversation_id
         found = await self._store.resolve(owner, Address(id=conversation_id))
         (newest,) = await self._store.turns(owner, conversation_id, limit=1)
@@ -122,7 +122,7 @@ class HistoryMatcher:
         )
 
     async def _by_history(self, owner: str, address: Address, history: History) -> Placement:
-        """Without an id or session key, only the complete history of exactly one conversation identifies it."""
+        """Without an id or session key, only the whole history of exactly one conversation identifies it."""
         known = history.answered
         matches: tuple[str, ...] = ()
         if known:
