@@ -44,12 +44,11 @@ _HOST = re.compile(r"[^/?#@\s:*]+|\[[0-9a-fA-F:.]+\]")
 
 
 def _setting(default: Any, meaning: str, **limits: Any) -> Any:
-    """A setting of its default's type: text, a number, a whole number, yes or no, a list of texts, a table of
-    numbers.
+    """A setting of its default's type: string, float, integer, boolean, list of strings, table of numbers.
 
     Limits: `at_least`, `at_most`, `above`, `below`, `or_zero` for numbers, also a table's; `choices`,
-    `not_empty` for texts; `shape`, `such_as` for texts and for each text of a list; `zone` for the name of a
-    time zone; `store` for a store's address; `outgoing` for an address that requests are sent to.
+    `not_empty` for strings; `shape`, `such_as` for strings and for each string of a list; `zone` for the name
+    of a time zone; `store` for a store's address; `outgoing` for an address that requests are sent to.
     """
     metadata = {"meaning": meaning, **limits}
     if isinstance(default, dict):

@@ -72,7 +72,7 @@ def _hash(content: bytes) -> str:
 
 
 def _read(home: Path) -> dict[str, str]:
-    """The trusted hashes, by path. An unreadable file trusts nothing."""
+    """The trusted hashes, by path. A file that cannot be parsed trusts nothing."""
     file = home / FILE_NAME
     check_private(home)
     check_private(file)

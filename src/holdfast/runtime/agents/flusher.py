@@ -1,10 +1,10 @@
-"""Flushes ended sessions into memory: normally one model call each, one more for each crash during a call,
-and at most one memory.
+"""Flushes ended sessions into memory: at most one memory each.
 
-The end of a session writes a row to be flushed; a node claims it before it flushes. When a node dies with its
-claim, another takes over as soon as the death is noticed. A failed flush is retried with back-off; after
-`max_attempts` it is a dead letter that a person can requeue. The memory and the done mark are committed
-together, by the holder of the claim.
+A flush is normally one model call, and at most one more for each crash during a call. The end of a session
+writes a row to be flushed; a node claims it before it flushes. When a node dies with its claim, another takes
+over as soon as the death is noticed. A failed flush is retried with back-off; after `max_attempts` it is a
+dead letter that a person can requeue. The memory and the done mark are committed together, by the holder of
+the claim.
 
 It runs in the background, at a bounded rate over all nodes. A slow or dead model delays only flushes, and a
 restart repeats nothing. An answer that the store cannot write now, because its disk is full, is kept until it
@@ -42,7 +42,7 @@ PASSING = (StoreBusy, StoreFull, StoreUnreachable, StoreUncertain)
 """Transient store errors. A commit with an unknown outcome may be retried: the token allows it once."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 CROWDED_SECONDS = 2.0
-"""Pause when a flush is due but the rate limit is reached."""
+"""Pause when a flush is due but the pace allows no more now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class Flusher:
 
     async def begin_once(self) -> bool:
         """Claim what may be flushed now and start it, without waiting for the outcome. False: something is
-        due, but the rate limit is reached."""
+        due, but the pace allows no more now."""
         claimed = await self._claim()
         for each in claimed or ():
             task = asyncio.create_task(self._flush_alone(each))

@@ -1,4 +1,4 @@
-"""Where a flush goes: to the model, whose answer is the memory, or to a webhook, which keeps its own memory.
+"""Where a flush goes: to the model, whose answer is the memory, or to a webhook, which handles it itself.
 
 Either is called once for each attempt; the flusher retries and counts. Both get `flush-<session id>` as
 `Idempotency-Key`, so a duplicate can be recognised.

@@ -1,10 +1,9 @@
-"""Deletes expired data: checkpoints of ended turns, events, request keys, nodes long gone; whole
-conversations only if the settings say so.
+"""Deletes expired checkpoints of ended turns, events, request keys and nodes that are long gone.
 
-Each pass is bounded, oldest first. While passes are full they follow each other, with pauses that leave most
-of the time to writers; then it pauses for ten minutes. A sweep with nothing to delete costs nothing.
-Retention comes from the store's policy, else from this program's settings. Messages, sessions and turns are
-never deleted on their own.
+Whole conversations are deleted only if the settings say so; messages, sessions and turns only with their
+conversation. Each pass is bounded, oldest first. While passes are full they follow each other, with pauses
+that leave most of the time to writers; then it pauses for ten minutes. A sweep with nothing to delete costs
+nothing. Retention comes from the store's policy, else from this program's settings.
 """
 
 from __future__ import annotations

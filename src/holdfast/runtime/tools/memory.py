@@ -1,8 +1,7 @@
-"""`memory`: lets the model store, recall and delete memories of its conversation or, by the settings, of its
-owner.
+"""`memory`: lets the model store, recall and delete memories.
 
-A memory belongs to the conversation that stored it, whichever recalls it later. The tool deletes only what it
-can recall, and permanently.
+They are those of its conversation or, by the settings, of its owner. A memory belongs to the conversation
+that stored it, whichever recalls it later. The tool deletes only what it can recall, and permanently.
 """
 
 from __future__ import annotations

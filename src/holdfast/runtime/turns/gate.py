@@ -114,7 +114,7 @@ class TurnGate:
             raise
 
     def _abandon(self, beginning: asyncio.Future[TurnOutcome]) -> None:
-        """Interrupt a turn whose caller was cancelled while it was being begun: nothing would ever run it."""
+        """Interrupt a turn whose caller was cancelled while it was starting: nothing would ever run it."""
 
         async def interrupt() -> None:
             with suppress(HoldfastError):  # it did not begin, or the next heartbeats find the orphaned lease
@@ -128,7 +128,7 @@ class TurnGate:
         task.add_done_callback(self._abandoned.discard)
 
     async def settle_abandoned(self) -> None:
-        """Wait until turns whose caller was cancelled while they were being begun have ended."""
+        """Wait until turns whose caller was cancelled while they were starting have ended."""
         if self._abandoned:
             await asyncio.wait(set(self._abandoned))
 

@@ -1,8 +1,7 @@
-"""Adds instructions at the start of a turn: memories of earlier sessions, and background processes that
-ended.
+"""Adds instructions at the start of a turn: memories, and background processes that have ended.
 
-Memories are read for each turn. So a memory that arrives late is used from the next turn on, and a deleted
-one no longer. They are the conversation's, or all of its owner's, as many as fit.
+Memories are of earlier sessions: the conversation's, or all of its owner's, as many as fit. They are read for
+each turn. So a memory that arrives late is used from the next turn on, and a deleted one no longer.
 
 The end of a process is reported only to the session that started it, or to the one that continues its
 context. The person is informed by a notice, whatever became of the session. Only people and clients begin

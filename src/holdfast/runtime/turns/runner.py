@@ -127,7 +127,7 @@ class TurnRunner:
                 if order.follows and not self._is_here(outcome.turn.id):
                     return outcome
                 joined = self._running.get(outcome.turn.id)
-                if joined is None:  # still being begun; cancelling a joiner must not cancel that
+                if joined is None:  # still starting; cancelling a joiner must not cancel that
                     joined = await asyncio.shield(self._beginning[outcome.turn.id])
                 if joined is not None:
                     joined.attend(order.client)
@@ -147,7 +147,7 @@ class TurnRunner:
             waits = TurnWaits(turn.conversation_id, turn.node_id, turn.id)
             if turn.status is TurnStatus.RUNNING:
                 running = self._running.get(turn.id)
-                if running is None:  # still being begun, or on another node, which alone knows its clients
+                if running is None:  # still starting, or on another node, which alone knows its clients
                     return waits
                 if not running.has_listener:
                     return repeated
