@@ -1,4 +1,4 @@
-"""`Holdfast`: opens the store, starts every agent, and is the library's front door.
+"""`Holdfast`: opens the store, starts every agent, and is the library's entry point.
 
     async with holdfast.open("sqlite:///agent.db") as hf:
         session = await hf.session(key="cli:ada")
@@ -69,13 +69,13 @@ OwnModel: TypeAlias = Answers
 
 
 def check_postgres() -> None:
-    """Raises StoreUnusable unless what a PostgreSQL store needs is installed."""
+    """Raises StoreUnusable unless the packages for a PostgreSQL store are installed."""
     if find_spec("psycopg") is None:
         raise StoreUnusable("a PostgreSQL store needs one more package: pip install 'holdfast[postgres]'")
 
 
 async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: Model | None = None) -> Store:
-    """The store that the settings mean, for such a program. Engines are imported when they are used."""
+    """Open the store that the settings name, for this kind of node. An engine is imported when it is used."""
     flushing = flush_rules_of(settings, kind, model)
     if is_postgres(settings.store.url):
         check_postgres()
@@ -95,7 +95,7 @@ async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: M
 
 
 class Holdfast:
-    """One node: beats from entering to leaving. Use as an async context manager."""
+    """One node: sends heartbeats from entering to leaving. Use as an async context manager."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Holdfast:
         catch_signals: bool = True,
         model: Model | None = None,
     ) -> None:
-        """`model`: who is asked what to remember of sessions that have ended, and for summaries."""
+        """`model`: called to flush ended sessions into memory, and for summaries."""
         self.settings = settings
         self._model = model
         self.owner = check_name("an owner", owner)
@@ -116,9 +116,9 @@ class Holdfast:
         self._signals = ExitSignals() if catch_signals else None
         self._store: Store | None = None
         self.backlog: str | None = None
-        """What there was to flush when it started, in a sentence, if that was much."""
+        """A sentence about the flush backlog at start, if it was large."""
 
-    # --- life --------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the store, join as a node, start every agent."""
@@ -177,15 +177,15 @@ class Holdfast:
             self.keeper.start()
             store.start_indexing()
             if self._sweep:
-                await self._record_policy(store)  # before anything is reset or dropped by it
-                await self.sweeper.sweep_once()  # whatever an earlier run of this program left comes first
+                await self._record_policy(store)  # before anything is reset or deleted by it
+                await self.sweeper.sweep_once()  # first clean up after an earlier run of this program
                 self.sweeper.start()
                 if self.notifier is not None:
                     self.notifier.start()
                 if self.flusher is not None:
                     await self._tell_backlog(self.flusher)
                     self.flusher.start()
-                await self.supervisor.supervise_once()  # so are the processes that it left running
+                await self.supervisor.supervise_once()  # and take over the processes it left running
                 self.supervisor.start_loop()
         except BaseException:
             await self.stop()
@@ -194,7 +194,8 @@ class Holdfast:
             self._signals.catch()
 
     async def stop(self, reason: str = EndReason.CLOSED) -> None:
-        """Interrupt, release and end what this node holds, within `drain_seconds`; then close the store."""
+        """Interrupt turns, release leases and end sessions of this node, within `drain_seconds`; then close
+        the store."""
         store, self._store = self._store, None
         if store is None:
             return
@@ -217,8 +218,8 @@ class Holdfast:
                 self._signals.release()
 
     async def _record_policy(self, store: Store) -> None:
-        """Say what the whole store goes by, as far as this program may; log what others have recorded and
-        this program's settings do not decide."""
+        """Record the policy of the whole store, as far as this program may; log where another program's
+        recorded policy overrides this program's settings."""
         wanted = store_policy_of(self.settings, self._kind, self._model)
         holds = await store.record_policy(self._kind, wanted, self.node_id)
         if wanted.flush is not None and holds.flush is not None and wanted.flush.on != holds.flush.on:
@@ -231,8 +232,8 @@ class Holdfast:
             log.info("this store keeps events and requests as its last server recorded, not as set here")
 
     async def _tell_backlog(self, flusher: Flusher) -> None:
-        """Say it if much is to be flushed: sessions that new policies make due count, so those are dated
-        first, as far as that takes but a moment."""
+        """Log a large flush backlog. Sessions that new policies make due count, so these are rescheduled
+        first, as far as that takes only a moment."""
         deadline = time.monotonic() + DATING_SECONDS
         while (more := await self.resetter.date_once()) and time.monotonic() < deadline:
             pass
@@ -259,7 +260,7 @@ class Holdfast:
     def node_id(self) -> str:
         return self.keeper.node_id
 
-    # --- what programs do --------------------------------------------------------------------------
+    # --- operations for programs -------------------------------------------------------------------
 
     async def session(
         self,
@@ -269,7 +270,7 @@ class Holdfast:
         source: str = "",
         attached: bool = True,
     ) -> LiveSession:
-        """Resume or start: the session that the next message of this key (or id) belongs to.
+        """Resume or start the session that the next message of this key (or id) belongs to.
 
         Neither: a new conversation. An attached session ends when this program does; a detached one
         (`attached=False`) lives as long as its policy says.
@@ -284,27 +285,27 @@ class Holdfast:
             session = await store.open_session(self.owner, address, node_id, source=source, attached=attached)
             owner = session.answering_node
             if owner not in (None, node_id) and await self.reaper.reap_if_dead(owner):
-                return await open_session()  # it was a dead program's: go on behind it
+                return await open_session()  # it belonged to a dead program: continue after it
             return LiveSession(self._workshop, session, attached)
 
         return await self.keeper.as_living(open_session)
 
     def events(self, after: int = 0, *, follow: bool = False) -> EventFeed:
-        """What happened after event `after`: `await` it for a list, or `async for` over it.
+        """The events after event `after`: `await` it for a list, or `async for` over it.
 
-        With `follow`, iterating goes on for ever as things happen.
+        With `follow`, iteration continues for ever with new events.
         """
         return EventFeed(self.store, self.owner, after, follow)
 
 
 def compactor_of(node: Holdfast, model: Model) -> Compactor:
-    """Who compacts contexts for this node, asking this model for summaries."""
+    """The compactor of this node, with this model for summaries."""
     rules = compaction_rules_of(node.settings)
     return Compactor(node.store, node.keeper, node.leases, model, node.settings.model, rules)
 
 
 class EventFeed:
-    """Events behind a cursor, as a list (`await`) or one by one (`async for`)."""
+    """Events after a cursor, as a list (`await`) or one by one (`async for`)."""
 
     def __init__(self, store: Store, owner: str, after: int, follow: bool) -> None:
         self._store = store
@@ -340,7 +341,7 @@ def open(
     model: OwnModel | None = None,
     sweep: bool = True,
 ) -> Holdfast:
-    """A node on the store at `url` (`sqlite:///agent.db`); without one, where the settings say.
+    """A node on the store at `url` (`sqlite:///agent.db`); without one, on the store of the settings.
 
     `settings` overrides the file and the environment: `{"lease": {"stale_seconds": 30}}`. `model` is an
     `async (messages, purpose) -> str`: without one nothing is compacted and nothing is flushed.

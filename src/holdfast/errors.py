@@ -1,42 +1,42 @@
-"""Every error holdfast raises on purpose, in one tree.
+"""Every error that holdfast raises on purpose, in one tree.
 
     HoldfastError
-    ├── BadInput                what was given cannot be used; nothing was changed
+    ├── BadInput                the input cannot be used; nothing was changed
     │   ├── BadMessage          a body that is not an OpenAI message, or cannot be stored
-    │   ├── BadSetting          an unknown or impossible setting
-    │   ├── NotAllowed          the API key's scope does not reach so far
-    │   ├── SearchTimeout       a search took longer than a search may
-    │   └── TooLarge            larger than the store can hold or give in one piece
-    │       └── ContextTooLarge a session's context is larger than any that is given to a model
-    ├── BadKey                  no such API key, a wrong one, or a revoked one
-    │   └── KeyRevoked          it was revoked after the request had come in
-    ├── NotFound                no such thing for this owner
-    ├── QuotaExceeded           a conversation or an owner has stored as much as it may; nothing was changed
-    ├── Conflict                it clashes with what is already there; nothing was changed
+    │   ├── BadSetting          an unknown or invalid setting
+    │   ├── NotAllowed          the API key's scope does not permit this
+    │   ├── SearchTimeout       a search exceeded its time limit
+    │   └── TooLarge            larger than the store can hold or return in one piece
+    │       └── ContextTooLarge a session's context is larger than any that is sent to a model
+    ├── BadKey                  an unknown, wrong or revoked API key
+    │   └── KeyRevoked          the key was revoked after the request had arrived
+    ├── NotFound                no such object for this owner
+    ├── QuotaExceeded           a conversation or an owner has reached a storage limit; nothing was changed
+    ├── Conflict                it conflicts with the current state; nothing was changed
     │   ├── ConversationBusy    another turn holds the conversation
-    │   │   └── NestedTurn      the turn that holds it is one's own: waiting would never end
-    │   ├── LeaseLost           the lease passed to someone else: this writer is too late
+    │   │   └── NestedTurn      the caller's own turn holds it: waiting would deadlock
+    │   ├── LeaseLost           another holder has the lease now: this write came too late
     │   ├── RequestMismatch     a request key used again with another body
     │   ├── TurnSuperseded      a retry of a turn that is no longer the newest
-    │   ├── ToolCallClosed      a result for a call that nobody awaits any more
-    │   ├── NotCompacted        a context stays as it is, because there is nothing to gain, or not now
-    │   └── IllegalTransition   a step the state machine does not have
-    ├── NodeReaped              this node was taken for dead; it must register anew
+    │   ├── ToolCallClosed      a result for a tool call that is no longer awaited
+    │   ├── NotCompacted        a context is unchanged: there is nothing to gain, or not now
+    │   └── IllegalTransition   a transition that the state machine does not have
+    ├── NodeReaped              this node was reaped as dead; it must register again
     ├── ModelError              the model did not answer
-    ├── TurnStopped             a turn was interrupted or cancelled before its answer was whole
+    ├── TurnStopped             a turn was interrupted or cancelled before its answer was complete
     └── StoreError              the store cannot do it
         ├── StoreUnusable       it cannot be opened (not ours, newer, read-only, network disk, …)
         ├── StoreUpgraded       a newer holdfast migrated it meanwhile: restart this process
-        ├── StoreFull           the disk is full; nothing was written; goes on when there is space
-        ├── StoreBusy           another process kept the write lock longer than our patience
-        ├── StoreUnreachable    the database server cannot be reached; nothing was written; goes on later
-        ├── StoreUncertain      the connection was lost in a commit and its outcome could not be found out
+        ├── StoreFull           the disk is full; nothing was written; continues when there is space
+        ├── StoreBusy           another process held the write lock longer than the timeout
+        ├── StoreUnreachable    the database server cannot be reached; nothing was written; continues later
+        ├── StoreUncertain      the connection was lost during a commit, and the outcome is unknown
         ├── StoreFailed         an I/O error, corruption or a replaced file: stopped for good
-        ├── StatementFailed     the database refused one statement; the store goes on
-        ├── SearchFailed        the search index is damaged or cannot grow; everything else goes on
+        ├── StatementFailed     the database refused one statement; the store continues
+        ├── SearchFailed        the search index is damaged or cannot grow; everything else continues
         └── StoreClosed         used after closing, or in a forked child
 
-The message says what happened and what to do; facts a program may want are attributes.
+The message says what happened and what to do; details for programs are attributes.
 Expected outcomes (a busy conversation while there is time to wait, a repeated request) are
 return values of the store, not errors.
 """
@@ -49,7 +49,7 @@ class HoldfastError(Exception):
 
 
 class BadInput(HoldfastError):
-    """What was given cannot be used; nothing was changed."""
+    """The input cannot be used; nothing was changed."""
 
 
 class BadMessage(BadInput):
@@ -57,11 +57,11 @@ class BadMessage(BadInput):
 
 
 class BadSetting(BadInput):
-    """An unknown or impossible setting."""
+    """An unknown or invalid setting."""
 
 
 class SearchTimeout(BadInput):
-    """A search took longer than a search may, or its turn did not come in that time."""
+    """A search exceeded its time limit, or waited that long for its slot."""
 
     def __init__(self, seconds: float, *, waited: bool = False) -> None:
         super().__init__(
@@ -74,15 +74,15 @@ class SearchTimeout(BadInput):
 
 
 class NotAllowed(BadInput):
-    """The API key is good, but its scope does not reach so far; nothing was changed."""
+    """The API key is valid, but its scope does not permit this; nothing was changed."""
 
 
 class TooLarge(BadInput):
-    """What was given or asked for is larger than the store can hold or give in one piece."""
+    """The input or the result is larger than the store can hold or return in one piece."""
 
 
 class ContextTooLarge(TooLarge):
-    """A session's context is larger than any that is given to a model. `size` and `limit` are bytes."""
+    """A session's context is larger than any that is sent to a model. `size` and `limit` are bytes."""
 
     def __init__(self, session_id: str, size: int, limit: int) -> None:
         super().__init__(
@@ -96,8 +96,8 @@ class ContextTooLarge(TooLarge):
 
 
 class BadKey(HoldfastError):
-    """An API key that opens nothing here. It says the same of every kind: missing, malformed, unknown, wrong
-    and revoked ones, so that trying keys teaches nothing."""
+    """An API key that is not valid here. The message is the same for missing, malformed, unknown, wrong and
+    revoked keys, so that trying keys reveals nothing."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -107,7 +107,7 @@ class BadKey(HoldfastError):
 
 
 class KeyRevoked(BadKey):
-    """The key of a request that is under way was revoked: what it asked for is not done."""
+    """The key of a request in progress was revoked: the request is not carried out."""
 
     def __init__(self) -> None:
         HoldfastError.__init__(
@@ -116,7 +116,8 @@ class KeyRevoked(BadKey):
 
 
 class NotFound(HoldfastError):
-    """No such thing for this owner. It says the same of what never existed and of what is another's."""
+    """No such object for this owner. The message is the same for what never existed and for
+    another owner's."""
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"no {what} {name!r}")
@@ -125,9 +126,9 @@ class NotFound(HoldfastError):
 
 
 class QuotaExceeded(HoldfastError):
-    """A limit of [limits] is reached: nothing more is taken in until something is deleted or the limit is
-    raised; nothing was changed. Reading, exporting, deleting and compacting go on, and so does a reply that
-    has begun."""
+    """A limit of [limits] is reached: nothing more is accepted until something is deleted or the limit is
+    raised; nothing was changed. Reading, exporting, deleting and compacting still work, and a reply that has
+    begun continues."""
 
     def __init__(self, setting: str, limit: int, used: int, message: str) -> None:
         super().__init__(message)
@@ -139,11 +140,11 @@ class QuotaExceeded(HoldfastError):
 
 
 class Conflict(HoldfastError):
-    """It clashes with what is already there; nothing was changed."""
+    """It conflicts with the current state; nothing was changed."""
 
 
 class ConversationBusy(Conflict):
-    """Another turn held the conversation for as long as we were willing to wait."""
+    """Another turn held the conversation for the whole wait."""
 
     def __init__(self, conversation_id: str, holder: str | None = None, turn_id: str | None = None) -> None:
         by = f" (turn {turn_id} on {holder})" if turn_id else f" (held by {holder})" if holder else ""
@@ -156,7 +157,7 @@ class ConversationBusy(Conflict):
 
 
 class NestedTurn(ConversationBusy):
-    """The conversation is held by a turn of this very task: waiting for it would never end."""
+    """The conversation is held by a turn of this task itself: waiting for it would deadlock."""
 
     def __init__(self, conversation_id: str, turn_id: str) -> None:
         HoldfastError.__init__(
@@ -170,7 +171,7 @@ class NestedTurn(ConversationBusy):
 
 
 class LeaseLost(Conflict):
-    """The conversation's lease passed to someone else. This writer wrote nothing."""
+    """Another holder has the conversation's lease now. This writer wrote nothing."""
 
     def __init__(self, conversation_id: str, token: int) -> None:
         super().__init__(
@@ -198,7 +199,7 @@ class TurnSuperseded(Conflict):
 
 
 class ToolCallClosed(Conflict):
-    """A result for a tool call that nobody awaits any more: the conversation has gone on without it."""
+    """A result for a tool call that is no longer awaited: the conversation has continued without it."""
 
     def __init__(self, call_id: str) -> None:
         super().__init__(f"tool call {call_id!r} is closed: the conversation went on without its result")
@@ -206,15 +207,15 @@ class ToolCallClosed(Conflict):
 
 
 class NotCompacted(Conflict):
-    """A context was to be compacted by hand and stays as it is: there is nothing to gain, or not now."""
+    """A manual compaction was not done: there is nothing to gain, or not now."""
 
 
 class IllegalTransition(Conflict):
-    """A step the state machine does not have."""
+    """A transition that the state machine does not have."""
 
 
 class NodeReaped(HoldfastError):
-    """This node was taken for dead (or has left); it must register as a new incarnation."""
+    """This node was reaped as dead (or has left); it must register as a new incarnation."""
 
     def __init__(self, node_id: str) -> None:
         super().__init__(f"node {node_id} was reaped; register a new incarnation")
@@ -225,9 +226,9 @@ class ModelError(HoldfastError):
     """The model did not answer.
 
     `status` is the upstream's HTTP status, if there was one; 504 if it was silent for too long. `said`,
-    `code`, `type` and `param` are its own words, as its error object has them, and `retry_after` the seconds
-    it asks to wait; each is None where it did not say. None of them holds the key. `public` is the message
-    without the upstream's address: for clients of the server, which need not know where the model is.
+    `code`, `type` and `param` come from its error object, and `retry_after` is the seconds it asks to wait;
+    each is None if it was not given. None of them contains the key. `public` is the message without the
+    upstream's address: for clients of the server, which need not know where the model is.
     """
 
     def __init__(
@@ -253,7 +254,7 @@ class ModelError(HoldfastError):
 
 
 class TurnStopped(HoldfastError):
-    """A turn was interrupted or cancelled before its answer was whole. What it had said is kept."""
+    """A turn was interrupted or cancelled before its answer was complete. Its output so far is kept."""
 
     def __init__(self, turn_id: str, status: str, why: str, retry: bool = False) -> None:
         super().__init__(f"turn {turn_id} was {status}: {why}; what it had said is kept")
@@ -261,7 +262,7 @@ class TurnStopped(HoldfastError):
         self.status = status
         self.code = status
         self.retry = retry
-        """Would the same request, sent again, take the turn up?"""
+        """True if a retry of the same request would resume the turn."""
 
 
 class StoreError(HoldfastError):
@@ -285,32 +286,32 @@ class StoreUpgraded(StoreError):
 
 
 class StoreFull(StoreError):
-    """The disk is full. Nothing was written; writing goes on by itself when there is space."""
+    """The disk is full. Nothing was written; writing continues by itself when there is space."""
 
 
 class StoreBusy(StoreError):
-    """Another process kept the write lock longer than our patience. Nothing was written."""
+    """Another process held the write lock longer than the timeout. Nothing was written."""
 
 
 class StoreUnreachable(StoreError):
-    """The database server cannot be reached. Nothing was written; goes on by itself when it is back."""
+    """The database server cannot be reached. Nothing was written; continues by itself when it is back."""
 
 
 class StoreUncertain(StoreError):
-    """The connection to the database server was lost while it committed, and what became of that could not be
-    found out in time. What was to be written is there whole, or not at all: look before doing it again."""
+    """The connection to the database server was lost during a commit, and the outcome could not be determined
+    in time. The write is there completely or not at all: check before you retry."""
 
 
 class StoreFailed(StoreError):
-    """An I/O error, corruption or a replaced file. This store has stopped for good: exit, look, restart."""
+    """An I/O error, corruption or a replaced file. This store has stopped for good: exit, check, restart."""
 
 
 class StatementFailed(StoreError):
-    """The database refused one statement, and nothing of it was written. The store goes on."""
+    """The database refused one statement, and nothing of it was written. The store continues."""
 
 
 class SearchFailed(StoreError):
-    """The search index is damaged or cannot grow. It is derived: everything else goes on."""
+    """The search index is damaged or cannot grow. It is derived data: everything else continues."""
 
 
 class StoreClosed(StoreError):

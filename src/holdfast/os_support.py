@@ -1,7 +1,7 @@
-"""What differs between operating systems, in one place: boot id, processes, filesystem type.
+"""Everything that differs between operating systems: boot id, processes, filesystem type.
 
-Linux is what we run and test on. The macOS branches follow its documentation and could not be run
-on a Mac here; `docs/guarantees.md` says so. Windows: by WSL, which is Linux.
+Developed and tested on Linux. The macOS branches follow its documentation and could not be run on a Mac here;
+`docs/guarantees.md` says so. Windows: by WSL, which is Linux.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def _macos(*command: str) -> str:
 
 @cache
 def boot_id() -> str:
-    """Changes with every start of the machine."""
+    """An id that changes with every boot of the machine."""
     if IS_MACOS:
         return _macos("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def timezone() -> str:
-    """The IANA name of this machine's time zone; UTC if it cannot be told."""
+    """The IANA name of this machine's time zone; UTC if it is unknown."""
     named = os.environ.get("TZ", "").removeprefix(":")
     if not named:
         target = os.path.realpath("/etc/localtime")
@@ -60,18 +60,18 @@ def timezone() -> str:
 
 
 def pid_namespace() -> str:
-    """Pids may only be compared within one namespace (a container has its own)."""
+    """This process's pid namespace. Pids are comparable only within one (a container has its own)."""
     return "macos" if IS_MACOS else os.readlink("/proc/self/ns/pid")
 
 
 PROC = Path("/proc")
 HIDDEN = "hidden"
-"""The start of a process that exists, but that this user may not look at (`/proc` mounted with `hidepid`)."""
+"""The start of a process that exists but is hidden from this user (`/proc` mounted with `hidepid`)."""
 
 
 def start_of(pid: int) -> str | None:
-    """When the process with this pid began, in the kernel's own count; None if there is none. HIDDEN: there
-    is one, and no more is known of it.
+    """The kernel's start time of the process with this pid; None if there is none. HIDDEN: it exists, and no
+    more is known of it.
 
     A zombie has ended: it counts as none.
     """
@@ -81,18 +81,18 @@ def start_of(pid: int) -> str | None:
         stat = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return HIDDEN if _exists(pid) else None
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
+    fields = stat.rpartition(")")[2].split()  # the name before it may contain anything
     return None if fields[0] in "ZX" else fields[19]
 
 
 @cache
 def machine_id(home: Path | None = None) -> str:
-    """This machine's own id: the same after a restart, another one on every other machine; "" if there is
-    none to be had. Never the hostname, which clones and containers share.
+    """This machine's id: stable over restarts, different on every other machine; "" if there is none. Never
+    the hostname, which clones and containers share.
 
-    systemd's, hashed as machine-id(5) asks for. A container has its image's or none, so there it is a random
-    one, kept in the home for its owner alone. Clones that also share this (a disk image whose /etc/machine-id
-    was not emptied) are told apart by their boot ids and by when their nodes were seen.
+    systemd's id, hashed as machine-id(5) requires. A container has its image's or none, so there it is a
+    random one, kept in the home, readable by its owner only. Clones that also share this (a disk image whose
+    /etc/machine-id was not emptied) are distinguished by their boot ids and by when their nodes were seen.
     """
     if IS_MACOS:
         return _hashed(_macos("/usr/sbin/sysctl", "-n", "kern.uuid"))
@@ -113,7 +113,7 @@ def machine_id(home: Path | None = None) -> str:
 
 
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel's own number for the namespace that no container has."""
+"""The kernel's fixed number of the initial namespace, which no container has."""
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 MACHINE_FILE = "machine.id"
 
@@ -132,7 +132,7 @@ def _read_machine_id(path: Path) -> str:
 
 
 def _kept_machine_id(home: Path) -> str:
-    """The random id in the home, made when it is first asked for; the same for all who ask at once."""
+    """The random id in the home, created at first use; concurrent callers get the same one."""
     path = home / MACHINE_FILE
     if known := _read_machine_id(path):
         return known
@@ -145,9 +145,9 @@ def _kept_machine_id(home: Path) -> str:
             file.flush()
             os.fsync(file.fileno())
         if path.exists() and not _read_machine_id(path):
-            os.replace(draft, path)  # it held no id
+            os.replace(draft, path)  # it contained no id
         else:
-            with suppress(FileExistsError):  # another process was quicker
+            with suppress(FileExistsError):  # another process was faster
                 os.link(draft, path)
     finally:
         draft.unlink(missing_ok=True)
@@ -155,7 +155,7 @@ def _kept_machine_id(home: Path) -> str:
 
 
 def _exists(pid: int) -> bool:
-    """Does the kernel know this pid? It says so even of processes that `/proc` does not show."""
+    """True if the kernel knows this pid, also for processes that `/proc` does not show."""
     if not 0 < pid < 2**31:
         return False
     try:
@@ -174,7 +174,7 @@ _umask_outside = [0o077]
 
 @contextmanager
 def private_umask() -> Iterator[None]:
-    """Files created meanwhile are for their owner alone. The umask belongs to the whole process, so
+    """Files created meanwhile are accessible to their owner only. The umask belongs to the whole process, so
     this is held only while a file is being created; commands are started with `own_umask`."""
     with _umask_lock:
         _umask_outside[0] = before = os.umask(0o077)
@@ -185,7 +185,7 @@ def private_umask() -> Iterator[None]:
 
 
 def own_umask() -> int:
-    """The umask of this process, whatever `private_umask` makes of it at this moment."""
+    """The umask of this process, without the effect of a current `private_umask`."""
     if not _umask_lock.acquire(blocking=False):
         return _umask_outside[0]
     try:
@@ -197,7 +197,7 @@ def own_umask() -> int:
 
 
 def identity() -> Identity:
-    """Who this process is."""
+    """This process's identity."""
     pid = os.getpid()
     return Identity(
         host=socket.gethostname(),
@@ -210,7 +210,7 @@ def identity() -> Identity:
 
 
 def is_locked(path: Path, offset: int) -> bool:
-    """Does another process hold a POSIX lock on this byte of a file? The file itself is not touched."""
+    """True if another process holds a POSIX lock on this byte of a file. The file is not changed."""
     layout = struct.Struct("qqihh") if IS_MACOS else struct.Struct("hhqqi0q")
     whole, kind = (offset, 1, 0), (fcntl.F_WRLCK, os.SEEK_SET)
     asked = (*whole, *kind) if IS_MACOS else (*kind, *whole)
@@ -255,7 +255,7 @@ def _macos_mounts(listing: str) -> list[tuple[str, str]]:
 
 
 def filesystem_in(mounts: list[tuple[str, str]], path: Path) -> str:
-    """The type of the innermost mount that holds `path`; of two on one point, the later."""
+    """The type of the innermost mount that holds `path`; of two at one mount point, the later."""
     best, kind = "", ""
     for point, filesystem in mounts:
         if (path == Path(point) or Path(point) in path.parents) and len(point) >= len(best):
@@ -268,7 +268,7 @@ def filesystem_in(mounts: list[tuple[str, str]], path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process as the kernel lists it. A zombie has ended, but what it used still counts."""
+    """A process as the kernel lists it. A zombie has ended, but its resource use still counts."""
 
     pid: int
     parent: int
@@ -280,7 +280,7 @@ class Running:
 
 
 def running_processes() -> dict[int, Running]:
-    """Every process that can be seen from here, by pid."""
+    """Every visible process, by pid."""
     if IS_MACOS:
         return _macos_processes(_macos("/bin/ps", "-axo", "pid=,ppid=,pgid=,stat=,time=,lstart="))
     found = {}
@@ -296,7 +296,7 @@ def _linux_process(pid: int) -> Running | None:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    ticks = sum(map(int, fields[11:15]))  # its own, and of children it has buried
+    ticks = sum(map(int, fields[11:15]))  # its own, and those of children it has reaped
     return Running(
         pid,
         int(fields[1]),
@@ -321,7 +321,7 @@ def _macos_processes(listing: str) -> dict[int, Running]:
 
 
 def bytes_moved_by(pid: int) -> int:
-    """What a process has read and written so far, anywhere; 0 where that cannot be told."""
+    """Bytes a process has read and written so far, anywhere; 0 where this is unknown."""
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
             return sum(int(line.split()[1]) for line in file if line.startswith((b"rchar", b"wchar")))
@@ -330,7 +330,7 @@ def bytes_moved_by(pid: int) -> int:
 
 
 def environment_of(pid: int) -> bytes:
-    """A process's first environment, as `name=value` with NULs between; empty where it cannot be read."""
+    """A process's initial environment, as `name=value` separated by NULs; empty where it cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read()
@@ -354,10 +354,10 @@ def _prctl(option: int, value: int) -> int:
 
 
 def hide_from_own_user() -> bool:
-    """Keep other processes of this user from reading this one's environment and memory (/proc/PID/environ,
+    """Prevent other processes of this user from reading this one's environment and memory (/proc/PID/environ,
     ptrace). What it executes later is not hidden. False where the system cannot do it. Root sees everything.
 
-    What tells processes apart, /proc/PID/stat, stays readable.
+    /proc/PID/stat, which identifies processes, stays readable.
     """
     return not IS_MACOS and _prctl(PR_SET_DUMPABLE, 0) == 0
 
@@ -367,8 +367,8 @@ def is_hidden() -> bool:
 
 
 def orphan_adopter() -> Callable[[], None] | None:
-    """What makes a process the parent of every descendant that loses its own, so that those stay in its tree:
-    to be called between fork and exec, which keeps it. None where the system cannot do it."""
+    """A function that makes a process the subreaper of its descendants, so that orphans stay in its tree.
+    Call it between fork and exec, which keeps it. None where the system cannot do it."""
     if IS_MACOS:
         return None
     libc = _libc()  # loaded here: nothing may be imported between fork and exec
@@ -391,7 +391,7 @@ def owner_of(pid: int) -> int | None:
 
 
 def described(pid: int) -> tuple[str, str]:
-    """A process's command line and directory, as far as they can be read."""
+    """A process's command line and working directory, as far as they can be read."""
     if IS_MACOS:
         return _macos("/bin/ps", "-o", "command=", "-p", str(pid)), ""
     try:
@@ -407,7 +407,8 @@ def described(pid: int) -> tuple[str, str]:
 
 
 def connections_to(pids: Collection[int]) -> tuple[bool, int]:
-    """Does one of these processes listen for TCP connections, and how many have others made to them?"""
+    """Whether one of these processes listens for TCP connections, and how many connections others have made
+    to them."""
     if IS_MACOS:
         return _macos_connections(pids)
     sockets, spaces = _linux_sockets(pids)
@@ -422,7 +423,7 @@ def connections_to(pids: Collection[int]) -> tuple[bool, int]:
         if row.state == "01"
         and row.local in ports
         and (row.inode == "0" or row.inode in sockets)
-        and (row.remote, row.local) not in theirs  # they talk among themselves
+        and (row.remote, row.local) not in theirs  # connections between themselves do not count
     ]
     return bool(ports), len(outside)
 
@@ -447,7 +448,7 @@ def _linux_sockets(pids: Collection[int]) -> tuple[set[str], dict[str, int]]:
                 spaces.setdefault(os.readlink(f"/proc/{pid}/ns/net"), pid)
                 sockets |= mine
         except OSError:
-            continue  # it has ended meanwhile, or is somebody else's
+            continue  # it has ended meanwhile, or belongs to another user
     return sockets, spaces
 
 
@@ -486,14 +487,14 @@ def _macos_connections(pids: Collection[int]) -> tuple[bool, int]:
 
 
 def send_signal(pid: int, start: str, number: int) -> bool:
-    """Signal the process with this pid, if it is still the one that began then. False if it is not."""
+    """Signal the process with this pid if its start time is still `start`. False if it is not."""
     if not hasattr(os, "pidfd_open"):
         if start_of(pid) != start:
             return False
         os.kill(pid, number)
         return True
     try:
-        handle = os.pidfd_open(pid)  # from here on a pid that is used again is another process
+        handle = os.pidfd_open(pid)  # from here on a reused pid is another process
     except ProcessLookupError:
         return False
     try:

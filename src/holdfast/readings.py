@@ -1,6 +1,6 @@
-"""Reads of several steps that several surfaces need: pages by state, the tree of a lineage, leaks.
+"""Multi-step reads that several surfaces need: pages by state, the tree of a lineage, leaks.
 
-Nothing here writes or decides; it only puts the store's verbs together.
+Nothing here writes or decides; it only combines store methods.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEEPEST_FORK = 50
 
 @dataclass(frozen=True, slots=True)
 class LineageTree:
-    """A conversation's sessions, oldest first, and the lineages that were forked from it."""
+    """A conversation's sessions, oldest first, and the lineages forked from it."""
 
     sessions: tuple[Session, ...]
     forks: tuple[LineageTree, ...]
@@ -36,7 +36,7 @@ class LineageTree:
 
 
 async def place_of(store: Store, owner: str | None, name: str) -> Resolved:
-    """Where a name leads that a person typed: an id of ours, else a key, else an alias."""
+    """Resolve a name that a person typed: one of our ids, else a session key, else an alias."""
     if is_ours(name):
         return await store.resolve(owner, Address(id=name, create=False))
     try:
@@ -50,7 +50,7 @@ async def place_of(store: Store, owner: str | None, name: str) -> Resolved:
 
 
 async def session_named(store: Store, owner: str | None, name: str) -> Session:
-    """The session a name means: that very session for its id, else the newest of the conversation."""
+    """The session that a name means: for a session id that session, else the conversation's newest."""
     place = await place_of(store, owner, name)
     if place.addressed is None or place.addressed == place.tip.id:
         return place.tip
@@ -58,7 +58,7 @@ async def session_named(store: Store, owner: str | None, name: str) -> Session:
 
 
 async def session_going_on(store: Store, owner: str | None, name: str) -> Session:
-    """The same, for whoever acts on it: one whose context was compacted has gone on in the newest."""
+    """The same, for an action on it: a session that was compacted is replaced by the newest."""
     session = await session_named(store, owner, name)
     if session.end_reason == EndReason.COMPACTION:
         return (await place_of(store, owner, session.id)).tip
@@ -73,9 +73,9 @@ async def page_of_sessions(
     after: str | None = None,
     limit: int = 20,
 ) -> tuple[Page[Session], Mapping[str, SessionState]]:
-    """A page of sessions with the state of each. Active, idle and orphaned depend on who is alive, which the
-    store cannot ask in a query: active and orphaned ones are looked for where somebody stands behind them,
-    and of idle ones pages are looked through until enough have been found."""
+    """A page of sessions with the state of each. Active, idle and orphaned depend on which nodes are alive,
+    which a query cannot know: active and orphaned sessions are searched among those with a node, and for idle
+    ones pages are read until enough are found."""
     if state is None or state is SessionState.ENDED:
         if state is SessionState.ENDED:
             wanted = replace(wanted, ended=True)
@@ -119,8 +119,8 @@ def _heading(session: Session) -> str:
 
 
 async def judged_nodes(store: Store, *, gone: bool = False) -> list[tuple[Node, Liveness, str]]:
-    """Nodes, the living first, each with whether it lives and how that is known; with `gone`, also those that
-    have left or were reaped."""
+    """Nodes, living ones first, each with its liveness and the proof; `gone`: also those that have left or
+    were reaped."""
     everyone = await store.nodes(gone=gone)
     present = [node for node in everyone if not node.gone]
     proofs = await store.probe(present)
@@ -133,7 +133,7 @@ async def judged_nodes(store: Store, *, gone: bool = False) -> list[tuple[Node, 
 
 
 async def lineage_of(store: Store, owner: str | None, conversation_id: str, deep: int = 0) -> LineageTree:
-    """The line of a conversation and everything that was forked from it."""
+    """The sessions of a conversation and everything forked from it."""
     sessions = await store.line(owner, conversation_id)
     forks = await store.forks(owner, conversation_id) if deep < DEEPEST_FORK else []
     return LineageTree(
@@ -143,7 +143,7 @@ async def lineage_of(store: Store, owner: str | None, conversation_id: str, deep
 
 
 async def leaked_sessions(store: Store, owner: str | None) -> list[Session]:
-    """Open sessions whose owner is dead: what a sweep that worked leaves none of."""
+    """Open sessions whose node is dead; after a successful sweep there are none."""
     nodes = await store.nodes()
     proofs = await store.probe(nodes)
     left = await store.leftovers(also=[node.id for node in nodes if proofs[node.id][0] is Liveness.DEAD])

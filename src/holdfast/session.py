@@ -1,12 +1,12 @@
-"""What a program holds in its hands: a session, and a turn within it.
+"""The library's objects: a session, and a turn within it.
 
     async with session.turn("my name is Ada", request_id="m1") as turn:   # committed here
         messages = await turn.context()
         await turn.draft("Hello A")                                       # what a crash would keep
         await turn.append({"role": "assistant", "content": "Hello Ada"})
 
-Leaving the block completes the turn. An exception marks it failed, a cancellation or an exit interrupted;
-either way what was said stays. A killed process leaves it to the reaper. A writer that lost its lease gets
+Leaving the block completes the turn. An exception marks it failed, a cancellation or an exit interrupted; in
+both cases its messages are kept. The turn of a killed process is reaped. A writer that lost its lease gets
 `LeaseLost` and has written nothing.
 """
 
@@ -64,7 +64,7 @@ MOST_MEMORIES = 100
 
 @dataclass(frozen=True, slots=True)
 class NodeServices:
-    """What handles work with; `Holdfast` makes one."""
+    """The services that sessions and turns use; `Holdfast` makes one."""
 
     store: Store
     keeper: Heartbeat
@@ -77,14 +77,15 @@ class NodeServices:
 
 
 class LiveSession:
-    """A session of this program. Its `id` follows the conversation: after a turn it is the newest one's."""
+    """A session of this program. Its `id` follows the conversation: after a turn it is the newest
+    session's."""
 
     def __init__(self, workshop: NodeServices, session: Session, attached: bool) -> None:
         self._workshop = workshop
         self._session = session
         self._attached = attached
         self._ending: dict[str, str] = {}
-        """Turns behind which the session is to end, with the reason."""
+        """Turns after which the session is to end, with the reason."""
 
     def __repr__(self) -> str:
         return f"<LiveSession {self.id} of {self.conversation_id}>"
@@ -109,9 +110,9 @@ class LiveSession:
         model: str | None = None,
         wait_seconds: float | None = None,
     ) -> LiveTurn:
-        """A turn that begins with `content`: a text said by the user, or OpenAI messages.
+        """A turn that begins with `content`: the user's text, or OpenAI messages.
 
-        `request_id` makes it repeatable: the same id with the same content is the same turn, also after a
+        `request_id` makes it idempotent: the same id with the same content is the same turn, also after a
         crash. `wait_seconds` bounds the wait for another turn of this conversation (default: the setting).
         """
         messages = new_messages(content)
@@ -123,12 +124,12 @@ class LiveSession:
         return LiveTurn(self, messages, request_id, model, wait)
 
     async def context(self) -> list[dict[str, Any]]:
-        """What the model would get now."""
+        """The messages that the model would get now."""
         session = await self._going_on()
         return (await self._workshop.store.context(self._workshop.owner, session.id)).messages()
 
     async def messages(self, scope: str = "session") -> list[Message]:
-        """What was said: in this session, or (`scope="conversation"`) in all of the conversation."""
+        """The messages of this session or, with `scope="conversation"`, of the whole conversation."""
         if scope not in ("session", "conversation"):
             raise BadInput(f"scope must be 'session' or 'conversation', not {scope!r}")
         first, last = 1, None
@@ -141,18 +142,19 @@ class LiveSession:
         return list(page.items)
 
     async def refresh(self) -> Session:
-        """This very session as it is now."""
+        """Read this session from the store again."""
         self._session = await self._workshop.store.session(self._workshop.owner, self.id)
         return self._session
 
     async def why(self) -> Why:
-        """Will this session be reset, when, by which rule, what holds it and until when. Moves no clock."""
+        """Whether and when this session is reset, by which rule, what defers it and until when. Changes
+        nothing."""
         session = await self._going_on()
         return await why_of(self._workshop.store, self._workshop.owner, session.id)
 
     async def memories(self) -> list[Memory]:
-        """What is remembered of earlier sessions of this conversation, the newest first; no more than 100. It
-        is not a part of `context`: put it into your instructions."""
+        """Memories of earlier sessions of this conversation, newest first, at most 100. They are not part of
+        `context`: put them into your instructions."""
         workshop = self._workshop
         page = await workshop.store.memories(
             workshop.owner, conversation_id=self.conversation_id, limit=MOST_MEMORIES
@@ -160,7 +162,7 @@ class LiveSession:
         return list(page.items)
 
     async def end(self, reason: str = EndReason.CLOSED) -> None:
-        """End the session; within a turn of it, as soon as that turn has ended. Ended already: nothing."""
+        """End the session; within one of its turns, as soon as that turn has ended. Idempotent."""
         for conversation_id, turn_id in own_turns.get():
             if conversation_id == self.conversation_id:
                 self._ending[turn_id] = reason
@@ -174,11 +176,11 @@ class LiveSession:
         await workshop.leases.when_free(end, workshop.busy_wait_seconds)
 
     async def compact(self) -> None:
-        """Go on with a summary of the older messages, now: `id` is then that of the session that goes on.
+        """Replace the older messages by a summary, now. `id` becomes that of the session that continues.
 
-        Needs a model (`holdfast.open(…, model=…)`). Nothing is removed: what was said stays readable. Raises
+        Needs a model (`holdfast.open(…, model=…)`). Nothing is deleted: all messages stay readable. Raises
         NotCompacted if there is nothing to gain, and ModelError if there is no summary; then nothing has
-        changed. Within a turn of this session it is refused: a turn makes room for itself.
+        changed. Refused within a turn of this session: a turn compacts its own context.
         """
         workshop = self._workshop
         if workshop.compactor is None:
@@ -190,7 +192,7 @@ class LiveSession:
         self._session = await workshop.compactor.by_hand(place.tip, workshop.busy_wait_seconds)
 
     async def fork(self, *, key: str | None = None, up_to: int | None = None) -> LiveSession:
-        """A new conversation that begins with a copy of this context; this one stays as it is."""
+        """A new conversation that begins with a copy of this context; this one is unchanged."""
         workshop, attached = self._workshop, self._attached
 
         async def fork() -> LiveSession:
@@ -205,10 +207,10 @@ class LiveSession:
     # --- processes ---------------------------------------------------------------------------------
 
     async def spawn(self, command: Command, cwd: str | Path | None = None, *, stdin: bool = False) -> Process:
-        """Start a command in the background, known to everybody as this session's.
+        """Start a background command that belongs to this session, visible to all programs on the store.
 
-        A text is given to the shell, a list is run as it is. It outlives this program; `stdin`: it can be
-        written to.
+        A string is run by the shell, a list is executed as it is. It outlives this program. `stdin`: input
+        can be written.
         """
         workshop = self._workshop
 
@@ -220,7 +222,7 @@ class LiveSession:
         return await workshop.keeper.as_living(start)
 
     async def watch(self, pid: int) -> Process:
-        """Look after a process of this machine and user that was started elsewhere, as this session's."""
+        """Supervise a process of this machine and user that was started elsewhere, as this session's."""
         workshop = self._workshop
 
         async def watch() -> Process:
@@ -229,7 +231,8 @@ class LiveSession:
         return await workshop.keeper.as_living(watch)
 
     async def processes(self, *, running: bool | None = None) -> list[Process]:
-        """What this conversation's sessions have started, newest first; only what (not) runs any more."""
+        """Processes of this conversation's sessions, newest first; `running` selects only running or only
+        ended ones."""
         workshop = self._workshop
         page = await workshop.store.processes(
             workshop.owner, conversation_id=self.conversation_id, limit=1000
@@ -238,7 +241,7 @@ class LiveSession:
         return [each for each in seen if running is None or each.ended is not running]
 
     async def _going_on(self) -> Session:
-        """This session, or the one that went on with it when its context was compacted."""
+        """This session, or the one that continues it after a compaction."""
         session = await self.refresh()
         if session.end_reason == EndReason.COMPACTION:
             place = await self._workshop.store.resolve(self._workshop.owner, Address(id=session.id))
@@ -274,18 +277,18 @@ class LiveTurn:
         self._room: ContextFitter | None = None
         self._usage: dict[str, int] = {}
         self._last_usage: dict[str, int] = {}
-        """Of the last model call alone: its prompt shows how large the context is."""
+        """Of the last model call alone: its prompt tokens show the context size."""
 
     @property
     def usage(self) -> dict[str, int]:
-        """Tokens that the model calls of this turn have used, added up; stored when the block ends."""
+        """Tokens used by the model calls of this turn, summed; stored when the block ends."""
         return self._usage
 
     @usage.setter
     def usage(self, reported: object) -> None:
-        """What one model call reported: a mapping, or the SDK's own object (`turn.usage = response.usage`).
-        Each assignment is one call's, and adds to those before it. What is no number of tokens is dropped
-        with a log line: figures never undo a turn."""
+        """The usage of one model call: a mapping, or the SDK's own object (`turn.usage = response.usage`).
+        Each assignment is one call's and is added to earlier ones. A value that is not a token count is
+        dropped with a log line: figures never make a turn fail."""
         figures, dropped = usable_usage(reported)
         if dropped:
             log.warning("turn usage has figures that are no token counts, dropped: %s", ", ".join(dropped))
@@ -309,16 +312,16 @@ class LiveTurn:
 
     @property
     def repeated(self) -> bool:
-        """Was this request answered before? Then nothing the block says is stored again."""
+        """True if this request was answered before. Then nothing that the block appends is stored again."""
         return self._begun.status is not TurnStatus.RUNNING
 
     @property
     def taken_up(self) -> bool:
-        """Is this a retry that goes on with a turn that was interrupted or failed?"""
+        """True if this is a retry that resumes an interrupted or failed turn."""
         return self._begun.attempt > 1
 
     async def reply(self) -> dict[str, Any] | None:
-        """The last thing the assistant said in this turn; of an unfinished earlier attempt, nothing."""
+        """The last assistant message of this turn; an unfinished earlier attempt does not count."""
         messages = await self._workshop.store.turn_messages(self.id)
         said = [
             message
@@ -328,12 +331,12 @@ class LiveTurn:
         return said[-1].content() if said else None
 
     async def context(self) -> list[dict[str, Any]]:
-        """What to send to the model: OpenAI message dicts. With a model at hand, a context that would not fit
-        is compacted first."""
+        """The messages to send to the model, as OpenAI message dicts. If there is a model, a context that
+        would not fit is compacted first."""
         return (await self._fitting_context()).messages()
 
     async def context_json(self) -> bytes:
-        """The same as one JSON array, never decoded: the fastest way to send a history on."""
+        """The same as one JSON array, never decoded: the fastest way to send it on."""
         return (await self._fitting_context()).json()
 
     async def _fitting_context(self) -> Context:
@@ -350,7 +353,7 @@ class LiveTurn:
         return await self._workshop.store.context(self._workshop.owner, self._session.id)
 
     async def draft(self, text: str) -> None:
-        """The reply so far: what a crash would keep. Call it with the whole text as it grows."""
+        """Checkpoint the reply so far: what a crash would keep. Call it with the whole text as it grows."""
         if not isinstance(text, str):
             raise BadInput(f"a draft is the text of the reply so far, not {type(text).__name__}")
         if self.repeated:
@@ -365,7 +368,7 @@ class LiveTurn:
         self._drafted, self._next_event = text, number + 1
 
     async def append(self, content: Content) -> int:
-        """Store what was said next (a reply, tool calls, a tool's result); returns its number."""
+        """Store the next message (a reply, tool calls, a tool's result); returns its seq."""
         messages = new_messages(
             {"role": "assistant", "content": content} if isinstance(content, str) else content
         )
@@ -400,7 +403,7 @@ class LiveTurn:
             model=self._model,
         )
         outcome = await workshop.leases.begin(request, self._wait_seconds)
-        assert not isinstance(outcome, TurnOutdated)  # it named nothing that could be
+        assert not isinstance(outcome, TurnOutdated)  # it carries no version that could be outdated
         self._turn = outcome.turn
         if isinstance(outcome, TurnBegun):
             self._lease = outcome.lease
@@ -417,7 +420,7 @@ class LiveTurn:
         lease, self._lease = self._lease, None
         try:
             if lease is not None:
-                await finished(self._settle(lease, error))  # cancelled meanwhile, it still ends
+                await finished(self._settle(lease, error))  # ends the turn even if cancelled meanwhile
                 if error is None and self._room is not None:
                     self._room.given(await self._context(), Size())
                     await self._room.left(0)
@@ -429,7 +432,7 @@ class LiveTurn:
             await self._session.end(reason)
 
     async def _abandon(self, error: BaseException) -> None:
-        """Entering was cut short by this error: end the turn if it has begun, and wait until it is."""
+        """Entering failed with this error: end the turn if it has begun, and wait until it has ended."""
         await self._workshop.leases.settle_abandoned()
         if self._lease is not None:
             await self.__aexit__(type(error), error, None)
@@ -449,17 +452,17 @@ class LiveTurn:
         try:
             await store.settle_turn(lease, settlement)
         except (LeaseLost, StoreError) as trouble:
-            # The block's own error is what the program must see; this one only says that somebody else
-            # has settled the turn already, or that the reaper will.
+            # The program must see the block's own error. This one only says that the turn was already ended
+            # elsewhere, or that the reaper will end it.
             if isinstance(error, Exception):
                 error.add_note(f"holdfast: turn {lease.turn_id} could not be marked: {trouble}")
 
     def _counted(self) -> dict[str, int]:
-        """What the program says was used, and how large the context was, if it has asked for that."""
+        """The usage that the program reported and, if it asked for the context, the context size."""
         room = self._room
         if room is None:
             return self.usage
-        last = self._last_usage or self.usage  # filled in place, it is the only one
+        last = self._last_usage or self.usage  # usage filled in place is that of the only call
         room.heard({"prompt_tokens": last.get("input_tokens", last.get("prompt_tokens"))})
         return {**self.usage, **room.measured.fields()} if room.measured else self.usage
 
@@ -473,7 +476,7 @@ class LiveTurn:
 
 
 class _TurnHolder:
-    """A turn of this program, as whoever makes room for its context sees it."""
+    """A turn of this program, as the ContextFitter sees it."""
 
     def __init__(self, turn: LiveTurn) -> None:
         self._turn = turn

@@ -1,8 +1,8 @@
-"""Settings: `holdfast.toml`, then the environment, then what a program or flag says; the later wins.
+"""Settings: `holdfast.toml`, then the environment, then the program's arguments or flags; the later wins.
 
-Every value knows where it came from. An unknown or impossible setting is an error that names its origin, the
-key and the nearest valid name; nothing is guessed. A list or a table replaces the one before it, whole: who
-reads the last place that names it has read all of it.
+Every value knows its origin. An unknown or invalid setting is an error that names its origin, the key and the
+nearest valid name; nothing is guessed. A list or a table replaces the earlier one completely, so the last
+place that sets it holds all of it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .trust import check_private, is_trusted, trust
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
 FAR = 100_000
-MOST_MINUTES = 52_560_000  # a hundred years; what is longer would be behind the end of the calendar
-SMALLEST_WINDOW = 256  # tokens; with less there is no room for a question and its answer
+MOST_MINUTES = 52_560_000  # a hundred years; longer would exceed the calendar
+SMALLEST_WINDOW = 256  # tokens; fewer leave no room for a question and its answer
 _NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY", "HOLDFAST_DEMO"}
 _ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
 _WEBHOOK = re.compile(r"https?://[^/\s]+(/\S*)?")
@@ -44,12 +44,11 @@ _HOST = re.compile(r"[^/?#@\s:*]+|\[[0-9a-fA-F:.]+\]")
 
 
 def _setting(default: Any, meaning: str, **limits: Any) -> Any:
-    """A setting of its default's type: text, a number, a whole number, yes or no, a list of texts, a table of
-    numbers.
+    """A setting of its default's type: string, float, integer, boolean, list of strings, table of numbers.
 
     Limits: `at_least`, `at_most`, `above`, `below`, `or_zero` for numbers, also a table's; `choices`,
-    `not_empty` for texts; `shape`, `such_as` for texts and for each text of a list; `zone` for the name of a
-    time zone; `store` for a store's address; `outgoing` for an address that requests are sent to.
+    `not_empty` for strings; `shape`, `such_as` for strings and for each string of a list; `zone` for the name
+    of a time zone; `store` for a store's address; `outgoing` for an address that requests are sent to.
     """
     metadata = {"meaning": meaning, **limits}
     if isinstance(default, dict):
@@ -277,7 +276,7 @@ class Settings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     log: LogSettings = field(default_factory=LogSettings)
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Where each value that is not a default came from, by `section.name`."""
+    """The origin of each value that is not a default, by `section.name`."""
     ignored: Path | None = None
     """A settings file in the working directory that was not used, because it is not trusted."""
 
@@ -288,12 +287,12 @@ SECTIONS: Mapping[str, type[Any]] = {
 
 
 def is_variable(origin: str) -> bool:
-    """Did a value come from the environment?"""
+    """True if the value came from the environment."""
     return origin.startswith(ENVIRONMENT_PREFIX)
 
 
 def home(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where holdfast.db and everything else of this user lives."""
+    """The directory of holdfast.db and all other files of this user."""
     return Path(environment.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
 
 
@@ -303,10 +302,10 @@ def load(
     given: Mapping[str, Any] | None = None,
     given_by: str = "settings=",
 ) -> Settings:
-    """All settings, from the file (if there is one), the environment and `given`, in this order.
+    """All settings: from the file (if there is one), the environment and `given`, in this order.
 
-    A `./holdfast.toml` that is not trusted is ignored, with a line on stderr. BadSetting if the home could
-    have been changed by other users.
+    A `./holdfast.toml` that is not trusted is ignored, with a line on stderr. Raises BadSetting if other
+    users could have changed the home.
     """
     check_private(home(environment))
     path, ignored = _find_file(config, environment)
@@ -329,7 +328,7 @@ def load(
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A settings file and its content, read once: what is checked is what is used."""
+    """A settings file and its content, read once: the checked bytes are the used bytes."""
 
     path: Path
     content: bytes
@@ -337,7 +336,7 @@ class _File:
 
 LOCAL_FILE = Path("holdfast.toml")
 _told: set[str] = set()
-"""The ignored files that this process has named already."""
+"""The ignored files that this process has already reported."""
 
 
 def _find_file(config: Path | None, environment: Mapping[str, str]) -> tuple[_File | None, _File | None]:
@@ -375,7 +374,7 @@ def _parsed(file: _File) -> dict[str, Any]:
 
 
 def _tell_ignored(path: Path) -> None:
-    """One line on stderr, once in a process."""
+    """Report it in one line on stderr, once in a process."""
     where = os.path.realpath(path)
     if where not in _told:
         _told.add(where)
@@ -387,7 +386,8 @@ def _tell_ignored(path: Path) -> None:
 
 
 def trust_file(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Trust this settings file as it is now; returns the names of what it sets. BadSetting if it is none."""
+    """Trust this settings file as it is now; returns the names of its settings. Raises BadSetting if it is
+    none."""
     if not path.is_file():
         raise BadSetting(f"there is no settings file {path}")
     file = _read(path)
@@ -443,7 +443,7 @@ def _by_source(
     origin: str,
     origins: dict[str, str],
 ) -> dict[str, dict[str, Any]]:
-    """What differs for each source, on top of what was said of it before."""
+    """The overrides for each source, merged into the earlier ones."""
     if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
         raise BadSetting(f"{origin}: {where} must be a table for each source, not {value!r}")
     found = {source: dict(differs) for source, differs in before.items()}
@@ -468,14 +468,14 @@ def _nearest(name: str, valid: Mapping[str, Any], section: str = "") -> str:
 
 
 def default_of(setting: Field[Any]) -> Any:
-    """What it is when nobody says anything."""
+    """The value when nothing sets it."""
     if setting.default_factory is not MISSING:
         return setting.default_factory()
     return setting.default
 
 
 def _convert(value: Any, setting: Field[Any], where: str) -> Any:
-    """A value of the setting's type, or BadSetting saying what it should be."""
+    """The value as the setting's type. Raises BadSetting, saying what it should be."""
     limits = setting.metadata
     match default_of(setting):
         case bool():
@@ -505,7 +505,7 @@ def _number(value: Any, kind: type[Any], limits: Mapping[str, Any], where: str) 
     ):
         words = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}
         if most >= FAR and not number > most:
-            del words["at_most"]  # a limit that nobody meets is told only to who has passed it
+            del words["at_most"]  # a limit that is hardly ever reached is named only when exceeded
         allowed = " and ".join(f"{word} {limits[name]}" for name, word in words.items() if name in limits)
         zero = "0 or " if limits.get("or_zero") else ""
         raise BadSetting(f"{where} must be {zero}{allowed or 'finite'}, not {value}")
@@ -513,7 +513,7 @@ def _number(value: Any, kind: type[Any], limits: Mapping[str, Any], where: str) 
 
 
 def _flag(value: Any, where: str) -> bool:
-    """Yes or no; in the environment, as a word or a digit."""
+    """A boolean; in the environment, as a word or a digit."""
     if isinstance(value, str) and value.lower() in _FLAGS:
         return _FLAGS[value.lower()]
     if not isinstance(value, bool):
@@ -556,8 +556,8 @@ def _check_zone(name: str, where: str) -> None:
 
 
 def _texts(value: Any, limits: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """A list of texts; from one text, such as the environment's, the parts between its commas, or what is
-    written as it would be in the file."""
+    """A list of strings. One string, as in the environment, is split at its commas, or parsed as
+    in the file."""
     if isinstance(value, str) and value.strip().startswith("["):
         try:
             value = tomllib.loads(f"list = {value}")["list"]
@@ -574,7 +574,7 @@ def _texts(value: Any, limits: Mapping[str, Any], where: str) -> tuple[str, ...]
 
 
 def _table(value: Any, limits: Mapping[str, Any], where: str) -> dict[str, int]:
-    """Whole numbers by name; from one text, such as the environment's, from `name=number,name=number`."""
+    """Integers by name. One string, as in the environment, is parsed as `name=number,name=number`."""
     table = value
     if isinstance(value, str):
         pairs = [part.rpartition("=") for part in value.split(",") if part.strip()]
@@ -585,22 +585,22 @@ def _table(value: Any, limits: Mapping[str, Any], where: str) -> dict[str, int]:
 
 
 def is_postgres(url: str) -> bool:
-    """Does a store URL mean a PostgreSQL database? Otherwise it means a SQLite file."""
+    """True if a store URL means a PostgreSQL database; otherwise it means a SQLite file."""
     return url.startswith(("postgresql://", "postgres://"))
 
 
 def without_password(url: str) -> str:
-    """A store URL as anybody may see it."""
+    """A store URL without its password."""
     return _PASSWORD.sub(lambda found: f"{found[1]}@" if found[1] else f"{found[2]}=***", url)
 
 
 def store_location(url: str) -> str:
-    """Where a store is, for people."""
+    """A store's location, for people."""
     return without_password(url) if is_postgres(url) else str(database_path(url).absolute())
 
 
 def database_path(url: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """The SQLite file a store URL means; empty: the home's."""
+    """The SQLite file of a store URL; empty: the home's."""
     if not url:
         return home(environment) / "holdfast.db"
     scheme, separator, rest = url.partition("://")

@@ -1,13 +1,13 @@
-"""`open_sync`: the same front door for programs without an event loop.
+"""`open_sync`: the same entry point for programs without an event loop.
 
     with holdfast.open_sync("sqlite:///agent.db") as hf:
         session = hf.session(key="cli:ada")
         with session.turn("my name is Ada") as turn:
             turn.append({"role": "assistant", "content": "Hello Ada"})
 
-A thread runs the event loop; each call waits for its answer. The program's own code may block for as long
-as it likes: beats come from a thread of their own. Closing happens at the end of the block, by `close()`,
-or when the program exits.
+A thread runs the event loop; each call blocks until its result. The program's own code may block for any
+time: heartbeats come from their own thread. The node closes at the end of the block, by `close()`, or when
+the program exits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -48,8 +48,8 @@ class _Loop:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """What this work returns or raises. If the wait for it is interrupted (Ctrl-C), it is cancelled, and
-        has ended when this raises; a second interruption does not wait for that."""
+        """Return or raise what this work does. If the wait is interrupted (Ctrl-C), the work is cancelled and
+        has ended when this raises; a second interrupt does not wait for that."""
         if not self._thread.is_alive():
             work.close()
             raise StoreClosed("holdfast is closed")
@@ -65,7 +65,7 @@ class _Loop:
             self._loop.call_soon_threadsafe(start)
             return done.result()
         except BaseException:
-            if not done.done():  # Ctrl-C while we waited: the work must not go on without its caller
+            if not done.done():  # Ctrl-C while waiting: the work must not continue without its caller
                 self._loop.call_soon_threadsafe(_cancel, started)
                 wait({done})
             raise
@@ -114,12 +114,12 @@ class BlockingHoldfast:
     def session(
         self, key: str | None = None, *, id: str | None = None, source: str = "", attached: bool = True
     ) -> BlockingSession:
-        """Resume or start: the session that the next message of this key (or id) belongs to."""
+        """Resume or start the session that the next message of this key (or id) belongs to."""
         live = self._loop.call(self._inner.session(key, id=id, source=source, attached=attached))
         return BlockingSession(self._loop, live)
 
     def events(self, after: int = 0) -> Iterator[Event]:
-        """What happened after event `after`."""
+        """The events after event `after`."""
 
         async def fetch() -> list[Event]:
             return await self._inner.events(after)
@@ -127,8 +127,8 @@ class BlockingHoldfast:
         return iter(self._loop.call(fetch()))
 
     def close(self) -> None:
-        """Leave in good order. Idempotent."""
-        if not self._open or os.getpid() != self._pid:  # a forked child has nothing to leave
+        """Leave as a node and close the store. Idempotent."""
+        if not self._open or os.getpid() != self._pid:  # a forked child does not own the node
             return
         self._open = False
         atexit.unregister(self.close)
@@ -257,11 +257,11 @@ class BlockingTurn:
     def __enter__(self) -> BlockingTurn:
         try:
             self._loop.call(self._live.__aenter__())
-            # The turn was entered in another thread's context: note it in this one, so that a nested turn is
-            # refused instead of waiting for itself.
+            # The turn was entered in another thread's context: record it in this one too, so that a nested
+            # turn is refused instead of waiting for itself.
             own_turns.set((*own_turns.get(), (self._live.conversation_id, self._live.id)))
         except BaseException as error:
-            self._loop.call(self._live._abandon(error))  # it may have begun: no `with` will end it
+            self._loop.call(self._live._abandon(error))  # it may have begun, and no `with` will end it
             raise
         return self
 

@@ -1,11 +1,11 @@
-"""Which settings files and homes are believed: only what nobody else can have written.
+"""Decides which settings files and homes are trusted: only those that no other user can have written.
 
 A `holdfast.toml` in the working directory may come with a cloned repository. It decides where keys are sent
-and whether commands are run, so it is used only after `holdfast config trust`, which keeps its real path and
-the SHA-256 of its content in the home. A file that has changed since is not trusted any more. The bytes that
+and whether commands are run, so it is used only after `holdfast config trust`, which stores its real path and
+the SHA-256 of its content in the home. A file that has changed since is no longer trusted. The bytes that
 were compared are the bytes that are used.
 
-A home that other users can write to, or that belongs to another user, is refused: whoever can put a file
+A home that other users can write to, or that belongs to another user, is refused: a user who can put a file
 there can plant an admin key (`api.key`) or trust a file.
 """
 
@@ -23,8 +23,8 @@ FILE_NAME = "trusted.json"
 
 
 def check_private(path: Path) -> None:
-    """Raises BadSetting, saying what to run, if another user owns this file or directory or can change it.
-    One that does not exist is fine."""
+    """Raises BadSetting, saying what to run, if another user owns this file or directory or can change it. A
+    missing path is fine."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -45,17 +45,17 @@ def check_private(path: Path) -> None:
 
 
 def is_trusted(home: Path, path: Path, content: bytes) -> bool:
-    """Was this very content, at this path, trusted by `trust`?"""
+    """True if exactly this content at this path was trusted by `trust`."""
     return _read(home).get(_name(path)) == _hash(content)
 
 
 def trust(home: Path, path: Path, content: bytes) -> None:
-    """From now on this content is used at this path, until it changes."""
+    """Trust this content at this path, until it changes."""
     _write(home, {**_read(home), _name(path): _hash(content)})
 
 
 def untrust(home: Path, path: Path) -> bool:
-    """No longer; False if the path was not trusted."""
+    """Remove the trust; False if the path was not trusted."""
     known = _read(home)
     if known.pop(_name(path), None) is None:
         return False
@@ -72,7 +72,7 @@ def _hash(content: bytes) -> str:
 
 
 def _read(home: Path) -> dict[str, str]:
-    """What is trusted, by path. A file that cannot be understood trusts nothing."""
+    """The trusted hashes, by path. A file that cannot be parsed trusts nothing."""
     file = home / FILE_NAME
     check_private(home)
     check_private(file)
@@ -88,7 +88,7 @@ def _read(home: Path) -> dict[str, str]:
 
 
 def _write(home: Path, known: dict[str, str]) -> None:
-    """In one step: whoever reads finds a whole file."""
+    """Write atomically: readers always find a complete file."""
     draft = home / f".{FILE_NAME}.{os.getpid()}"
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""What the settings mean for each moving part: its policies, limits, rules and places.
+"""Maps the settings to each component's policies, limits, rules and directories.
 
-Nothing here acts; `app.py` hands the results out. Two facts of this machine come in: its time zone and its
+Nothing here acts; `app.py` passes the results on. Two inputs are facts of this machine: its time zone and its
 environment.
 """
 
@@ -54,7 +54,7 @@ def retention_of(settings: Settings) -> Retention:
 
 
 def policies_of(settings: Settings) -> ResetPolicies:
-    """When sessions are reset, by source, each value with where it came from."""
+    """When sessions are reset, by source; each value with its origin."""
     reset = settings.reset
     default = _policy(settings, {})
     processes = settings.processes
@@ -69,7 +69,7 @@ def policies_of(settings: Settings) -> ResetPolicies:
 
 
 def reschedule_mode_of(settings: Settings, kind: NodeKind) -> RescheduleMode:
-    """Whose policies count, if several programs on one store have different ones."""
+    """Whether this node reschedules sessions, if programs on one store have different policies."""
     if kind is NodeKind.SERVER:
         return RescheduleMode.ALWAYS
     return (
@@ -111,21 +111,21 @@ def quotas_of(settings: Settings) -> Quotas:
 
 
 def processes_directory(settings: Settings) -> Path:
-    """Where the shims of background processes keep their records and logs: beside the database; if that is
-    elsewhere, in this machine's home, apart for each database, whoever logs in there."""
+    """The directory for the shims' records and logs: beside the database; for a database server, in the home
+    on this machine, one for each database, whichever user the URL names."""
     url = settings.store.url
     if is_postgres(url):
         database_of = urlsplit(without_password(url))
         place = f"{database_of.hostname}:{database_of.port}{database_of.path}?{database_of.query}"
         return home().absolute() / f"postgresql-{sha256(place.encode()).hexdigest()[:12]}.processes"
-    database = database_path(url).resolve()  # one directory, whatever name the store was opened by
+    database = database_path(url).resolve()  # one directory, by whatever path the store was opened
     return database.with_name(f"{database.name}.processes")
 
 
 def command_environment(settings: Settings, kind: NodeKind) -> Mapping[str, str]:
-    """What commands find in their environment: this program's. Where others or a model may start them,
-    nothing of holdfast's own is in it (HOLDFAST_…: keys, the store's password), nor the keys of the model and
-    of PostgreSQL, nor anything else that holds a key of holdfast's form."""
+    """The environment of commands: this program's. Where other people or a model may start commands, it is
+    without holdfast's own variables (HOLDFAST_…: keys, the store's password), the keys of the model and of
+    PostgreSQL, and any other value with a key of holdfast's form."""
     if not (kind is NodeKind.SERVER or settings.agent.tools):
         return dict(os.environ)
     hidden = {"OPENAI_API_KEY", "PGPASSWORD", "PGPASSFILE", settings.model.api_key_env}
@@ -137,8 +137,9 @@ def command_environment(settings: Settings, kind: NodeKind) -> Mapping[str, str]
 
 
 def store_policy_of(settings: Settings, kind: NodeKind, model: Model | None) -> StorePolicy:
-    """What this program records for the whole store. Whether sessions are flushed it says only if it knows:
-    because it can flush them, or because its settings say so. Reset policies are a server's to record."""
+    """The policy that this program records for the whole store. It records whether sessions are flushed only
+    if it knows: because it can flush them, or because its settings say so. Only a server records reset
+    policies."""
     return StorePolicy(
         _flush_policy_of(settings, kind, model),
         retention_of(settings),
@@ -156,11 +157,10 @@ def _flush_policy_of(settings: Settings, kind: NodeKind, model: Model | None) ->
 
 
 def flush_rules_of(settings: Settings, kind: NodeKind, model: Model | None) -> FlushRules | None:
-    """Which sessions that end are flushed, as far as this program's settings say; None: none is. It counts in
-    a store for which no node has recorded it, and decides whether this program flushes. A library without a
-    model has no model to ask.
-    The local model is asked only if that was said: it is too small to be trusted with it. A command need not
-    know who answers: what it ends is flushed by a program that does."""
+    """Which ended sessions are flushed, by this program's settings; None: none. It applies to a store for
+    which no node has recorded it, and decides whether this program flushes. A library without a model has no
+    model to call. The local model is used only if the settings name it: it is too small to be trusted with
+    this. A command need not know the model: the sessions it ends are flushed by a program that does."""
     memory = settings.memory
     if not memory.flush:
         return None
@@ -181,7 +181,7 @@ def answers_locally(settings: Settings, model: Model | None) -> bool:
 
 
 def flush_target_of(settings: Settings, kind: NodeKind, model: Model | None) -> FlushTarget | None:
-    """Where this program flushes sessions to; None: it does not, others may."""
+    """Where this program flushes sessions to; None: it does not flush, others may."""
     memory = settings.memory
     if flush_rules_of(settings, kind, model) is None:
         return None
@@ -220,7 +220,7 @@ def compaction_rules_of(settings: Settings) -> CompactionRules:
 
 
 def recall_of(settings: Settings) -> Recall | None:
-    """What sessions are told of earlier ones; None: nothing."""
+    """Which memories of earlier sessions are included in a turn; None: none."""
     memory = settings.memory
     if memory.recall == "none":
         return None

@@ -1,7 +1,7 @@
-"""What every model promises: OpenAI chat messages in, a stream of OpenAI chat chunks out.
+"""The contract of every model: OpenAI chat messages in, a stream of OpenAI chat chunks out.
 
-Messages arrive as the JSON bytes the store keeps and leave unparsed; chunks come back as the bytes they
-were, with what they add to the reply beside them. Fields nobody here knows survive both ways.
+Messages arrive as the JSON bytes that the store keeps and are sent on unparsed. Chunks are returned as the
+bytes received, with what they add to the reply. Unknown fields are kept in both directions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 
 class Purpose(StrEnum):
-    """Why a model is asked; sent along as `X-Holdfast-Purpose`."""
+    """Why the model is called; sent as `X-Holdfast-Purpose`."""
 
     TURN = "turn"
     SUMMARY = "summary"
@@ -27,21 +27,21 @@ class ModelRequest:
     messages: bytes
     """A JSON array of OpenAI messages."""
     model: str | None = None
-    """None: the configured one, or the upstream's first."""
+    """None: the configured model, or the upstream's first."""
     purpose: Purpose = Purpose.TURN
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Any further fields of a chat completion request, passed through as they are."""
+    """Further fields of a chat completion request, passed through unchanged."""
     idempotency_key: str | None = None
     on_accepted: Callable[[], None] | None = field(default=None, compare=False, repr=False)
-    """Called when the model has accepted the request, which may be long before its first word. A model that
-    cannot tell does not call it: its first chunk says the same."""
+    """Called when the model has accepted the request, which may be long before its first chunk. A model that
+    cannot know this does not call it: its first chunk implies acceptance."""
 
     @property
     def wants_usage(self) -> bool:
-        """Did whoever made this request ask for usage in the stream?
+        """True if the client asked for usage in the stream.
 
-        Models send it either way, because it is counted. A stream that is passed on to somebody who did not
-        ask leaves out the chunks that are `only_usage`.
+        Models send it in any case, because it is counted. A stream for a client that did not ask omits the
+        chunks that are `only_usage`.
         """
         options = self.options.get("stream_options")
         return isinstance(options, Mapping) and options.get("include_usage") is True
@@ -51,14 +51,14 @@ TEXT_FIELDS = {"content", "refusal", "reasoning", "reasoning_content", "thinking
 
 
 def is_text_field(name: str) -> bool:
-    """Is this a field of the reply that grows piece by piece, rather than one that is sent whole?"""
+    """True if this field of the reply grows chunk by chunk, rather than being sent whole."""
     return name in TEXT_FIELDS or name.startswith(("reasoning_", "thinking_"))
 
 
 class Chunk:
-    """One piece of an answer: its JSON as it came (`raw`), and the same decoded (`value`).
+    """One chunk of an answer: its JSON as received (`raw`), and decoded (`value`).
 
-    Most chunks only add a few words. Of those only the words are read (`text`): they come by the thousand.
+    Most chunks only add a few words. For those only the text is decoded (`text`): there are thousands.
     """
 
     __slots__ = ("_value", "raw", "text")
@@ -69,7 +69,7 @@ class Chunk:
         self.raw = raw
         self._value = value
         self.text = text
-        """What it adds to the first choice's `content`, if it adds nothing else and says nothing new."""
+        """The text added to the first choice's `content`, if the chunk adds nothing else."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Chunk) and self.raw == other.raw and self.value == other.value
@@ -98,23 +98,23 @@ class Chunk:
 
     @property
     def finishes(self) -> bool:
-        """Does it carry a `finish_reason`?"""
+        """True if it has a `finish_reason`."""
         return self.text is None and any(
             choice.get("finish_reason") for choice in self.value.get("choices") or ()
         )
 
     @property
     def only_usage(self) -> bool:
-        """Is this the chunk that a stream has only because usage was asked for: usage, and no choice?"""
+        """True if it has usage and no choice: a stream has this chunk only because usage was asked for."""
         return self.text is None and not self.value.get("choices") and bool(self.value.get("usage"))
 
 
 class Model(Protocol):
-    """Something that answers. Raises ModelError, with a sentence that says what to do, when it cannot."""
+    """Answers requests. Raises ModelError, with a sentence that says what to do, when it cannot."""
 
     @property
     def description(self) -> str:
-        """Who answers, for people: `SmolLM2-135M (local, small)` or `gpt-5 at api.example.com`."""
+        """The model's name for people: `SmolLM2-135M (local, small)` or `gpt-5 at api.example.com`."""
         ...
 
     async def models(self) -> list[dict[str, Any]]:
@@ -122,11 +122,11 @@ class Model(Protocol):
         ...
 
     async def window(self, model: str | None = None) -> int | None:
-        """The context window in tokens, asked of the model; None if it does not say."""
+        """The context window in tokens, as the model reports it; None if it does not."""
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
-        """The answer as chat.completion.chunk objects, the last of which carries `finish_reason`."""
+        """The answer as chat.completion.chunk objects; the last has a `finish_reason`."""
         ...
 
     async def close(self) -> None: ...
@@ -135,8 +135,8 @@ class Model(Protocol):
 def request_body(request: ModelRequest, model: str, **ours: Any) -> bytes:
     """The request as JSON: its options, then `ours`, then the messages.
 
-    It asks for a stream, unless the options say otherwise, and for usage at its end, which is counted whoever
-    asked. `stream_options` that are None are left out, for a server that does not know them.
+    It asks for a stream, unless the options say otherwise, and for usage at its end, which is always counted.
+    `stream_options` of None are left out, for a server that does not support them.
     """
     fields = {"stream": True, **request.options, "model": model, **ours}
     fields.pop("messages", None)

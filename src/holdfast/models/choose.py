@@ -1,10 +1,9 @@
-"""Who answers, by the settings: `[model]` of holdfast.toml in, a model out.
+"""Chooses the model by the settings: `[model]` of holdfast.toml in, a model out.
 
 `auto` takes `base_url` if it is set, else the Ollama on this machine if it answers at once and has a model,
-else the small local model if it is installed, else it says what there is to do. A name that the local model
-does not have is refused, never answered by another model. The API key belongs to `base_url`: an Ollama that
-was found is not sent it. Nothing is imported before it is chosen, so that extras
-stay optional.
+else the small local model if it is installed, else an error says what to do. A name that the local model does
+not have is refused, never answered by another model. The API key belongs to `base_url`: an Ollama found
+automatically does not get it. Modules are imported only when chosen, so extras stay optional.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ OLLAMA_SECONDS = 0.3
 
 
 class ModelChoice(Protocol):
-    """What `[model]` says about who answers."""
+    """The part of `[model]` that decides which model answers."""
 
     @property
     def kind(self) -> str: ...
@@ -41,7 +40,7 @@ class ModelChoice(Protocol):
 
 
 async def choose_from(settings: ModelChoice, environment: Mapping[str, str] = os.environ) -> Model:
-    """The model that `[model]` means, its key out of the variable that the settings name."""
+    """The model that `[model]` means; its API key is read from the variable that the settings name."""
     return await choose(
         settings.kind,
         settings.base_url,
@@ -60,7 +59,7 @@ async def choose(
     *,
     ollama_url: str = OLLAMA,
 ) -> Model:
-    """The model that these settings mean. ModelError if there is none."""
+    """The model that these settings mean. Raises ModelError if there is none."""
     if kind not in KINDS:
         raise BadSetting(f"[model] kind is {kind!r}; it can be {', '.join(KINDS)}")
     if kind == "scripted":
@@ -91,7 +90,7 @@ async def choose(
 
 
 async def _ollama(url: str, name: str, timeout_seconds: float) -> Upstream | None:
-    """The Ollama here, if it answers at once and has a model to answer with."""
+    """The Ollama on this machine, if it answers at once and has a model."""
     from .upstream import Upstream
 
     found = Upstream(url, "", name, timeout_seconds, backoff=())

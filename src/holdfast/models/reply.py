@@ -1,7 +1,7 @@
-"""What an answer must look like for its chunks to be folded into a message.
+"""Folds the chunks of an answer into a message, and checks the shape that folding needs.
 
-Only what folding touches is looked at; anything else passes, whatever it is. Servers differ, so what may be
-missing may be null too.
+Only the fields that folding uses are checked; all others pass. Servers differ, so a field that may be missing
+may also be null.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CompletionBody(msgspec.Struct):
 read_shape = msgspec.json.Decoder(CompletionBody).decode
 
 
-# --- a few more words --------------------------------------------------------------------------------------
+# --- chunks that only add text -----------------------------------------------------------------------------
 
 
 class Words(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,7 +71,7 @@ class Saying(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MoreWords(msgspec.Struct, forbid_unknown_fields=True):
-    """A chunk that adds words to one choice and otherwise repeats what the chunks before it said."""
+    """A chunk that adds text to one choice and otherwise repeats earlier chunks."""
 
     choices: list[Saying]
     id: msgspec.Raw = msgspec.Raw()
@@ -88,7 +88,7 @@ _read_more_words = msgspec.json.Decoder(MoreWords).decode
 
 
 def words_in(data: bytes) -> str | None:
-    """The words that this chunk adds to the first choice; None if there is more to it than that."""
+    """The text that this chunk adds to the first choice; None if the chunk has anything else."""
     try:
         choices = _read_more_words(data).choices
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -98,19 +98,19 @@ def words_in(data: bytes) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model answered."""
+    """The model's answer."""
 
     message: dict[str, Any]
     """An assistant message in OpenAI's shape."""
     finish_reason: str | None
-    """None: the stream broke off."""
+    """None: the stream was cut off."""
     usage: dict[str, Any] | None
     model: str | None
-    """Who answered, by the answer's own account."""
+    """The model's name as the answer gives it."""
 
 
 def fold(chunks: Iterable[Chunk]) -> Reply:
-    """The reply that these chunks amount to."""
+    """The reply made of these chunks."""
     folder = ReplyFolder()
     for chunk in chunks:
         folder.add(chunk)
@@ -118,8 +118,8 @@ def fold(chunks: Iterable[Chunk]) -> Reply:
 
 
 class ReplyFolder:
-    """One answer, growing chunk by chunk. `stand_in` goes into the ids of its tool calls if neither they nor
-    the stream have one: whoever folds the same chunks with the same gets the same."""
+    """Folds one answer, chunk by chunk. `stand_in` is used for tool call ids if neither the calls nor the
+    stream have one: the same chunks with the same `stand_in` give the same ids."""
 
     def __init__(self, stand_in: str | None = None) -> None:
         self._choices: dict[int, _FoldedChoice] = {}
@@ -130,7 +130,7 @@ class ReplyFolder:
 
     @property
     def begun(self) -> bool:
-        """Has any chunk come?"""
+        """True once a chunk has arrived."""
         return self._begun
 
     def add(self, chunk: Chunk) -> None:
@@ -148,7 +148,7 @@ class ReplyFolder:
                 self._top[name] = value
 
     def reply(self) -> Reply:
-        """The first choice, which is the only one unless the request asked for more."""
+        """The first choice; it is the only one unless the request asked for more."""
         choice = self._choice(0)
         return Reply(
             message=choice.message(self._id()),
@@ -158,14 +158,14 @@ class ReplyFolder:
         )
 
     def answer(self) -> dict[str, Any]:
-        """The completion without its messages: what else there is to say about the answer."""
+        """The completion without its messages."""
         completion = self.completion()
         for choice in completion["choices"]:
             del choice["message"]
         return completion
 
     def completion(self) -> dict[str, Any]:
-        """The whole answer as the `chat.completion` object that a request without `stream` gets."""
+        """The whole answer as the `chat.completion` object for a request without `stream`."""
         self._choice(0)
         choices = [
             {
@@ -203,7 +203,7 @@ class _FoldedChoice:
     others: dict[str, Any] = field(default_factory=dict)
 
     def say(self, text: str) -> None:
-        """Only words, and more of them."""
+        """Add text only."""
         said = self.texts.get("content")
         if said is None:
             self.texts["content"] = [text]
@@ -287,7 +287,7 @@ class _FoldedCall:
 
 
 def _grown(function: Mapping[str, Any] | None, piece: Mapping[str, Any]) -> dict[str, Any]:
-    """A function with this piece: the arguments grow, anything else keeps its last value."""
+    """A function with this piece: the arguments are concatenated, other fields are overwritten."""
     grown = dict(function or {})
     for name, value in piece.items():
         if name == "arguments":
@@ -299,7 +299,7 @@ def _grown(function: Mapping[str, Any] | None, piece: Mapping[str, Any]) -> dict
 
 
 def _merged(old: Any, new: Any) -> Any:
-    """Lists go on, objects take the new fields, of anything else the last value stays."""
+    """Lists are concatenated, objects merged, anything else is overwritten."""
     if isinstance(old, list) and isinstance(new, list):
         return [*old, *new]
     if isinstance(old, dict) and isinstance(new, dict):

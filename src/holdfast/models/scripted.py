@@ -1,8 +1,8 @@
-"""A model that says what it was told to: for tests, demos and a first look without any model.
+"""A model that answers from a script: for tests, demos and a first trial without any model.
 
 Its script is a list, one entry for each request, or one callable for all of them; without a script it repeats
-the last user message. The same script gives the same words, word by word. It keeps every request it was sent,
-unless told not to, and a script that has run out is an error rather than a surprise.
+the last user message. The same script gives the same output, word by word. It keeps every request, unless
+configured not to. A script that has run out raises an error.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .chunks import ChunkMaker
 Message: TypeAlias = dict[str, Any]
 
 Line: TypeAlias = str | Mapping[str, Any] | BaseException | tuple[str, BaseException] | AsyncIterator[str]
-"""What is said: a text; fields of an assistant message, such as `tool_calls` (and `finish_reason`, if it
-should not follow from them); an exception to raise; a text and the exception it breaks off with; or words as
-they come."""
+"""One entry: a text; fields of an assistant message, such as `tool_calls` (and `finish_reason`, if it should
+not follow from them); an exception to raise; a text and the exception raised after it; or an iterator of
+words."""
 
 Answer: TypeAlias = Callable[[list[Message], Purpose], Line | Awaitable[Line]]
 
 
 def echo(messages: list[Message], purpose: Purpose) -> str:
-    """Say back what was said; of a transcript that is to be summarised, only how long it was."""
+    """Repeat the last message; for a transcript to be summarised, only its length."""
     if purpose is Purpose.SUMMARY:
         said = sum(len(_text(message.get("content"))) for message in messages)
         return f"They spoke; it was a transcript of {said} characters."
@@ -41,7 +41,7 @@ def echo(messages: list[Message], purpose: Purpose) -> str:
 
 
 class ScriptedModel:
-    """Says its script, waiting `delay` seconds before each word."""
+    """Streams its script, waiting `delay` seconds before each word."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ScriptedModel:
         self._keeps_requests = keeps_requests
         self.requests: list[ModelRequest] = []
         self.calls = 0
-        """How often it was asked."""
+        """How many requests it got."""
 
     @property
     def description(self) -> str:
@@ -124,7 +124,7 @@ class ScriptedModel:
 
 
 def _split(text: str) -> list[str]:
-    """Words with the blanks before them: joined they are the text."""
+    """Words with their leading blanks: joined they are the text."""
     return re.findall(r"\s*\S+(?:\s+\Z)?|\s+\Z", text)
 
 
@@ -137,7 +137,7 @@ def _fields(line: Line) -> tuple[dict[str, Any], BaseException | None]:
 
 
 def _pieces(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Tool calls as servers stream them: who is called first, then the arguments."""
+    """Tool calls as servers stream them: first the name, then the arguments."""
     for index, call in enumerate(fields.pop("tool_calls", None) or ()):
         function = dict(call.get("function") or {})
         arguments = function.pop("arguments", "")

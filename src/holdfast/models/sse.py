@@ -1,8 +1,8 @@
-"""Takes server-sent events out of a byte stream, wherever the network happened to cut it.
+"""Parses server-sent events from a byte stream, wherever the network split it.
 
-Feed it what arrives; it gives back the events that are complete, each as its name and its data, both still
-bytes: nothing is decoded here. LF, CRLF and CR end a line, comments are dropped, several `data:` lines are
-one event. An event may be about MAX_EVENT bytes: a server that never ends a line cannot fill the memory.
+Feed it what arrives; it returns the complete events, each as its name and its data, both as bytes: nothing is
+decoded here. LF, CRLF and CR end a line, comments are dropped, several `data:` lines are one event. An event
+may have about MAX_EVENT bytes: a server that never ends a line cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class EventReader:
         self._data: list[bytes] = []
         self._name = b""
         self._held = 0  # bytes since the last event
-        self._after_cr = False  # a line ended in CR at the very end of a piece: an LF may belong to it
+        self._after_cr = False  # a piece ended in CR: a following LF belongs to that line end
         self._begun = False
 
     def feed(self, piece: bytes) -> list[SseEvent]:
@@ -57,7 +57,7 @@ class EventReader:
         return events
 
     def _whole(self, piece: bytes) -> list[SseEvent]:
-        """The events of a piece that the network cut between events, as it mostly does."""
+        """Fast path: the events of a piece that was split between events, as is usual."""
         events: list[SseEvent] = []
         for block in piece[:-2].split(b"\n\n"):
             if block.startswith(b"data: ") and b"\n" not in block and not self._name:
@@ -70,7 +70,7 @@ class EventReader:
         return events
 
     def finish(self) -> list[SseEvent]:
-        """The event that the end of the stream left without its empty line, if it has data."""
+        """The last event, if the stream ended without its empty line and it has data."""
         events: list[SseEvent] = []
         self._read(b"".join(self._cut), events)
         self._read(b"", events)
@@ -92,7 +92,7 @@ class EventReader:
             self._name = b""
         elif line.startswith(b"event:"):
             self._name = line[6:].strip()
-        # Everything else is a comment, an `id:`, a `retry:` or unknown, and says nothing about the answer.
+        # Anything else is a comment, an `id:`, a `retry:` or unknown, and not part of the answer.
 
     def _hold(self, size: int) -> None:
         self._held = self._held + size if self._cut or self._data else 0

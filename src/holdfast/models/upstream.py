@@ -1,10 +1,10 @@
 """Any OpenAI-compatible server as a model: OpenAI, vLLM, llama.cpp, Ollama, OpenRouter, a gateway, …
 
-Nothing is lost on the way: the messages are spliced into the request as the bytes they are, unknown options
-go along, and chunks come back as they came. Answers are streamed; `timeout_seconds` is the longest silence,
-before the answer and inside it. Once a byte of the answer has arrived nothing is tried again. Leaving the
-iterator closes the connection, which stops the generation at the server. What `connection.py` promises about
-the key, redirects, proxies and retries holds here.
+Nothing is lost: the messages are put into the request as the bytes they are, unknown options are passed on,
+and chunks are returned as received. Answers are streamed; `timeout_seconds` is the longest silence, before
+the answer and inside it. Once a byte of the answer has arrived, nothing is retried. Closing the iterator
+closes the connection, which stops the generation at the server. The rules of `connection.py` about the key,
+redirects, proxies and retries apply.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .connection import BACKOFF_SECONDS, Connection
 from .windows import ask_window
 
 TAIL_SECONDS = 5.0
-"""How long usage may follow a finished answer."""
+"""How long usage may take to follow a finished answer."""
 EOF_SECONDS = 0.1
-"""How long we wait for the end of the body after [DONE], to keep the connection for the next request."""
+"""How long to wait for the end of the body after [DONE], to reuse the connection."""
 WINDOW_KEPT_SECONDS = 60.0
 MOST_WINDOWS = 256
 
@@ -77,7 +77,8 @@ class Upstream:
         return [entry for entry in listed if isinstance(entry, dict) and entry.get("id")]
 
     async def window(self, model: str | None = None) -> int | None:
-        """None if the server does not say, or does not answer. The server is asked once a minute at most."""
+        """None if the server does not report it, or does not answer. Asks the server at most once
+        a minute."""
         try:
             name = await self._name(model)
             known = self._windows.get(name)
@@ -86,7 +87,7 @@ class Upstream:
                 window = await ask_window(name, listed, self._connection.ask)
                 self._windows.pop(name, None)
                 known = self._windows[name] = self._clock() + WINDOW_KEPT_SECONDS, window
-                while len(self._windows) > MOST_WINDOWS:  # clients name models as they like
+                while len(self._windows) > MOST_WINDOWS:  # clients choose model names freely
                     del self._windows[next(iter(self._windows))]
         except ModelError:
             return None
@@ -104,7 +105,7 @@ class Upstream:
             response = await self._connection.open("POST", "chat/completions", body, headers, once=once)
         except ModelError as refusal:
             if refusal.status == 404:
-                self._first = ""  # the server may serve another model by now
+                self._first = ""  # the server may have another model by now
             raise
         if request.on_accepted is not None:
             request.on_accepted()
@@ -123,7 +124,7 @@ class Upstream:
                 for chunk in answer.end():
                     yield chunk
         finally:
-            response.close()  # does nothing to a connection that was read to its end
+            response.close()  # no effect on a connection that was read to its end
 
     async def close(self) -> None:
         await self._connection.close()
@@ -141,9 +142,9 @@ class Upstream:
         return name
 
     async def _read(self, response: aiohttp.ClientResponse, answer: AnswerReader, silence: _Silence) -> bytes:
-        """The next bytes of the body; none at its end. Keepalives do not extend the time there is."""
+        """The next bytes of the body; empty at its end. Keepalives do not extend the timeout."""
         try:
-            if silence.left is None:  # the connection's own timeout counts: nothing but events came so far
+            if silence.left is None:  # only events so far: the connection's own timeout applies
                 return await response.content.readany()
             async with asyncio.timeout(silence.left):
                 with silence:
@@ -157,9 +158,8 @@ class Upstream:
 
 
 class _Silence:
-    """How long the model may still send no event. Counted only while it is read from: a reader that is slow
-    itself takes nothing from it. `left` is None while each piece has brought an event, so that a stream that
-    flows costs no timers."""
+    """How long the model may still send no event. Counted only while reading, so a slow consumer does not use
+    it up. `left` is None while each piece has brought an event, so a flowing stream costs no timers."""
 
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout_seconds = timeout_seconds
@@ -168,7 +168,7 @@ class _Silence:
         self.left: float | None = None
 
     def read(self, brought_event: bool, finished: bool) -> None:
-        """A piece was read. Once the answer is whole, what may follow gets TAIL_SECONDS in all."""
+        """Record that a piece was read. Once the answer is complete, the rest gets TAIL_SECONDS in all."""
         if finished and not self._is_tail:
             self._is_tail, self.left = True, TAIL_SECONDS
         elif not finished:
@@ -186,7 +186,7 @@ class _Silence:
 
 
 def _as_ollama_says(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Ollama knows a limit on tokens by its old name only, and ignores the new one without a word."""
+    """Rename the token limit: Ollama supports only its old name, and silently ignores the new one."""
     if "max_completion_tokens" not in options or "max_tokens" in options:
         return options
     named = dict(options)
@@ -201,4 +201,4 @@ async def _reach_end(response: aiohttp.ClientResponse) -> None:
             while await response.content.readany():
                 pass
     except (aiohttp.ClientError, OSError):
-        return  # closed instead of kept: the answer is whole either way
+        return  # closed instead of reused: the answer is complete either way

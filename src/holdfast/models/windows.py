@@ -1,12 +1,13 @@
-"""Asks an upstream how many tokens a model can take at once. There is no standard for it.
+"""Asks an upstream for a model's context window in tokens. There is no standard for it.
 
-- vLLM and its like say it in the model list (`max_model_len`), some hosted ones too (`context_length`, …).
-- llama.cpp says at `/props` what it was started with; `n_ctx_train`, what the weights could do, comes last.
-- Ollama says at `/api/ps` what a model was loaded with, and in `/api/show` what its Modelfile wants. What the
-  weights could do is *not* an answer there: Ollama loads less by default and cuts the prompt in silence. So a
+- vLLM and similar servers put it in the model list (`max_model_len`), as do some hosted ones
+  (`context_length`, …).
+- llama.cpp reports at `/props` what it was started with; `n_ctx_train`, the weights' limit, is used last.
+- Ollama reports at `/api/ps` what a model was loaded with, and in `/api/show` what its Modelfile wants. The
+  weights' limit is *not* used there: Ollama loads less by default and truncates the prompt silently. So a
   model that is not loaded yet and has no `num_ctx` gets None; ask again after its first answer.
 
-None also when the upstream does not say, or does not answer: an unknown window is not an error.
+None also when the upstream does not report it, or does not answer: an unknown window is not an error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ IN_THE_LIST = ("max_model_len", "context_window", "context_length", "max_context
 
 
 class Ask(Protocol):
-    """Get a path of the upstream's root (with a body: post it); its JSON, or None if that failed."""
+    """GET a path of the upstream's root (with a body: POST it). Returns its JSON, or None if that failed."""
 
     async def __call__(self, path: str, body: Mapping[str, Any] | None = None) -> Any: ...
 
@@ -54,7 +55,7 @@ async def _ollama(model: str, ask: Ask) -> int | None:
 
 
 def tagged(name: Any) -> str:
-    """Ollama calls `llama3` also `llama3:latest`."""
+    """Ollama's full name of a model: `llama3` is `llama3:latest`."""
     text = str(name or "")
     return text if ":" in text.rpartition("/")[2] else f"{text}:latest"
 

@@ -1,1 +1,1 @@
-"""Things that act. Each does one thing once; a loop calls it."""
+"""Agents and the turn runner. Each agent does one pass in a public method; a loop calls it."""

@@ -1,8 +1,8 @@
-"""The local address: where this home's server listens now, whatever the settings say of it.
+"""The local address (where this home's server listens now, whatever the settings say) and the local key.
 
-A server notes it in `server.url` in the home when it listens, and takes the note back when it leaves; of
-several, the last that has come. What a killed server left is found out by whoever reads it: an address at
-which nobody listens is none. It is a help for people, no truth: a home that cannot be written to has no note.
+A server writes its address to `server.url` in the home when it listens, and removes it when it leaves; the
+last server wins. Readers detect the file of a killed server: an address where no server listens is ignored.
+The file is a convenience, not a source of truth: a home that cannot be written to has none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 1.0
 
 
 def note_address(home: Path, url: str) -> None:
-    """From now on this is where the home's server listens."""
+    """Record where the home's server listens."""
     draft = home / f".{FILE_NAME}.{os.getpid()}"
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def note_address(home: Path, url: str) -> None:
 
 
 def take_back_address(home: Path, url: str) -> None:
-    """This server has left; what another has noted since stays."""
+    """Remove this server's address; an address written since by another server stays."""
     try:
         if _noted(home) == url:
             (home / FILE_NAME).unlink(missing_ok=True)
@@ -55,7 +55,7 @@ def take_back_address(home: Path, url: str) -> None:
 
 
 def local_address(home: Path) -> str | None:
-    """Where the home's server listens, if one does."""
+    """Where the home's server listens; None: no server does."""
     try:
         url = _noted(home)
     except OSError:
@@ -85,9 +85,9 @@ POLL_SECONDS = 0.02
 
 
 async def ensure_local_key(store: Store, home: Path) -> tuple[str, bool]:
-    """The local key's token, and whether it was made just now. Afterwards it opens this store.
+    """The local key's token, and whether it was created now. Afterwards it is valid for this store.
 
-    BadSetting, having changed nothing, if the home cannot be used.
+    Raises BadSetting, having changed nothing, if the home cannot be used.
     """
     try:
         _prepare(home)
@@ -98,7 +98,7 @@ async def ensure_local_key(store: Store, home: Path) -> tuple[str, bool]:
                 return str(token), False
             token = Token(new_id("key"), new_secret())
             _write(home, token)
-            # The file comes first: should we die here, whoever asks next finishes this.
+            # The file is written first: if we die here, the next caller adds the key to the store.
             await _opens(store, token)
             return str(token), True
     except OSError as error:
@@ -106,7 +106,7 @@ async def ensure_local_key(store: Store, home: Path) -> tuple[str, bool]:
 
 
 def local_key(home: Path) -> str | None:
-    """The local key's token, if there is one. Makes nothing and asks no store."""
+    """The local key's token; None: none. Creates nothing and does not use the store."""
     try:
         token = _read(home)
     except OSError as error:
@@ -115,9 +115,9 @@ def local_key(home: Path) -> str | None:
 
 
 async def _opens(store: Store, token: Token) -> bool:
-    """Does this token open this store? One that it has never heard of is made known to it first."""
+    """True if this token is valid for this store. An unknown token is added first."""
     while (found := await store.key(token.key_id)) is None:
-        with suppress(Conflict):  # another process, with a home of its own, was quicker
+        with suppress(Conflict):  # another process, with its own home, was faster
             await store.add_key(local_admin(token, store.now()), token.hash)
     key, secret_hash = found
     return key.revoked_at is None and same_secret(token.hash, secret_hash)
@@ -128,7 +128,7 @@ def _prepare(home: Path) -> None:
 
 
 def _read(home: Path) -> Token | None:
-    """The key in the file, unless another user could have put it there: then there is none."""
+    """The key in the file; None if another user could have put it there."""
     check_private(home)
     path = home / LOCAL_KEY_FILE_NAME
     try:
@@ -143,7 +143,7 @@ def _read(home: Path) -> Token | None:
 
 
 def _write(home: Path, token: Token) -> None:
-    """Under another name first: a file that bears the name is whole."""
+    """Write to a temporary file and rename it, so that a file with the final name is complete."""
     draft = home / f".{LOCAL_KEY_FILE_NAME}.{token.key_id}"
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -169,7 +169,8 @@ def _keep_private(path: Path) -> None:
 
 @asynccontextmanager
 async def _alone(home: Path) -> AsyncIterator[None]:
-    """One process at a time, by a kernel lock on the directory: it leaves nothing behind and dies with us."""
+    """Exclusive lock on the directory, by the kernel: leaves no file, and is released when the
+    process dies."""
     directory = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
     try:
         deadline = time.monotonic() + LOCAL_KEY_PATIENCE_SECONDS
@@ -191,7 +192,7 @@ def _try_lock(directory: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return True  # a filesystem without locks: two keys may be made at once, and both open
+        return True  # a filesystem without locks: two keys may be created, and both are valid
     return True
 
 

@@ -41,7 +41,7 @@ LOOPS = {
 """What each loop does, as its log lines say it, and the class that runs it."""
 
 STORE_WIDE = (StoreClosed, StoreFailed, StoreUpgraded, StoreUnusable, StoreUnreachable)
-"""Errors that every other item of a pass would meet too: they end the pass, and are the loop's to handle."""
+"""Errors that every other item of a pass would meet too: they end the pass, and the loop handles them."""
 
 Once = Callable[[], Awaitable[object]]
 Pause = Callable[[object], float | None]
@@ -63,14 +63,14 @@ class Periodic:
         self._steady = steady
         self._failures = 0
         self._outage = ""
-        """What is wrong, if something is; logged once, and again when it is over."""
+        """The current outage, if any; logged once, and again when it is over."""
         self._wake: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._thread_loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
 
-    # --- life --------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
@@ -93,7 +93,7 @@ class Periodic:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the loop. A pass that is under way is cancelled; one in a thread may still end by itself."""
+        """End the loop. A pass in progress is cancelled; one in a thread may still run to its end."""
         self._stopped = True
         task, self._task = self._task, None
         if task is not None:
@@ -105,7 +105,7 @@ class Periodic:
                 loop.call_soon_threadsafe(self.wake)
 
     def wake(self) -> None:
-        """End the pause that is under way: there is something to do."""
+        """End the current pause: there is something to do."""
         if self._wake is not None:
             self._wake.set()
 
@@ -122,7 +122,7 @@ class Periodic:
     # --- the loop ----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Keep the loop going, whatever happens to it."""
+        """Restart the loop if it crashes."""
         crashes = 0
         while not self._stopped:
             try:
@@ -198,10 +198,10 @@ def every(
     first: float = 0.0,
     steady: bool = False,
 ) -> Periodic:
-    """A loop that calls `once` every so many seconds; `start` starts it.
+    """Return a loop that calls `once` every `seconds`; `start` starts it.
 
-    `what` completes the log line "cannot …" and stands in `LOOPS`. `pause` is given what `once` returned and
-    says how long to wait before the next call, if not `seconds`. `first`: the pause before the first call.
+    `what` completes the log line "cannot …" and is listed in `LOOPS`. `pause` gets the result of `once` and
+    returns the pause before the next call, if not `seconds`. `first`: the pause before the first call.
     `steady`: no back-off, because the pace itself matters.
     """
     return Periodic(seconds, once, what, pause, first, steady)

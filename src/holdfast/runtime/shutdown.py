@@ -1,7 +1,7 @@
-"""Turns the polite signals into an orderly exit, and only where the program has no handler of its own.
+"""Turns termination signals into an orderly exit, only where the program has no handler of its own.
 
 SIGTERM and SIGHUP raise SystemExit in the main thread, so every `with` block is left and the node ends or
-releases what it holds. SIGINT already does that in Python. A second signal is immediate.
+releases what it holds. Python already does that for SIGINT. A second signal ends the process immediately.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ExitSignals:
         self._caught: list[signal.Signals] = []
 
     def catch(self) -> None:
-        """From now on, unless this is not the main thread or somebody else already cares."""
+        """Install the handlers; does nothing outside the main thread or for a signal that has a handler."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in CAUGHT:
@@ -35,7 +35,7 @@ class ExitSignals:
         raise SystemExit(128 + number)
 
     def release(self) -> None:
-        """Back to how it was."""
+        """Restore the default handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in self._caught:
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 async def through(work: Coroutine[Any, Any, T]) -> T:
-    """Do this to its end; a cancellation that comes meanwhile has come too late."""
+    """Await this to its end; a cancellation meanwhile is ignored."""
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
@@ -60,7 +60,8 @@ async def through(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def finished(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
-    """Do this to its end, even if the task is cancelled meanwhile; the cancellation is raised afterwards."""
+    """Await this to its end, even if the task is cancelled meanwhile; the cancellation is raised
+    afterwards."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

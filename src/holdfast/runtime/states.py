@@ -1,6 +1,6 @@
-"""What a reader is told about sessions: their states, true even before a sweep has run, and their flushes.
+"""States and flushes of sessions, for readers. States are correct even before a sweep has run.
 
-The store says which node each session hangs on; the engine's own proof of death says whether it lives.
+The store says which node each session belongs to; the engine's proof of death says whether it is alive.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ async def states_of(store: Store, sessions: Iterable[Session]) -> Mapping[str, S
     states = {}
     for session in sessions:
         node_id = session.answering_node
-        # A node that is no longer present has left or was reaped; it holds nothing any more.
+        # A node that is no longer present has left or was reaped, and holds nothing.
         liveness = proofs[node_id][0] if node_id and node_id in proofs else Liveness.DEAD
         states[session.id] = state_of(session, liveness)
     return states
 
 
 async def flushes_of(store: Store, sessions: Iterable[Session]) -> Mapping[str, Flush]:
-    """The flush of each session that has one, by its id."""
+    """The flush of each session that has one, by session id."""
     ended = [session.id for session in sessions if session.ended]
     return await store.flushes_of(ended) if ended else {}
 

@@ -1,12 +1,12 @@
-"""Tells whether an API key opens this server, and which it is.
+"""Checks API keys and returns the key that a token belongs to.
 
-What the store says of a key is remembered, so that a request usually costs a hash and a comparison. A key
-that is revoked, by whatever process, opens nothing any more within two seconds: once a second at most the
-keeper asks whether anything at all was committed, and reads a key again only then. Keys that do not exist are
-not remembered, so a new one opens at once, and nobody can fill the memory by guessing.
+Keys read from the store are cached, so a request usually costs a hash and a comparison. A key revoked by any
+process stops working within two seconds: at most once a second the store is asked whether anything was
+committed, and only then is a key read again. Unknown keys are not cached, so a new key works at once, and
+guessing cannot fill the cache.
 
-A key that opens nothing is answered with one error, whatever is wrong with it. While the store cannot be
-read, a key that must be asked about is refused with the store's error: it fails closed.
+Every invalid key gets the same error, whatever is wrong with it. While the store cannot be read, a key that
+must be read is refused with the store's error: it fails closed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENVIRONMENT_KEY_ID = "key_environment"
 
 @dataclass(frozen=True, slots=True)
 class _CachedKey:
-    """What the store said of a key, and at which of its versions."""
+    """A key as the store returned it, and the store's version at that time."""
 
     key: ApiKey
     secret_hash: bytes
@@ -36,8 +36,8 @@ class _CachedKey:
 
 
 class Authenticator:
-    """`environment_key`: what $HOLDFAST_API_KEY holds, if anything. `tools`: those the settings name; no key
-    has any other here, whatever it was allowed."""
+    """`environment_key`: the value of $HOLDFAST_API_KEY, if any. `tools`: those the settings name; a key's
+    other tools are ignored here."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Authenticator:
             self._environment_hash = _hash(environment_key.strip())
 
     async def authenticate(self, token: str | None) -> ApiKey:
-        """The key that this token is, with the tools it may use here. BadKey if it opens nothing."""
+        """The key of this token, with the tools it may use here. Raises BadKey if it is not valid."""
         if not token:
             raise BadKey
         if self._environment is not None and same_secret(_hash(token), self._environment_hash):
@@ -76,23 +76,23 @@ class Authenticator:
         return known.key
 
     async def is_valid(self, key: ApiKey) -> bool:
-        """Does a key that was authenticated still open anything? Cheap enough for every open stream to ask
-        once a second."""
+        """True if an authenticated key is still valid. Cheap enough for every open stream to call once a
+        second."""
         if key == self._environment:
             return True
         known = await self._ask(key.id)
         return known is not None and known.key.revoked_at is None
 
     def name_of(self, key: ApiKey) -> str:
-        """A name of an authenticated key for `named`. That of $HOLDFAST_API_KEY is another for another value:
-        who logged in by one does not stay in by the next."""
+        """A name for `named`. That of $HOLDFAST_API_KEY depends on its value, so a change of the value ends
+        logins made with the old one."""
         if key != self._environment:
             return key.id
         return f"{key.id}:{sha256(b'name of ' + self._environment_hash).hexdigest()[:16]}"
 
     async def named(self, name: str) -> ApiKey:
-        """The key of this name, for whoever has proven before that it is theirs. BadKey if it opens nothing
-        any more."""
+        """The key of this name, for a caller that authenticated earlier. Raises BadKey if it is no longer
+        valid."""
         if self._environment is not None and name == self.name_of(self._environment):
             return self._environment
         known = await self._ask(name)
@@ -106,11 +106,11 @@ class Authenticator:
         if known is not None:
             if known.version == version:
                 return known
-            self._known[key_id] = replace(known, version=version)  # whoever comes meanwhile need not ask too
+            self._known[key_id] = replace(known, version=version)  # concurrent requests need not read it too
         try:
             found = await self._store.key(key_id)
         except BaseException:
-            self._known.pop(key_id, None)  # nobody has looked: the next one must
+            self._known.pop(key_id, None)  # the read failed: the next request must read it
             raise
         if found is None:
             self._known.pop(key_id, None)
@@ -118,13 +118,13 @@ class Authenticator:
         key, secret_hash = found
         if key_id not in self._known and len(self._known) >= MOST_KEYS:
             del self._known[next(iter(self._known))]
-        # The version was taken before the row was read: what is remembered is at least as new as it says.
+        # The version was taken before the row was read: the cached row is at least as new as its version.
         known = _CachedKey(replace(key, tools=key.tools & self._tools), secret_hash, version)
         self._known[key_id] = known
         return known
 
     def _version_lately(self) -> int:
-        """The store's version, asked for once a second at most."""
+        """The store's version, read at most once a second."""
         now = self._monotonic()
         if now - self._looked_at >= RECHECK_SECONDS:
             self._version = self._store.version()
@@ -133,5 +133,5 @@ class Authenticator:
 
 
 def _hash(text: str) -> bytes:
-    """Keys of any length and form, made comparable in constant time."""
+    """Hash tokens of any length and form, for comparison in constant time."""
     return sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,7 +1,7 @@
-"""Asks a model for the summary of a part of a conversation, within a time.
+"""Compacts contexts: replaces a part of a conversation by a summary that a model writes, within a timeout.
 
-It either returns a summary or says in one word why there is none: nothing is guessed and nothing is half
-done. A transcript that turns out to be too long for the model is shortened and tried once more.
+`Summariser` returns a summary or raises NoSummary with a one-word reason; there are no partial results. A
+transcript that is too long for the model is shortened and retried once.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from .heartbeat import Heartbeat
 log = logging.getLogger(__name__)
 
 SHARE = 0.8
-"""Of the window; the rest is for the question and the answer."""
+"""Share of the window for the transcript; the rest is for the prompt and the answer."""
 
 
 class NoSummary(HoldfastError):
-    """There is no summary: in one word, and in the model's own words."""
+    """There is no summary. `failure` is the one-word reason; the text is the model's error."""
 
     def __init__(self, failure: CompactionFailure, said: str) -> None:
         super().__init__(said)
@@ -67,12 +67,12 @@ class NoSummary(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class SummaryRequest:
-    """A summary that is wanted."""
+    """A request for one summary."""
 
     gap: SummarySpan
     scale: TokenEstimator
     allowed: int
-    """Tokens it may have."""
+    """Maximum tokens of the summary."""
     model: str | None
     window: int
 
@@ -84,7 +84,7 @@ class Summariser:
         self._timeout_seconds = timeout_seconds
 
     async def summary(self, wanted: SummaryRequest) -> str:
-        """NoSummary if it takes too long, fails, or says nothing."""
+        """Return the summary. Raises NoSummary on timeout, failure or an empty answer."""
         room = max(1, int(wanted.window * SHARE) - wanted.allowed)
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -117,9 +117,9 @@ class Summariser:
 
 
 BUSY_SECONDS = 600.0
-"""How long a compaction in the background waits for a gap between turns."""
+"""How long a background compaction waits for a gap between turns."""
 BY_HAND_SHARE = 0.8
-"""Of a context that is compacted by hand, at most this is left, if that can be."""
+"""A manual compaction leaves at most this share of the context, if possible."""
 MOST_REPORTS = 1000
 
 
@@ -134,19 +134,19 @@ class CompactionRules:
 
 @dataclass(frozen=True, slots=True)
 class _CompactionJob:
-    """One compaction that is to be."""
+    """One compaction to do."""
 
     session_id: str
     why: Trigger
     budget: Budget
     lease: Lease | None = None
     must: bool = False
-    """Does the context not fit, so that something has to leave it?"""
+    """True: the context does not fit, so messages have to leave it."""
     busy_seconds: float = BUSY_SECONDS
 
 
 class _Unmade(HoldfastError):
-    """It did not come about: in one word, and for people."""
+    """The compaction was not done. `failure` is the one-word reason; the text is for people."""
 
     def __init__(self, failure: CompactionFailure, said: str) -> None:
         super().__init__(said)
@@ -154,7 +154,7 @@ class _Unmade(HoldfastError):
 
 
 class Compactor:
-    """Every compaction of this node."""
+    """Runs all compactions of this node."""
 
     def __init__(
         self,
@@ -183,24 +183,24 @@ class Compactor:
         return self._rules.threshold
 
     def is_compacting(self, conversation_id: str) -> bool:
-        """Is a context of this conversation being summarised here right now?"""
+        """True while a context of this conversation is being summarised here."""
         return conversation_id in self._compacting
 
-    # --- what is known -----------------------------------------------------------------------------
+    # --- token reports -----------------------------------------------------------------------------
 
     def note(self, conversation_id: str, report: Report) -> None:
-        """What a model has just reported; on disk it stands with its turn."""
+        """Cache a model's latest token report; on disk it is stored with its turn."""
         self._reports[conversation_id] = report
         self._reports.move_to_end(conversation_id)
         while len(self._reports) > MOST_REPORTS:
             self._reports.popitem(last=False)
 
     async def report(self, conversation_id: str) -> Report | None:
-        """What is known of this conversation's context."""
+        """The latest token report of this conversation."""
         return self._reports.get(conversation_id) or await self._store.report(conversation_id)
 
     def cut_from(self, conversation_id: str, now: Report) -> Growth | None:
-        """If the upstream, by several reports, leaves something out of what it is given: those reports."""
+        """If several token reports show that the upstream truncates its input: those reports."""
         before, *of = self._growths.get(conversation_id, (None, "", None))
         if before is None or of != [now.session_id, now.model]:
             growth = Growth(now.measured)
@@ -213,7 +213,7 @@ class Compactor:
         return growth if growth.is_cut else None
 
     async def explain(self, session: Session, model: str | None, growth: Growth, budget: Budget) -> None:
-        """Say in the log and in an event that this model's window is now taken from what it reports."""
+        """Log, and record in an event, that this model's window is now derived from its token reports."""
         reported, reports = growth.base.tokens, growth.flat
         log.warning(
             "the model %s seems to leave out what is past %d tokens; its window is taken for %d. Set "
@@ -224,13 +224,14 @@ class Compactor:
             session, model, reported=reported, given=budget.tokens, reports=reports, window=budget.window
         )
 
-    # --- when --------------------------------------------------------------------------------------
+    # --- triggers ----------------------------------------------------------------------------------
 
     def behind(self, session: Session, why: Trigger, budget: Budget) -> None:
-        """Compact this session while everything goes on. One at a time for each conversation."""
+        """Compact this session in the background. One at a time for each conversation."""
         if self._closed or session.conversation_id in self._behind:
             return
-        # It belongs to no turn, whoever begins it: to wait for one is not to wait for itself.
+        # An empty context: the task must not inherit `own_turns` of the turn that starts it, or waiting for
+        # that turn would count as waiting for itself.
         task = asyncio.get_running_loop().create_task(
             self._behind_everything(_CompactionJob(session.id, why, budget)),
             name=f"compacting {session.id}",
@@ -242,7 +243,7 @@ class Compactor:
     async def under(
         self, lease: Lease, session: Session, why: Trigger, budget: Budget, *, must: bool
     ) -> Compacted | None:
-        """Compact the context of a turn, which waits for it. None: it stays as it is."""
+        """Compact the context of a turn, which waits for it. None: it is unchanged."""
         job = _CompactionJob(session.id, why, budget, lease, must)
         try:
             return await self._compact(job)
@@ -251,10 +252,11 @@ class Compactor:
             return None
 
     async def by_hand(self, session: Session, busy_seconds: float) -> Session:
-        """Compact this session now, however small it is; returns the one that goes on.
+        """Compact this session now, however small it is; returns the session that continues it.
 
-        NotCompacted: it is not open, somebody else is at it, or there is nothing to gain. ModelError: there
-        is no summary. ConversationBusy: a turn held it for too long. Nothing has changed then.
+        NotCompacted: it is not open, another compaction holds the claim, or there is nothing to gain.
+        ModelError: there is no summary. ConversationBusy: a turn held it for too long. Nothing has changed
+        then.
         """
         window = await self.windows.of(session.model)
         outline = await self._store.outline(None, session.id)
@@ -276,7 +278,7 @@ class Compactor:
                     raise ModelError(f"session {session.id} was not compacted: {unmade}") from unmade
 
     async def close(self) -> None:
-        """Stop what is under way: nothing has been changed by it."""
+        """Cancel background compactions; they have changed nothing."""
         self._closed = True
         tasks = list(self._behind.values())
         for task in tasks:
@@ -285,7 +287,7 @@ class Compactor:
         await self.windows.close()
 
     async def settled(self) -> None:
-        """Wait for what is under way in the background."""
+        """Wait for background compactions."""
         await asyncio.gather(*self._behind.values(), return_exceptions=True)
 
     async def _behind_everything(self, job: _CompactionJob) -> None:
@@ -300,10 +302,10 @@ class Compactor:
             return
         except HoldfastError as error:
             log.warning("%s could not be compacted: %s", job.session_id, error)
-        except Exception:  # nobody would see it fail
+        except Exception:  # a background task: a failure would go unnoticed
             log.exception("compacting %s failed by a mistake of our own", job.session_id)
 
-    # --- how ---------------------------------------------------------------------------------------
+    # --- steps -------------------------------------------------------------------------------------
 
     async def _compact(self, job: _CompactionJob) -> Compacted:
         claim = await self._claimed(job)
@@ -317,7 +319,7 @@ class Compactor:
             await self._give_up(job, claim, unmade.failure)
             raise
         except Exception:
-            with suppress(HoldfastError):  # what went wrong is to be seen; the claim ends by itself
+            with suppress(HoldfastError):  # raise the first error; the claim expires by itself
                 await self._give_up(job, claim, CompactionFailure.STOPPED)
             raise
         finally:
@@ -350,7 +352,7 @@ class Compactor:
         scale = _scale(outline)
         others = max(0, job.budget.tokens - scale.tokens(_weight(outline)))  # instructions and tools
         target = max(1, job.budget.target - others)
-        if job.why is Trigger.BY_HAND:  # somebody wants it, whatever the window: a good part of what there is
+        if job.why is Trigger.BY_HAND:  # manual: compact a good part, whatever the window
             target = int(scale.tokens(_weight(outline)) * BY_HAND_SHARE)
         found = plan(
             outline.entries,
@@ -376,8 +378,7 @@ class Compactor:
     async def _texts(
         self, job: _CompactionJob, claim: Claim, found: Plan, outline: ContextOutline, scale: TokenEstimator
     ) -> tuple[list[str], CompactionFailure | None]:
-        """The summaries; where there are none and the context has to become shorter, what is said instead,
-        and why."""
+        """The summaries. If there are none and the context must shrink: placeholder texts and the reason."""
         if claim.cooling and job.why is not Trigger.BY_HAND:
             return self._without(
                 job, found, NoSummary(CompactionFailure.COOLING_DOWN, "earlier ones have failed")
@@ -414,7 +415,7 @@ class Compactor:
         view = found.view(texts)
 
         async def swap() -> Compacted:
-            # Once it is on its way, whoever waits for it must know what became of it.
+            # Once the write is started, its outcome must be known, even if the task is cancelled.
             outcome = await finished(
                 self._store.compact(claim, view, outline.revision, facts, lease=job.lease)
             )

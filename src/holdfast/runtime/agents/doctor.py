@@ -1,7 +1,7 @@
-"""Checks every invariant, those of the store and those that need to know who is alive.
+"""Checks every invariant: those of the store, and those that depend on which nodes are alive.
 
-It only looks; `repair` mends what can be mended safely: leftovers of dead nodes are settled, and what is
-derived (the search index) is made anew. It never deletes what somebody said.
+`examine` only reads. `repair` fixes what is safe to fix: orphans of dead nodes are released, and derived data
+(the search index) is rebuilt. It never deletes messages.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ LIVING_OWNERS = "every open session has a living owner or a policy"
 LIVING_HOLDERS = "every running turn has a living holder"
 VERIFIED_PROCESSES = "no running process row without a verified identity"
 SECOND_LOOK_SECONDS = 2.0
-"""Who looks after a process notes its end within a second; what is missing for longer, nobody noted."""
+"""A supervisor records an end within a second; an end still unrecorded after this was missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One invariant, and what breaks it, if anything does."""
+    """One invariant, and its violations, if any."""
 
     invariant: str
     finding: Finding | None = None
@@ -36,7 +36,7 @@ class Diagnosis:
 
 
 class Doctor:
-    """Without a `reader` it does not look at processes."""
+    """Without a `reader`, processes are not checked."""
 
     def __init__(self, store: Store, reaper: Reaper, reader: ProcessReader | None = None) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class Doctor:
         return [Diagnosis(name, broken.get(name)) for name in names]
 
     async def repair(self) -> list[str]:
-        """What was done, in sentences."""
+        """Repair, and return what was done, in sentences."""
         done = []
         reaped = await self._reaper.reap_once()
         if reaped.conversations or reaped.sessions:
@@ -70,9 +70,10 @@ class Doctor:
         return [*done, *await self._store.repair()]
 
     async def _missing(self, reader: ProcessReader) -> list[Process]:
-        """Processes that a living node looks after but that are not there, as they really are.
+        """Processes of a living supervisor that have ended without a record, with their real state.
 
-        What nobody looks after is waiting to be taken over, and is not missed."""
+        Processes without a living supervisor are excluded: they wait for takeover.
+        """
         nodes = await self._store.nodes()
         proofs = await self._store.probe(nodes)
         living = {node.id for node in nodes if proofs[node.id][0] is not Liveness.DEAD}
@@ -90,7 +91,7 @@ class Doctor:
         return list(missing.values())
 
     async def _orphans(self) -> list[Finding]:
-        """What hangs on nodes that are gone, or provably dead though nobody has reaped them yet."""
+        """Sessions and leases of nodes that are gone, or provably dead but not reaped yet."""
         nodes = await self._store.nodes()
         proofs = await self._store.probe(nodes)
         dead = [node.id for node in nodes if proofs[node.id][0] is Liveness.DEAD]

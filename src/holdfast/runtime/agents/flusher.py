@@ -1,14 +1,14 @@
-"""Carries ended sessions into memory: one model call for each normally, at most one more for each crash in
-mid-call, at most one memory.
+"""Flushes ended sessions into memory: at most one memory each.
 
-What is to be flushed is a row that the end of the session has written; who flushes it claims it first. A node
-that dies with its claim is followed by the next as soon as somebody has noticed. What fails is tried again,
-later each time, and after `max_attempts` it is a dead letter that a person can take up again. The memory and
-the mark that it is done are committed together, by whoever holds the claim.
+A flush is normally one model call, and at most one more for each crash during a call. The end of a session
+writes a row to be flushed; a node claims it before it flushes. When a node dies with its claim, another takes
+over as soon as the death is noticed. A failed flush is retried with back-off; after `max_attempts` it is a
+dead letter that a person can requeue. The memory and the done mark are committed together, by the holder of
+the claim.
 
-It works beside everything else, at a bounded rate over all nodes: a slow or dead model delays nothing but
-flushes, and nothing happens again because a server was started again. An answer that the store cannot take
-now, because its disk is full, is kept until it can: the model is not asked twice for it.
+It runs in the background, at a bounded rate over all nodes. A slow or dead model delays only flushes, and a
+restart repeats nothing. An answer that the store cannot write now, because its disk is full, is kept until it
+can: the model is not called twice for it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ from .memory_writers import FlushFailed, FlushTarget
 log = logging.getLogger(__name__)
 
 PASSING = (StoreBusy, StoreFull, StoreUnreachable, StoreUncertain)
-"""Trouble of a store that passes. Whoever does not know whether it was committed may ask again: the token
-allows it once."""
+"""Transient store errors. A commit with an unknown outcome may be retried: the token allows it once."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 CROWDED_SECONDS = 2.0
-"""How long to wait when something is due, but no more may be attempted now."""
+"""Pause when a flush is due but the pace allows no more now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much at once, how often, how many times."""
+    """Concurrency, rate and number of attempts."""
 
     together: int = 4
     per_minute: int = 30
@@ -62,9 +61,9 @@ class Flushed:
 
     done: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """Why each attempt came to nothing."""
+    """Why each attempt failed."""
     dead: list[str] = field(default_factory=list)
-    """Those of them that were given up."""
+    """Those that became dead letters."""
 
 
 class Flusher:
@@ -85,13 +84,13 @@ class Flusher:
         self._claiming = asyncio.Lock()
         self._running: set[asyncio.Task[None]] = set()
         self._held: set[str] = set()
-        """Sessions whose claims this node works at."""
+        """Sessions whose claims this node is working on."""
         self._unsure = False
-        """Did the store not say whether a claim was committed?"""
+        """True if the outcome of a claim's commit is unknown."""
         self._unwell = ""
-        """Why flushes fail, if they do; told once, and again when it is over."""
+        """Why flushes fail, if they do; logged once, and again when it is over."""
         self.counts: Counter[str] = Counter()
-        """What attempts of this node came to: done, failed, dead."""
+        """Outcomes of this node's attempts: done, failed, dead."""
 
     async def flush_once(self) -> Flushed:
         """Claim what may be flushed now, and flush it. Bounded by the pace."""
@@ -100,8 +99,8 @@ class Flusher:
         return done
 
     async def backlog(self, *, more: bool = False) -> str | None:
-        """What an operator should know when there is more to do than a minute's worth. `more`: not all
-        sessions have been looked at yet."""
+        """A line for operators when the backlog is more than a minute's work, else None. `more`: not all
+        sessions have been counted yet."""
         figures = await self._store.flush_figures()
         waiting = figures.pending + figures.coming
         if waiting <= self._pace.per_minute:
@@ -109,7 +108,7 @@ class Flusher:
         return ("more than " if more else "") + backlog_line(waiting, self._pace.per_minute)
 
     async def _claim(self) -> list[Flush] | None:
-        """What may be flushed now; None: nothing is due."""
+        """Claim what may be flushed now; None: nothing is due."""
         async with self._claiming:
             if self._unsure:
                 await self._store.release_flushes(self._own_node(), keep=self._held)
@@ -129,20 +128,21 @@ class Flusher:
     # --- one flush ---------------------------------------------------------------------------------
 
     async def _flush(self, claimed: Flush, done: Flushed) -> None:
-        """To the end, whatever that is."""
+        """Run one flush to its outcome, then drop it from `_held`."""
         try:
             await self._flush_claimed(claimed, done)
         finally:
             self._held.discard(claimed.session_id)
 
     async def _flush_claimed(self, claimed: Flush, done: Flushed) -> None:
-        """Cut short, the claim is given back, and the model is asked again."""
+        """Flush and store the outcome. On cancellation the claim is released, and the model is called again
+        later."""
         try:
             problem, text = await self._asked(claimed)
         except asyncio.CancelledError:
             await finished(self._store.release_flush(claimed))
             raise
-        except StoreError as error:  # the model is not to blame
+        except StoreError as error:  # not the model's fault: no failed attempt is counted
             log.warning("what %s said cannot be read now: %s", claimed.session_id, error)
             await _stored(lambda: self._store.release_flush(claimed))
             return
@@ -158,7 +158,7 @@ class Flusher:
         self._tell(problem)
 
     async def _asked(self, claimed: Flush) -> tuple[str | None, str | None]:
-        """Why it came to nothing, if it did, and what is remembered, if anything is."""
+        """Why the attempt failed, or None; and the memory's text, or None."""
         try:
             given = await self._store.flush_input(claimed.session_id)
             if not given.entries:  # all of it was deleted meanwhile
@@ -172,7 +172,7 @@ class Flusher:
             raise
         except HoldfastError as error:
             return f"{type(error).__name__}: {error}", None
-        except Exception as error:  # a mistake of ours must not leave the claim behind
+        except Exception as error:  # a bug of ours must not leave the claim held
             log.exception("the flush of %s failed by a mistake of our own", claimed.session_id)
             return f"a mistake of the server ({type(error).__name__}); its log has more", None
 
@@ -202,7 +202,7 @@ class Flusher:
             log.warning("a session could not be flushed (%s); it will be tried again", problem)
         self._unwell = problem or ""
 
-    # --- life --------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._loop.start()
@@ -212,7 +212,7 @@ class Flusher:
         return self._loop.running
 
     async def stop(self, patience_seconds: float = 0.0) -> None:
-        """Claim nothing more. What is running gets so long to end; then it is given back."""
+        """Stop claiming. Running flushes get this long to end; then their claims are released."""
         await self._loop.stop()
         if self._running:
             _, late = await asyncio.wait(self._running, timeout=patience_seconds)
@@ -222,8 +222,8 @@ class Flusher:
         await self._target.close()
 
     async def begin_once(self) -> bool:
-        """Claim what may be flushed now and begin to flush it, without waiting for its end. False: something
-        is due, but no more may be attempted now."""
+        """Claim what may be flushed now and start it, without waiting for the outcome. False: something is
+        due, but the pace allows no more now."""
         claimed = await self._claim()
         for each in claimed or ():
             task = asyncio.create_task(self._flush_alone(each))
@@ -233,7 +233,7 @@ class Flusher:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        self._loop.wake()  # there may be room for another now
+        self._loop.wake()  # a slot may be free now
 
     def _pause(self, room: object) -> float | None:
         return None if room else max(self._pause_seconds, CROWDED_SECONDS)
@@ -241,17 +241,17 @@ class Flusher:
     async def _flush_alone(self, claimed: Flush) -> None:
         try:
             await self._flush(claimed, Flushed())
-        except StoreError as error:  # it has stopped for good, and so will this node
+        except StoreError as error:  # the store has stopped for good, and so will this node
             log.error("what came of the flush of %s could not be stored: %s", claimed.session_id, error)
         except Exception:
             log.exception(
                 "the flush of %s failed; its claim is released and it is tried again", claimed.session_id
             )
-            self._unsure = True  # the next pass releases claims that no task works at
+            self._unsure = True  # the next pass releases claims without a task
 
 
 async def _stored(work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
-    """Store what came of a flush, as soon as the store can take it."""
+    """Store the outcome of a flush; retry while the store has a transient error."""
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:

@@ -1,11 +1,11 @@
-"""Keeps this process known as a living node.
+"""Keeps this process registered as a living node: join, heartbeat, leave.
 
-It joins, beats, and leaves in good order. At each beat it compares the leases that the store says it holds
-with the turns it really runs: a lease without a turn is let go. A beat that finds the node reaped makes it
-join again as a new incarnation; the old one's turns are lost, and its sessions go on by a `resume` edge.
+At each heartbeat it compares the leases that the store says it holds with the turns it runs: a lease without
+a turn is released. If the node was reaped, it joins again as a new incarnation; the old one's turns are lost,
+and its sessions continue by a `resume` edge.
 
-Servers beat from the event loop that does the work, so a hung loop is noticed. Programs and commands beat
-from a thread, because their own code may block for as long as it likes; their lock proves their death.
+Servers send heartbeats from the event loop that does the work, so a hung loop is noticed. Programs and
+commands send them from a thread, because their own code may block; their lock proves their death.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Heartbeat:
     def __init__(
         self, store: Store, kind: NodeKind, heartbeat_seconds: float, stale_seconds: float | None = None
     ) -> None:
-        """`stale_seconds`: after how long without a beat other nodes may take this one for hung."""
+        """`stale_seconds`: after how long without a heartbeat other nodes may treat this one as hung."""
         self._store = store
         self._kind = kind
         self._stale_seconds = stale_seconds
@@ -50,7 +50,8 @@ class Heartbeat:
         self._rejoining = threading.Lock()
         self._stop = threading.Event()
         self.beating = True
-        """Did the last beat reach the store? While it did not, nobody else's silence counts either."""
+        """True if the last heartbeat reached the store. While False, other nodes' silence does not count
+        either."""
 
     @property
     def node_id(self) -> str:
@@ -58,17 +59,17 @@ class Heartbeat:
             raise StoreClosed("this node has not joined, or has left")
         return self._node.id
 
-    # --- life --------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
 
     async def join(self, replaces: str | None = None) -> str:
-        """Register a new incarnation, instead of one that was reaped; returns its id."""
+        """Register a new incarnation, in place of a reaped one if `replaces` is given; returns its id."""
         node = Node(new_id("node"), self._kind, identity(), stale_seconds=self._stale_seconds)
         await self._store.join(node, replaces=replaces)
         self._node = node
         return node.id
 
     def start(self) -> None:
-        """Beat from now on."""
+        """Start sending heartbeats."""
         if self._kind is NodeKind.SERVER:
             self._loop.start()
         else:
@@ -79,7 +80,7 @@ class Heartbeat:
         return self._loop.running
 
     async def leave(self, reason: str) -> None:
-        """Stop beating; interrupt, release and end what this node holds."""
+        """Stop the heartbeat; interrupt turns, release leases and end sessions of this node."""
         self._stop.set()
         await self._loop.stop()
         node, self._node = self._node, None
@@ -89,7 +90,7 @@ class Heartbeat:
     # --- turns -------------------------------------------------------------------------------------
 
     def runs(self, turn_id: str) -> None:
-        """This process runs that turn: its lease is no stray."""
+        """Record that this process runs the turn: its lease is not an orphan."""
         self._turns.add(turn_id)
 
     def ran(self, turn_id: str) -> None:
@@ -98,10 +99,11 @@ class Heartbeat:
     def is_running(self, turn_id: str) -> bool:
         return turn_id in self._turns
 
-    # --- beats -------------------------------------------------------------------------------------
+    # --- heartbeats --------------------------------------------------------------------------------
 
     async def beat_once(self) -> None:
-        """Beat, and let go of leases whose turn nobody runs. Joins anew if this node was reaped."""
+        """Send a heartbeat, and release leases whose turn does not run here. Rejoins if this node
+        was reaped."""
         try:
             held = await self._store.beat(self.node_id)
         except NodeReaped as reaped:
@@ -115,22 +117,23 @@ class Heartbeat:
             raise
         self.beating = True
         strays = {turn for turn in held.leases.values() if turn and turn not in self._turns}
-        # Twice in a row: a turn that is just being taken up is known here a moment after the store knows it.
+        # Only if seen twice in a row: a resumed turn is known here a moment after the store knows it.
         for turn_id in strays & self._suspects:
             try:
                 await self._store.cancel_turn(None, turn_id, TurnStatus.INTERRUPTED, "nobody was running it")
             except NotFound:
                 continue  # its conversation was deleted meanwhile
-            except Exception as error:  # one that cannot be settled does not keep the others
+            except Exception as error:  # isolate failures: the others are still released
                 log.warning("turn %s is held by this node, not run, and cannot be ended: %s", turn_id, error)
                 continue
             log.warning("turn %s was held by this node but nobody ran it; it was interrupted", turn_id)
         self._suspects = strays
 
     async def rejoin(self, reaped_id: str) -> str:
-        """Become a new incarnation after `reaped_id` was reaped; whoever comes first does it."""
-        # Asked for again and again, since the beating thread may have it: a thread that waited for it in our
-        # place would keep it for ever if we were cancelled.
+        """Become a new incarnation after `reaped_id` was reaped; the first caller does it, others
+        get its id."""
+        # Polled, since the heartbeat thread may hold the lock: a helper thread that blocked on it for us
+        # would keep it for ever if we were cancelled.
         while not self._rejoining.acquire(blocking=False):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         try:
@@ -148,7 +151,7 @@ class Heartbeat:
             self._rejoining.release()
 
     async def as_living(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Do something in this node's name; if it turns out to have been reaped, once more as the new one."""
+        """Run `act` as this node; if the node was reaped, rejoin and retry once."""
         try:
             return await act()
         except NodeReaped as reaped:

@@ -1,7 +1,7 @@
-"""Where a flush goes: to the model, whose answer is the memory, or to a webhook, whose business that is then.
+"""Where a flush goes: to the model, whose answer is the memory, or to a webhook, which handles it itself.
 
-Either is asked once for each attempt; what can be tried again is tried again by the flusher, which counts.
-Both get `flush-<session id>` as `Idempotency-Key`: whoever gets it twice can tell.
+Either is called once for each attempt; the flusher retries and counts. Both get `flush-<session id>` as
+`Idempotency-Key`, so a duplicate can be recognised.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ SHORTEST_TRANSCRIPT = 1000
 
 
 class FlushFailed(Exception):
-    """An attempt came to nothing, for this reason."""
+    """An attempt failed, for this reason."""
 
 
 class FlushTarget(Protocol):
     async def write(self, flush: Flush, given: FlushInput) -> str | None:
-        """The memory that comes of it; None: none. FlushFailed, with a sentence, if that is not known."""
+        """The memory to store; None: none. Raises FlushFailed, with a sentence, if the attempt failed."""
         ...
 
     async def close(self) -> None: ...
 
 
 class ModelTarget:
-    """Asks the model what to remember. `settings` are those of [model], for its window."""
+    """Asks the model what to remember. `settings`: those of [model], for its window."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class ModelTarget:
         return storable(text_of(reply.message.get("content")))
 
     async def close(self) -> None:
-        """The model is not ours to close."""
+        """Does nothing: the model is closed by its owner."""
 
 
 def fitting(entries: tuple[Entry, ...], most_bytes: int) -> str:
-    """The transcript, shortened until it has about so many bytes at most."""
+    """The transcript, shortened to about `most_bytes` bytes at most."""
     whole = transcript(entries, 2**40)
     size = len(whole.encode())
     if size <= most_bytes:
@@ -116,7 +116,7 @@ def fitting(entries: tuple[Entry, ...], most_bytes: int) -> str:
 
 
 class WebhookTarget:
-    """POSTs what a flush would read, and remembers nothing itself. Anything but a 2xx is a failure."""
+    """POSTs the input of a flush, and stores no memory. Any status but 2xx is a failure."""
 
     def __init__(self, webhook: str, timeout_seconds: float = WEBHOOK_SECONDS) -> None:
         self._webhook = webhook
@@ -127,7 +127,7 @@ class WebhookTarget:
         import aiohttp
 
         if self._session is None:
-            # No cookies, no proxy and no login from the environment: it goes where the settings say.
+            # No cookies, and no proxy or login from the environment: it goes where the settings say.
             self._session = aiohttp.ClientSession(
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
@@ -155,7 +155,7 @@ class WebhookTarget:
 
 
 def _body(flush: Flush, given: FlushInput) -> Mapping[str, Any]:
-    """What a webhook is told: whose session, why it ended, and what was said in it since the last flush."""
+    """The webhook's payload: the session, why it ended, and its messages since the last flush."""
     return {
         "session_id": flush.session_id,
         "conversation_id": flush.conversation_id,

@@ -1,14 +1,13 @@
 """Sends every notice to the webhook of the settings, at least once.
 
-A notice is POSTed as its JSON object, with its id as `Idempotency-Key`: whoever gets it twice can tell. It is
-claimed first, by a row, so that of several nodes normally one sends it; a node that dies with its claim is
-followed by the next, a minute later. What was not accepted (anything but a 2xx, a redirect too) is tried
-again, later each time, for a week; then it is given up, and said so. What was made before is not sent: naming
-a webhook does not flood it.
+A notice is POSTed as its JSON object, with its id as `Idempotency-Key`, so a duplicate can be recognised. It
+is claimed first, by a row, so that normally one node sends it; when a node dies with its claim, another takes
+over a minute later. What was not accepted (anything but a 2xx, also a redirect) is retried with back-off for
+a week; then it is given up, and that is logged. Notices made before the webhook was configured are not sent,
+so that it is not flooded.
 
-It works beside everything else. An endpoint that is slow, broken or gone delays nothing but its own notices,
-and is left alone for a while before it is asked again. Sending is not delivering: whoever talks to the person
-still says so.
+It runs in the background. A slow, broken or missing endpoint delays only its own notices, and is called less
+often while it fails. Sending is not delivering: the program that talks to the person still marks delivery.
 """
 
 from __future__ import annotations
@@ -71,15 +70,15 @@ class Notifier:
         self._refused = 0
         """How many passes in a row the webhook has accepted nothing."""
         self._unwell = ""
-        """Why the webhook does not accept notices, if it does not; told once, and again when it is over."""
+        """Why the webhook does not accept notices, if so; logged once, and again when it is over."""
 
     @property
     def _where(self) -> str:
-        """The webhook for the log: its path and its login may be secret."""
+        """The webhook for the log, without its path and login, which may be secret."""
         return urlsplit(self._webhook).hostname or "the webhook"
 
     async def notify_once(self) -> Notified:
-        """One bounded pass over the notices that are to be sent, the oldest first."""
+        """One bounded pass over the unsent notices, oldest first."""
         done = Notified()
         if not await self._store.notices_to_send():
             return done
@@ -89,7 +88,7 @@ class Notifier:
         claimed = found.notices
         for start in range(0, len(claimed), TOGETHER):
             together = claimed[start : start + TOGETHER]
-            if done.unsent and not done.sent:  # it seems to be down: ask for no more than these
+            if done.unsent and not done.sent:  # it seems to be down: send no more in this pass
                 await self._give_back([notice for notice, _ in claimed[start:]])
                 break
             await asyncio.gather(*(self._send(notice, attempt, done) for notice, attempt in together))
@@ -101,7 +100,7 @@ class Notifier:
             await self._store.notice_unsent(notice.id, self._first_pause, tried=False)
 
     async def _send(self, notice: Notice, attempt: int, done: Notified) -> None:
-        """One notice; trouble with it does not keep the others from being sent."""
+        """Send one notice; its failure does not affect the others."""
         try:
             await self._send_one(notice, attempt, done)
         except periodic.STORE_WIDE:
@@ -125,7 +124,7 @@ class Notifier:
         import aiohttp
 
         if self._session is None:
-            # No cookies, no proxy and no login from the environment: it goes where the settings say.
+            # No cookies, and no proxy or login from the environment: it goes where the settings say.
             self._session = aiohttp.ClientSession(
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
@@ -152,7 +151,7 @@ class Notifier:
             log.info("%s accepts notices again", self._where)
         self._unwell = problem or ("" if done.sent else self._unwell)
 
-    # --- life --------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._loop.start()
@@ -168,7 +167,7 @@ class Notifier:
         return self._loop.running
 
     def _pause(self, done: object) -> float | None:
-        """Longer each time while the webhook accepts nothing."""
+        """Back-off while the webhook accepts nothing."""
         assert isinstance(done, Notified)
         if done.sent or done.unsent:
             self._refused = 0 if done.sent else self._refused + 1
@@ -180,7 +179,7 @@ class Notifier:
 
 
 def notice_body(notice: Notice) -> bytes:
-    """The Notice object of the API, with whose it is: one webhook hears of every owner."""
+    """The API's Notice object plus its owner: one webhook gets the notices of all owners."""
 
     def time(value: datetime | None) -> str | None:
         if value is None:

@@ -1,9 +1,9 @@
-"""Settles what dead nodes left behind.
+"""Reaps dead nodes: interrupts their turns and releases their leases.
 
-A running turn becomes `interrupted`, its draft kept as an interrupted reply; open tool calls are closed as
-"interrupted, outcome unknown"; leases are released; attached sessions end `reaped`, detached ones stay open
-and can be continued at once. Reaping twice changes nothing; one that fails does not stop the others. A slow
-node may be reaped while alive: its token no longer matches, so its late writes are refused.
+A running turn becomes `interrupted`, its draft kept as an interrupted reply. Open tool calls are closed as
+"interrupted, outcome unknown". Attached sessions end `reaped`; detached ones stay open and can be continued
+at once. Idempotent. A failure of one row does not stop the others. A slow node may be reaped while alive: its
+fencing token no longer matches, so its late writes are rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Monotonic = Callable[[], float]
 
 @dataclass(slots=True)
 class Reaped:
-    """What one pass has done: nodes with the reason, and how many of each were brought to rest."""
+    """What one pass has done: nodes with the reason, and how many orphans of each kind were released."""
 
     nodes: dict[str, str] = field(default_factory=dict)
     conversations: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ def _dead(node: Node, proofs: Mapping[str, tuple[Liveness, str]]) -> bool:
 
 
 class Reaper:
-    """`watch` sees nodes that hang; without one (a command that runs once) only proven deaths count."""
+    """`watch` detects hung nodes; without it (in a one-shot command) only proven deaths count."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Reaper:
         self._monotonic = monotonic
 
     async def reap_once(self) -> Reaped:
-        """Mark the dead, then settle whatever nodes that are gone have left."""
+        """Mark dead nodes, then release the orphans of all nodes that are gone."""
         done = Reaped()
         own = self._own_node()
         others = [node for node in await self._store.nodes() if node.id != own]
@@ -77,7 +77,7 @@ class Reaper:
         return done
 
     async def reap_if_dead(self, node_id: str) -> bool:
-        """Somebody waits for this node: is it provably dead? Then settle what it left, now."""
+        """If this node, which a caller waits for, is provably dead, reap it now. True: it was."""
         nodes = [node for node in await self._store.nodes() if node.id == node_id]
         proofs = await self._store.probe(nodes)
         done = Reaped()
@@ -92,7 +92,7 @@ class Reaper:
         if self._watch is None:
             return {}
         if not self._beating():
-            self._watch.forget()  # what keeps us from writing may keep them from it
+            self._watch.forget()  # an outage that stops our heartbeats may stop theirs
             return {}
         return self._watch.look(
             {node.id: node.beat for node in others},
@@ -101,7 +101,8 @@ class Reaper:
         )
 
     def tick(self) -> None:
-        """This process is awake, and its own beats reach the store: time counts against nodes that hang."""
+        """Record that this process is awake and its own heartbeats reach the store: only such time counts
+        against hung nodes."""
         if self._watch is not None and self._beating():
             self._watch.tick(self._monotonic())
 
@@ -136,12 +137,12 @@ class Reaper:
         await self._together([self._alone(id_, one(id_), done) for id_ in ids])
 
     async def _together(self, work: Sequence[Coroutine[Any, Any, None]]) -> None:
-        """Many at once, so that they share commits."""
+        """Run concurrently, so that they share group commits."""
         for start in range(0, len(work), TOGETHER):
             await asyncio.gather(*work[start : start + TOGETHER])
 
     async def _alone(self, what: str, act: Awaitable[None], done: Reaped) -> None:
-        """Rows fail alone: trouble with one is told and does not stop the others."""
+        """Isolate failures: an error of one row is recorded and does not stop the others."""
         try:
             await act
         except STORE_WIDE:

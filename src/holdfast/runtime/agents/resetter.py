@@ -1,14 +1,14 @@
-"""Resets sessions when they are due, and says why.
+"""Resets sessions when they are due, and records why.
 
-What is due is found by its date, so a pass costs what is due and not what is stored; it is bounded, and the
-next one goes on where it stopped. Each session is judged and reset in a transaction of its own, by the store:
-rows fail alone. Every reset and every change of a deferral is one line in the log. A message that comes
-before the sweep has the same done to its session.
+Due sessions are found by their reset date, so a pass costs what is due, not what is stored. A pass is
+bounded, and the next one continues. The store decides and resets each session in its own transaction: a
+failure of one does not affect others. Every reset and every change of a deferral is one log line. A message
+that arrives before the sweep resets its session in the same way.
 
-Other policies date sessions anew, a few at a time, beside everything else. Whose policies those are, if
-several programs on one store have different ones: those of the last server, which it records in the store; in
-a store that no server has ever opened, those of the program that was opened last. A program without any, and
-a command, date nothing. Only who has dated a session resets it.
+New policies reschedule sessions in small batches, in the background. If several programs on one store have
+different policies, those of the last server apply, which it records in the store; in a store that no server
+has opened, those of the program opened last. A program without policies, and a command, reschedule nothing.
+Only the program that scheduled a session resets it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ AGAIN_SECONDS = 60.0
 
 
 class RescheduleMode(StrEnum):
-    """When a program dates sessions that other policies have dated."""
+    """When a program reschedules sessions that other policies have scheduled."""
 
     NEVER = "never"
     ONCE = "once"
@@ -45,11 +45,11 @@ class Reset:
     """What one pass has done, by session id."""
 
     reset: dict[str, str] = field(default_factory=dict)
-    """The reason of each."""
+    """The reason for each."""
     deferred: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     more: bool = False
-    """Is there more to be done at once?"""
+    """True if more is due now."""
 
     @property
     def anything(self) -> bool:
@@ -67,13 +67,12 @@ class Resetter:
         self._dating = dating
         self._monotonic = monotonic
         self._dated: int | None = 0
-        """How many so far; None: the first round is over."""
+        """How many were rescheduled so far; None: the first round is over."""
         self._troubled: dict[str, float] = {}
-        """Sessions that could not be looked at, and until when they are left alone."""
+        """Sessions that failed, and until when they are skipped."""
 
     async def date_once(self) -> bool:
-        """Reckon anew when some of the sessions are due that other policies have dated; True: there is
-        more."""
+        """Reschedule a batch of sessions that other policies have scheduled; True: there are more."""
         if self._dating is RescheduleMode.NEVER:
             return False
         dated = await self._store.date_sessions(
@@ -91,18 +90,18 @@ class Resetter:
         return False
 
     async def reset_once(self) -> Reset:
-        """One bounded pass over the sessions that are due, the longest due first."""
+        """One bounded pass over the due sessions, longest due first."""
         now = self._monotonic()
         self._troubled = {each: until for each, until in self._troubled.items() if until > now}
         due = await self._store.due_sessions(BATCH + len(self._troubled))
         done = Reset(more=len(due) == BATCH + len(self._troubled))
         due = [session_id for session_id in due if session_id not in self._troubled][:BATCH]
-        for start in range(0, len(due), TOGETHER):  # many at once, so that they share commits
+        for start in range(0, len(due), TOGETHER):  # concurrent, so that they share group commits
             await asyncio.gather(*(self._reset(each, done) for each in due[start : start + TOGETHER]))
         return done
 
     async def reset_all(self) -> Reset:
-        """Pass after pass, until nothing is due."""
+        """Repeat passes until nothing is due."""
         total = Reset()
         while True:
             done = await self.reset_once()
@@ -117,7 +116,7 @@ class Resetter:
             found = await self._store.reset_session(session_id)
         except STORE_WIDE:
             raise
-        except Exception as error:  # whatever is wrong with one must not keep the others from their reset
+        except Exception as error:  # isolate failures: the others are still reset
             log.exception("session %s could not be looked at and will be tried again", session_id)
             done.troubles.append(f"session {session_id}: {error}")
             self._troubled[session_id] = self._monotonic() + AGAIN_SECONDS

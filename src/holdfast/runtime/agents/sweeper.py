@@ -1,10 +1,9 @@
-"""Drops what has been kept long enough: checkpoints of ended turns, events, request keys, nodes long gone;
-whole conversations only if the settings say so.
+"""Deletes expired checkpoints of ended turns, events, request keys and nodes that are long gone.
 
-Each pass is bounded, the oldest first. While passes are full they follow each other, with pauses that leave
-most of the time to writers; then it rests for ten minutes: a sweep with nothing to drop costs nothing. How
-long things are kept is what the store's policy says, else the settings of this program. Messages, sessions
-and turns never go by themselves.
+Whole conversations are deleted only if the settings say so; messages, sessions and turns only with their
+conversation. Each pass is bounded, oldest first. While passes are full they follow each other, with pauses
+that leave most of the time to writers; then it pauses for ten minutes. A sweep with nothing to delete costs
+nothing. Retention comes from the store's policy, else from this program's settings.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Pruner:
         self._next = 0.0
 
     async def prune_once(self) -> Pruned:
-        """One bounded pass; `more` says whether the next call goes on, else it pauses."""
+        """One bounded pass; `more`: the next call continues, else it pauses."""
         if self._monotonic() < self._next:
             return Pruned()
         done = await self._store.prune((await self._store.policy()).retention or self._keep)
@@ -57,7 +56,7 @@ class Pruner:
 
 
 PRUNING_SECONDS = 0.1
-"""Between two passes of which the first could not drop everything: writers get most of the time."""
+"""Pause between two passes when the first could not delete everything: writers get most of the time."""
 
 T = TypeVar("T")
 
@@ -76,7 +75,7 @@ class Swept:
 
     @property
     def more(self) -> bool:
-        """Is there more to be done at once?"""
+        """True if there is more to do now."""
         return self.reset.more or self.pruned.more
 
 
@@ -101,9 +100,9 @@ class Sweeper:
         )
 
     async def sweep_once(self) -> Swept:
-        """One pass over what is due: dead nodes and what they left, sessions whose time has come, then what
-        was kept long enough. Bounded: `more` says whether something is left. A part that fails does not keep
-        the others from their work; its error is raised afterwards."""
+        """One pass: reap dead nodes and their orphans, reset due sessions, then delete expired data. Bounded:
+        `more` says whether something is left. A part that fails does not stop the others; its error is raised
+        afterwards."""
         errors: list[Exception] = []
         swept = Swept(await _part(self._reaper.reap_once(), Reaped(), errors))
         if self._resetter is not None:
@@ -117,7 +116,7 @@ class Sweeper:
         return swept
 
     async def tick_once(self) -> None:
-        """Note that this process is awake, however long its sweeps take: hung nodes are judged by that."""
+        """Record that this process is awake, however long its sweeps take: hung nodes are judged by that."""
         self._reaper.tick()
 
     @property
@@ -144,7 +143,7 @@ async def _part(work: Awaitable[T], failed: T, errors: list[Exception]) -> T:
 
 
 def _pause(swept: object) -> float | None:
-    """None: the usual one."""
+    """The pause before the next sweep; None: the default."""
     assert isinstance(swept, Swept)
     if swept.reset.more:
         return 0.0

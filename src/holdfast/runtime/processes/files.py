@@ -1,12 +1,12 @@
-"""What the shim of a process leaves on disk: who it is, how the command ended, what it said.
+"""The files that a process's shim writes: identities, exit code, log.
 
     <database>.processes/<process id>/
         identity    the shim's pid and start, the command's pid and start; locked while the shim lives
         exit        the command's exit code, and when it ended
-        log.<n>     what it said from byte n on: the head, and the newest
+        log.<n>     its output from byte n on: the head, and the newest
         stdin       a pipe, if input was asked for
 
-Only the shim writes there, and whoever gives a start up (`abandon`). Reading is safe at any time.
+Only the shim writes there, and a node that gives up a start (`abandon`). Reading is safe at any time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABANDONED = "abandoned\n"
 
 @dataclass(frozen=True, slots=True)
 class ShimIdentity:
-    """Who the shim and the command are."""
+    """Pids and start times of the shim and the command."""
 
     shim_pid: int
     shim_start: str
@@ -37,7 +37,7 @@ class ShimIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ShimExit:
-    """How the command ended; a negative code is a signal's number."""
+    """How the command ended; a negative code is a signal number."""
 
     exit_code: int
     at: datetime
@@ -45,13 +45,13 @@ class ShimExit:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A part of what a process said."""
+    """A part of a process's output."""
 
     text: str
     next: int
-    """Where to read on."""
+    """The offset to continue reading from."""
     dropped: int = 0
-    """How many bytes between its head and its tail were not kept."""
+    """How many bytes between the head and the tail were dropped."""
 
 
 class ProcessFiles:
@@ -59,7 +59,7 @@ class ProcessFiles:
         self.directory = root / process_id
 
     def make(self) -> None:
-        """For its owner alone."""
+        """Create the directory, accessible to its owner only."""
         self.directory.parent.mkdir(mode=0o700, exist_ok=True)
         self.directory.mkdir(mode=0o700)
 
@@ -69,7 +69,7 @@ class ProcessFiles:
     # --- records -----------------------------------------------------------------------------------
 
     def begun(self) -> ShimIdentity | None:
-        """Who runs; None: nobody yet, or never."""
+        """The recorded identity; None: not started yet, or never."""
         lines = self._read("identity").splitlines()
         if len(lines) != 3 or lines[-1] != "end":
             return None
@@ -81,7 +81,7 @@ class ProcessFiles:
         return ShimIdentity(shim_pid, shim_start, pid_, pid_start)
 
     def abandon(self) -> bool:
-        """From now on the shim starts nothing. False: it has begun already."""
+        """Give up the start: the shim will not run the command. False: it has already begun."""
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with (self.directory / "identity").open("x") as file:
@@ -91,14 +91,14 @@ class ProcessFiles:
         return True
 
     def ending(self) -> ShimExit | None:
-        """How the command ended; None: it has not, or nobody was there to see."""
+        """How the command ended; None: it has not, or no exit record was written."""
         words = self._read("exit").split()
         if len(words) != 2:
             return None
         return ShimExit(int(words[0]), datetime.fromtimestamp(float(words[1]), UTC))
 
     def shim_lives(self) -> bool | None:
-        """Does the shim hold its lock? None: it cannot be told. True from any pid namespace."""
+        """True if the shim holds its lock; None: unknown. Valid from any pid namespace."""
         try:
             handle = os.open(self.directory / "identity", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -117,10 +117,10 @@ class ProcessFiles:
         except (FileNotFoundError, NotADirectoryError):
             return ""
 
-    # --- what it says and hears --------------------------------------------------------------------
+    # --- output and input ----------------------------------------------------------------------------
 
     def said(self) -> int:
-        """How many bytes it has said so far."""
+        """How many bytes it has written so far."""
         return max((at + size for at, size, _ in self._segments()), default=0)
 
     def _segments(self) -> list[tuple[int, int, Path]]:
@@ -128,15 +128,15 @@ class ProcessFiles:
         for path in self.directory.glob("log.*"):
             first = path.suffix[1:]
             if not (first.isascii() and first.isdigit()):
-                continue  # not ours: the command, or a person, may leave files here
+                continue  # not ours: the command or a person may put files here
             try:
                 found.append((int(first), path.stat().st_size, path))
             except FileNotFoundError:
-                continue  # it was the oldest, and a newer one has begun
+                continue  # deleted meanwhile: it was the oldest, and a newer one was begun
         return sorted(found)
 
     def log(self, *, after: int = 0, tail: int | None = None) -> LogPart:
-        """What it said from byte `after` on; only the last `tail` lines. What was dropped is said."""
+        """Its output from byte `after` on, or only the last `tail` lines; `dropped` counts missing bytes."""
         pieces: list[bytes] = []
         at, dropped = max(0, after), 0
         for start, size, path in self._segments():
@@ -161,7 +161,7 @@ class ProcessFiles:
         return LogPart(text, at, dropped)
 
     def write(self, text: str) -> None:
-        """Give it this as input. Conflict if it takes none, or does not read what it was given before."""
+        """Write this to its stdin. Conflict if it has none, or does not read earlier input."""
         said = text.encode()
         try:
             pipe = os.open(self.directory / "stdin", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

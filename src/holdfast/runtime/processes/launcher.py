@@ -1,7 +1,7 @@
-"""Starts commands behind shims, and takes note of processes that were started elsewhere.
+"""Starts commands under shims, and registers processes that were started elsewhere.
 
-A row precedes every start, so that nothing ever runs that nobody knows of: if this process dies half-way, the
-next supervisor finds the row and, beside it, the shim's record of what became of it.
+A row is written before every start, so no process ever runs without one. If this node dies half-way, the next
+supervisor finds the row, and beside it the shim's record of the outcome.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 SHIM = str(Path(__file__).with_name("shim.py"))
 START_SECONDS = 30.0
-"""How long a shim may take to begin; then the start is given up for good."""
+"""How long a shim may take to begin; after that the start is given up for good."""
 
 Command = str | Sequence[str]
 
@@ -50,7 +50,7 @@ class Launcher:
         self._environment = environment
         self._log_bytes = log_bytes
         self.starting: set[str] = set()
-        """Those that are being started right now, here."""
+        """Ids of processes that this node is starting now."""
 
     async def start(
         self,
@@ -61,9 +61,9 @@ class Launcher:
         *,
         stdin: bool = False,
     ) -> Process:
-        """Start a command in the background of an open session; a text is given to the shell.
+        """Start a background command in an open session; a string is run by the shell.
 
-        The row is written before anything is started. `stdin`: it can be written to; else its input is empty.
+        The row is written before anything is started. `stdin`: input can be written; else stdin is empty.
         """
         text, arguments = _command(command)
         place = await asyncio.to_thread(_directory, cwd)
@@ -124,7 +124,7 @@ class Launcher:
         log.info("%s started", log_name(new))
 
     async def note_start(self, process: Process, begun: ShimIdentity | None) -> None:
-        """Its shim has recorded who it is."""
+        """Store the identity that its shim has recorded."""
         if begun is not None and begun.pid_start:
             who = replace(process.identity, pid=begun.pid, pid_start=begun.pid_start)
             await self._store.process_started(
@@ -132,10 +132,10 @@ class Launcher:
             )
 
     async def watch(self, owner: str, session_id: str, pid: int, *, may_stop: bool = True) -> Process:
-        """Look after a process of this machine and user that was started elsewhere: it has no log, and nobody
-        learns its exit code. Watching it again in the same session is watching it once.
+        """Supervise a process of this machine and user that was started elsewhere. It has no log, and its
+        exit code is not known. Idempotent within a session.
 
-        `may_stop`: may it be stopped, by a person or with its session?
+        `may_stop`: it may be stopped, by a person or with its session.
         """
         who = await asyncio.to_thread(self._identify, pid)
         nodes = await self._store.nodes()
@@ -175,7 +175,7 @@ class Launcher:
 
 
 def _directory(cwd: str | Path | None) -> str:
-    """Where to start it: there, else where this program is."""
+    """The directory to start in: `cwd`, else this program's."""
     place = os.path.abspath(os.getcwd() if cwd is None else cwd)
     if not os.path.isdir(place):
         raise BadInput(f"there is no directory {storable(place)!r} to start it in")
@@ -183,7 +183,7 @@ def _directory(cwd: str | Path | None) -> str:
 
 
 def _command(command: Command) -> tuple[str, list[bytes]]:
-    """A command as people read it, and as the shim takes it: a text for the shell, or a list to be run."""
+    """A command as display text and as the shim's arguments: a string for the shell, or a list to execute."""
     if isinstance(command, str):
         return check_command(command), [b"shell", command.encode()]
     words = list(command)
@@ -201,11 +201,11 @@ class ProcessReader:
         self._directory = directory
 
     async def seen(self, process: Process) -> Process:
-        """The process as it is right now, whoever has or has not noted it yet. Changes nothing."""
+        """The process as it is right now, even if its row is not updated yet. Changes nothing."""
         return await asyncio.to_thread(as_seen, process, self._directory, self._store.now())
 
     async def wait(self, owner: str | None, process_id: str, timeout: float | None = None) -> Process:
-        """Wait until the command itself has ended, or time is up; returns the process as it is then."""
+        """Wait until the command itself has ended, or for the timeout; returns the process as it is then."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             process = await self.seen(await self._store.process(owner, process_id))
@@ -216,12 +216,12 @@ class ProcessReader:
     async def log(
         self, owner: str | None, process_id: str, *, after: int = 0, tail: int | None = None
     ) -> LogPart:
-        """What it has said from byte `after` on; only the last `tail` lines."""
+        """Its output from byte `after` on, or only the last `tail` lines."""
         files = await self._files(owner, process_id)
         return await asyncio.to_thread(lambda: files.log(after=after, tail=tail))
 
     async def write(self, owner: str | None, process_id: str, text: str) -> None:
-        """Give it this as input. Conflict if it has ended, takes none, or does not read."""
+        """Write this to its stdin. Conflict if it has ended, has no stdin, or does not read."""
         files = await self._files(owner, process_id)
         if (await self.seen(await self._store.process(owner, process_id))).finished:
             raise Conflict(f"process {process_id} has ended; nobody would read it")

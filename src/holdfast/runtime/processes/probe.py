@@ -1,7 +1,7 @@
-"""Looks at processes without touching them: is it there, how did it end, what is it doing?
+"""Probes processes without changing them: whether they run, how they ended, what they use.
 
-Everything here only reads: the shim's records and the kernel's lists. Nothing is believed of a pid but what
-its start time confirms. A reader is told the truth by it even when no node looks after the process.
+Everything here only reads: the shim's records and the kernel's process lists. A pid is trusted only if its
+start time matches. So readers get correct states even when no node supervises the process.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from ...os_support import (
 from .files import ProcessFiles, ShimExit, ShimIdentity
 
 MARK = "HOLDFAST_PROCESS"
-"""The variable by which the children of a command are known, even when its shim was killed."""
+"""Environment variable that identifies the children of a command, even when its shim was killed."""
 
 Table = Mapping[int, Running]
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known of a process right now."""
+    """The result of one probe."""
 
     alive: bool
     begun: ShimIdentity | None = None
     ending: ShimExit | None = None
     why: str | None = None
-    """Why it is taken for gone."""
+    """Why it counts as gone."""
 
 
 def look(process: Process, root: Path) -> Look:
-    """Is anything of it still running? Reads; never writes or signals."""
+    """Whether anything of the process still runs. Only reads: no writes, no signals."""
     files = ProcessFiles(root, process.id)
     begun, ending = files.begun(), files.ending()
     here = identity()
     if process.identity.boot_id != here.boot_id:
         return Look(False, begun, ending, "the machine was restarted")
-    if process.identity.pid_ns != here.pid_ns:  # in another container: only the shim's lock can be asked
+    if process.identity.pid_ns != here.pid_ns:  # another container: only the shim's lock can be checked
         gone = not process.watched and files.shim_lives() is False
         return Look(not gone, begun, ending, "its container is gone" if gone else None)
     if process.state is ProcessState.STARTING and begun is None and not process.watched:
@@ -60,7 +60,7 @@ def look(process: Process, root: Path) -> Look:
     if known.shim_pid is not None and known.shim_start and start_of(known.shim_pid) == known.shim_start:
         return Look(True, begun, ending)
     start = start_of(known.identity.pid)
-    if start == HIDDEN:  # of another user, and hidden from us: that is no proof that it is gone
+    if start == HIDDEN:  # hidden from us, of another user: no proof that it is gone
         return Look(True, begun, ending)
     if is_same(known, None if start is None else replace(known.identity, pid_start=start)):
         return Look(True, begun, ending)
@@ -73,7 +73,7 @@ def look(process: Process, root: Path) -> Look:
 
 
 def identified(process: Process, begun: ShimIdentity | None) -> Process:
-    """The process with what its shim has recorded, if its row does not know that yet."""
+    """The process with the identity recorded by its shim, if its row does not have it yet."""
     if begun is None or process.identity.pid:
         return process
     return replace(
@@ -85,7 +85,7 @@ def identified(process: Process, begun: ShimIdentity | None) -> Process:
 
 
 def as_seen(process: Process, root: Path, now: datetime) -> Process:
-    """The process as it is right now, whoever has or has not noted it yet."""
+    """The process as it is right now, even if its row is not updated yet."""
     if process.ended or not is_here(process, identity()):
         return process
     found = look(process, root)
@@ -101,7 +101,7 @@ def as_seen(process: Process, root: Path, now: datetime) -> Process:
 
 
 def is_here(process: Process, here: Identity) -> bool:
-    """Does it run on this machine?"""
+    """True if it runs on this machine."""
     return process.identity.is_on(here)
 
 
@@ -109,9 +109,9 @@ def is_here(process: Process, here: Identity) -> bool:
 
 
 def members(process: Process, table: Table, *, thorough: bool = False) -> list[Running]:
-    """The command and everything it has started, without its shim, each as it is in the table.
+    """The command and all its descendants, without the shim, as listed in the table.
 
-    `thorough`: also what carries its mark, for a stop: it may have lost its parents.
+    `thorough`: also processes that carry its mark, for a stop: they may have lost their parents.
     """
     found = _tree(process, table)
     if thorough and not process.watched:
@@ -124,7 +124,7 @@ def members(process: Process, table: Table, *, thorough: bool = False) -> list[R
 
 
 def _tree(process: Process, table: Table) -> dict[int, Running]:
-    """Verified roots (its shim, the command), whatever descends from them, and the command's own session."""
+    """Verified roots (its shim, the command), their descendants, and the command's own session."""
     roots = [(process.shim_pid, process.shim_start), (process.identity.pid, process.identity.pid_start)]
     found = {
         pid: table[pid]
@@ -149,7 +149,7 @@ def _tree(process: Process, table: Table) -> dict[int, Running]:
 
 
 def marked(process: Process, table: Table) -> Iterator[Running]:
-    """Processes whose environment says that this one started them; Linux only."""
+    """Processes whose environment carries this process's mark; Linux only."""
     mark = f"{MARK}={process.id}".encode()
     for one in table.values():
         if not one.zombie and one.pid != process.shim_pid and mark in environment_of(one.pid).split(b"\0"):
@@ -157,11 +157,11 @@ def marked(process: Process, table: Table) -> Iterator[Running]:
 
 
 def started_for_another(pid: int, owner: str, processes: Iterable[Process]) -> bool:
-    """Was this pid started by a session of another owner, or by a command of a turn that runs now?
+    """True if this pid was started by another owner's session, or by a command of a turn that runs now.
 
-    `processes`: those of this machine that have not ended. What they started is known by descent, by the
-    command's session, and by the mark in the environment of the process or of what it descends from. A mark
-    that this program itself was started with says nothing.
+    `processes`: those of this machine that have not ended. What they started is recognised by descent, by the
+    command's session, and by the mark in the environment of the process or of an ancestor. A mark that this
+    program itself was started with is ignored.
     """
     table = running_processes()
     started = [process for process in processes if not process.watched]
@@ -176,7 +176,7 @@ def started_for_another(pid: int, owner: str, processes: Iterable[Process]) -> b
 
 
 def _marks_of(pid: int, table: Table) -> set[bytes]:
-    """The marks of a process, of the leaders of its session and group, and of all that it descends from."""
+    """The marks of a process, of its session and group leaders, and of all its ancestors."""
     found: set[bytes] = set()
     waiting, looked_at = [pid], {0, 1, os.getpid()}
     while waiting:
@@ -191,7 +191,7 @@ def _marks_of(pid: int, table: Table) -> set[bytes]:
 
 
 def sample(process: Process, table: Table, root: Path) -> Sample:
-    """What the process and everything it has started has done so far."""
+    """Resource use of the process and all its descendants so far."""
     tree = _tree(process, table)
     pids = [one.pid for one in tree.values() if not one.zombie]
     listening, connected = connections_to(pids)

@@ -2,15 +2,15 @@
 
     python -I -S shim.py DIRECTORY  < kind NUL cwd NUL stdin NUL log bytes NUL argument… NUL end
 
-It lives in a session of its own and knows nothing of holdfast, so nothing that happens to holdfast happens to
-it. It owns the log: what the command says goes to `log.<offset>` files, of which the first and the newest are
-kept, so that a command that never stops talking fills no disk. Before the command begins, `identity` says who
-both are; after it has ended, `exit` says how, written at once or not at all. It stays until everything the
-command has started has ended: on Linux what forks away comes back to it.
+It runs in its own session and is independent of holdfast, so a crash or restart of holdfast does not affect
+it. It owns the log: output goes to `log.<offset>` files, of which the first and the newest are kept, so that
+endless output does not fill the disk. `identity` is written before the command begins, with the identities of
+both. `exit` is written atomically after the command has ended. The shim stays until everything the command
+has started has ended: on Linux, orphans are reparented to it.
 
-`identity` is made by whoever comes first: holdfast, when it has given up on a start, or the shim, and then
-the command runs. It is locked while the shim lives. No holdfast is imported here: it must start fast and keep
-running when holdfast is replaced.
+`identity` is created by the first of two: holdfast, which thereby gives up the start, or the shim, and then
+the command runs. It is locked while the shim lives. Nothing of holdfast is imported here: the shim must start
+fast and keep running when holdfast is replaced.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ import sys
 import time
 
 CANNOT_RUN, NOT_FOUND, NEVER_BEGAN = 126, 127, 125
-HEAD_SHARE, SEGMENT_SHARE = 4, 3  # of the log's bytes: a quarter is the head, a third each of the newest two
+HEAD_SHARE, SEGMENT_SHARE = (
+    4,
+    3,
+)  # of the log's bytes: 1/4 for the head, 1/3 for each of the newest two
 EXIT_BYTES = 128
 PR_SET_CHILD_SUBREAPER = 36
 RESTORED = (signal.SIGPIPE, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ)
-"""Signals that Python or this shim has laid hands on; the command finds them as it would in a shell."""
+"""Signals whose handling Python or this shim changes; reset for the command to what a shell gives it."""
 
 
 class Log:
-    """What was said, in files named by the offset of their first byte: the head, and the newest two."""
+    """The output, in files named by the offset of their first byte: the head, and the newest two."""
 
     def __init__(self, limit: int) -> None:
         self._head = max(1, limit // HEAD_SHARE)
@@ -43,7 +46,8 @@ class Log:
         self._offset = 0
 
     def write(self, said: bytes) -> None:
-        """Keep it if there is space. A full disk must not stop the command: what does not fit is left out."""
+        """Append output if there is space. A full disk must not stop the command: what does not fit is
+        dropped."""
         while said:
             try:
                 if self._file < 0:
@@ -73,7 +77,7 @@ class Log:
 
 
 def start_of(pid: int) -> str:
-    """The kernel's start time of a process; empty where only others can tell."""
+    """The kernel's start time of a process; empty where it cannot be read here."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[19].decode()
@@ -82,7 +86,7 @@ def start_of(pid: int) -> str:
 
 
 def keep_orphans() -> bool:
-    """Be the parent of whatever the command's children leave behind; Linux only."""
+    """Become the subreaper: orphans of the command are reparented to the shim. Linux only."""
     try:
         return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
@@ -90,7 +94,7 @@ def keep_orphans() -> bool:
 
 
 def run_command(kind: bytes, cwd: bytes, arguments: list[bytes], stdin: int, out: int, go: int) -> None:
-    """The child: a session of its own, then, once it is allowed to, the command. Never returns."""
+    """In the child: create a session, wait for `go`, run the command. Never returns."""
     code = NEVER_BEGAN
     try:
         os.setsid()
@@ -100,7 +104,7 @@ def run_command(kind: bytes, cwd: bytes, arguments: list[bytes], stdin: int, out
         for source, target in ((stdin, 0), (out, 1), (out, 2)):
             os.dup2(source, target)
         if os.read(go, 1) == b"":
-            return  # the shim died, or holdfast gave this start up
+            return  # the shim died, or holdfast gave up this start
         code = NOT_FOUND
         what = cwd
         os.chdir(cwd)
@@ -126,10 +130,10 @@ class Shim:
         self._reaper = keep_orphans()
         self._child = 0
         self._ended = False
-        """Has the command itself ended?"""
+        """True once the command itself has ended."""
 
     def start(self) -> bool:
-        """Start the command, if nobody has given this start up."""
+        """Start the command, unless this start was given up."""
         self._prepare_exit()
         self._wake, poke = os.pipe()
         for end in (self._wake, poke):
@@ -159,7 +163,7 @@ class Shim:
         if self._stdin != b"pipe":
             return os.open(os.devnull, os.O_RDONLY)
         os.mkfifo("stdin", 0o600)
-        self._keep = os.open("stdin", os.O_RDWR)  # so that a writer's leaving is not the end of the input
+        self._keep = os.open("stdin", os.O_RDWR)  # keeps the pipe open, so a writer's close is not EOF
         return os.open("stdin", os.O_RDONLY)
 
     def _identify(self) -> bool:
@@ -177,7 +181,7 @@ class Shim:
             os.killpg(self._child, number)
 
     def pump(self) -> None:
-        """Until everything has ended: keep what is said, learn how the command ends."""
+        """Until everything has ended: log the output, record how the command ends."""
         poll = select.poll()
         poll.register(self._out, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -195,7 +199,7 @@ class Shim:
                 talking = False
 
     def _listen(self) -> bool:
-        """Keep what was said; False: there is no more to come (or, when all have ended, none there)."""
+        """Log available output; False: end of output (or, when all have ended, none available)."""
         try:
             said = os.read(self._out, 65536)
         except BlockingIOError:
@@ -204,7 +208,7 @@ class Shim:
         return said != b""
 
     def _reap(self) -> bool:
-        """Bury whoever has ended; True: nobody is left."""
+        """Reap exited children; True when none remain."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -217,7 +221,7 @@ class Shim:
             return True
 
     def _prepare_exit(self) -> None:
-        """The record's bytes are there before they are needed: the disk may be full by then."""
+        """Reserve the exit record's bytes in advance: the disk may be full when it is needed."""
         with open("exit.tmp", "wb") as file:
             file.write(b" " * EXIT_BYTES)
 
@@ -231,7 +235,7 @@ class Shim:
 def main() -> None:
     *spec, last = sys.stdin.buffer.read().split(b"\0")
     if last != b"end" or len(spec) < 5:
-        os._exit(NEVER_BEGAN)  # holdfast died while it was saying what to run
+        os._exit(NEVER_BEGAN)  # holdfast died while sending the command
     ready, tell = os.pipe()
     if os.fork():
         os.close(tell)

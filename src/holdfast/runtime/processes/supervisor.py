@@ -1,11 +1,11 @@
-"""Looks after background processes of sessions, on this machine.
+"""Supervises background processes of sessions on this machine.
 
-It starts them, each behind a shim of its own; samples what they do; learns how they ended, also what ended
-while no holdfast ran; carries out what was asked to be stopped; and takes over what a node that is gone left
-behind. If it dies, nothing happens to the processes: the next one on this machine goes on from the rows and
-the shims' records. Nothing is signalled that is not proven to be the process itself or something it started.
+It starts each under its own shim; samples resource use; records how processes ended, also those that ended
+while no holdfast ran; executes stop requests; and takes over processes of nodes that are gone. If it dies,
+the processes continue: the next supervisor on this machine resumes from the rows and the shims' records. A
+signal is sent only to what is proven to be the process itself or something it started.
 
-`supervise_once` is one pass over everything; a loop calls it. Rows fail alone.
+`supervise_once` is one pass over all processes; a loop calls it. A failure of one row does not affect others.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from .probe import Look, is_here, look, members, sample
 log = logging.getLogger(__name__)
 
 LOG_BYTES = 4 * 2**20
-"""How much of what a process says is kept, at most."""
+"""The most bytes kept of a process's output."""
 STOP_SECONDS = 10.0
-"""How much longer than the grace a stop may take to be seen."""
+"""How long, after the grace period, a stop may take to be observed."""
 TICK_SECONDS = 0.5
 SAMPLES_PER_WINDOW = 12
 LONGEST_BETWEEN_SAMPLES = 5.0
 NOTED_EVERY_SECONDS = 60.0
-"""How often it is noted that an idle process was looked at."""
+"""How often the row of an idle process is updated with the time of its last probe."""
 FORGET_EVERY_SECONDS = 600.0
 KEPT = timedelta(days=30)
 
@@ -70,7 +70,7 @@ class Supervised:
 
 @dataclass(slots=True)
 class _ObservedProcess:
-    """What is remembered of a process between two samples."""
+    """What is kept of a process between two samples."""
 
     sample: Sample
     noted: float = 0.0
@@ -97,15 +97,15 @@ class Supervisor(ProcessReader):
         self._kept = kept
         self._monotonic = monotonic
         self._terminated: dict[str, float] = {}
-        """When SIGTERM was sent, for those that are being stopped."""
+        """When SIGTERM was sent to each process that is being stopped."""
         self._seen: dict[str, _ObservedProcess] = {}
         self._troubled: set[tuple[str, str]] = set()
-        """What was logged about processes that cannot be looked at: once each."""
+        """Errors already logged, by process: each is logged once."""
         self._next_sample = 0.0
-        self._next_forgetting = monotonic() + FORGET_EVERY_SECONDS / 10  # not in a program that runs once
+        self._next_forgetting = monotonic() + FORGET_EVERY_SECONDS / 10  # not in one-shot programs
         self._loop = periodic.every(TICK_SECONDS, self.supervise_once, "look after processes")
 
-    # --- life --------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
@@ -115,11 +115,11 @@ class Supervisor(ProcessReader):
         self._loop.start()
 
     async def stop_loop(self) -> None:
-        """Processes go on; the next supervisor on this machine looks after them."""
+        """Stop supervising. Processes continue; the next supervisor on this machine takes over."""
         await self._loop.stop()
 
     async def supervise_once(self) -> Supervised:
-        """One pass: take over what nobody looks after, learn what has ended, carry out stops, sample."""
+        """One pass: take over orphaned processes, record ends, execute stop requests, sample."""
         done = Supervised()
         mine = await self.adopt_once(done)
         mine = await self._settle(mine, done)
@@ -144,21 +144,22 @@ class Supervisor(ProcessReader):
         *,
         stdin: bool = False,
     ) -> Process:
-        """Start a command in the background of an open session; a text is given to the shell.
+        """Start a background command in an open session; a string is run by the shell.
 
-        `stdin`: it can be written to; otherwise its input is empty.
+        `stdin`: input can be written; otherwise stdin is empty.
         """
         return await self._launcher.start(owner, session_id, command, cwd, stdin=stdin)
 
     async def watch(self, owner: str, session_id: str, pid: int, *, may_stop: bool = True) -> Process:
-        """Look after a process of this machine and user that was started elsewhere. It has no log, and nobody
-        learns its exit code."""
+        """Supervise a process of this machine and user that was started elsewhere. It has no log, and its
+        exit code is not known."""
         return await self._launcher.watch(owner, session_id, pid, may_stop=may_stop)
 
-    # --- looking after -----------------------------------------------------------------------------
+    # --- supervising -------------------------------------------------------------------------------
 
     async def adopt_once(self, done: Supervised | None = None) -> list[Process]:
-        """Take over what nobody living looks after; returns all that this node looks after, oldest first."""
+        """Take over processes without a living supervisor; returns all that this node supervises, oldest
+        first."""
         done = Supervised() if done is None else done
         own = self._own_node()
         found = await self._store.unended_processes(identity())
@@ -188,7 +189,7 @@ class Supervisor(ProcessReader):
         return {node.id for node in nodes if proofs[node.id][0] is not Liveness.DEAD}
 
     async def _settle(self, mine: Sequence[Process], done: Supervised) -> list[Process]:
-        """Note what has begun or ended meanwhile; returns those that still run."""
+        """Record what has begun or ended; returns the processes that still run."""
         running = []
         for process in mine:
             if process.id in self._launcher.starting:
@@ -200,7 +201,7 @@ class Supervisor(ProcessReader):
         return running
 
     async def _settle_one(self, process: Process, done: Supervised) -> bool:
-        """Does it still run?"""
+        """Record its start or end; True if it still runs."""
         found = await asyncio.to_thread(look, process, self._directory)
         if process.state is ProcessState.STARTING:
             if process.watched:
@@ -226,7 +227,7 @@ class Supervisor(ProcessReader):
             log.info("%s %s: %s", log_name(process), state.value, told)
 
     async def _give_up(self, process: Process, done: Supervised) -> bool:
-        """A start that nobody finishes, because its node died: after a while it never will."""
+        """Give up a start whose node died, once START_SECONDS have passed."""
         age = (self._store.now() - process.started_at).total_seconds()
         if abs(age) < START_SECONDS or not ProcessFiles(self._directory, process.id).abandon():
             return False
@@ -236,7 +237,7 @@ class Supervisor(ProcessReader):
         return True
 
     async def _alone(self, process: Process, act: Awaitable[bool], done: Supervised) -> bool:
-        """Trouble with one process is logged, once while it lasts, and does not stop the others."""
+        """Isolate failures: an error of one process is logged once while it lasts, and the others go on."""
         try:
             result = await act
         except StoreError:
@@ -259,7 +260,7 @@ class Supervisor(ProcessReader):
             done.troubles.append(f"{process.id}: {error}")
 
     async def sample_once(self, mine: Sequence[Process] | None = None) -> list[Sighting]:
-        """Look at what the processes of this node do; what has changed is noted, all at once."""
+        """Sample this node's processes; changes are written in one batch."""
         mine = await self.adopt_once() if mine is None else mine
         running = [process for process in mine if process.state is ProcessState.RUNNING]
         samples = await asyncio.to_thread(self._samples, running) if running else {}
@@ -283,12 +284,12 @@ class Supervisor(ProcessReader):
         for process in running:
             try:
                 samples[process.id] = sample(process, table, self._directory)
-            except Exception as error:  # one that cannot be sampled does not keep the others from it
+            except Exception as error:  # isolate failures: the others are still sampled
                 self._note_trouble(process, error, None)
         return samples
 
     async def forget_once(self) -> int:
-        """Drop what ended long ago, and what is kept of processes that nobody knows any more."""
+        """Delete rows of processes that ended long ago, and directories without a row."""
         recorded = (await self._store.policy()).retention
         before = self._store.now() - (recorded.events if recorded is not None else self._kept)
         while len(await self._store.prune_processes(before)) == 1000:
@@ -315,7 +316,7 @@ class Supervisor(ProcessReader):
     # --- stopping ----------------------------------------------------------------------------------
 
     async def stop(self, owner: str | None, process_id: str, reason: str) -> Process:
-        """Ask for it to be stopped, and wait until it has been, for as long as that may take."""
+        """Request a stop; wait until the process has ended, at most the grace period plus STOP_SECONDS."""
         process = await self._store.request_stop(owner, process_id, reason)
         self._loop.wake()
         patience = self.limits.grace.total_seconds() + STOP_SECONDS
@@ -326,12 +327,12 @@ class Supervisor(ProcessReader):
             await asyncio.sleep(POLL_SECONDS)
             try:
                 process = await self._store.process(owner, process_id)
-            except NotFound:  # its conversation was deleted, and it has gone with it
+            except NotFound:  # its conversation was deleted, and the process with it
                 return replace(process, state=ProcessState.STOPPED, ended_at=self._store.now())
         return process
 
     async def _tend(self, process: Process) -> None:
-        """Without a loop of our own: carry a stop out if nobody living would."""
+        """Without a loop of our own: execute the stop if no living supervisor would."""
         if process.supervisor != self._own_node():
             elsewhere = not is_here(process, identity()) or await self._living({process.supervisor})
             if elsewhere or not await self._claim(process):
@@ -340,7 +341,7 @@ class Supervisor(ProcessReader):
         await self.stop_once(await self._settle([process], done), done)
 
     async def stop_once(self, mine: Sequence[Process] | None = None, done: Supervised | None = None) -> None:
-        """Carry out what was asked to be stopped: SIGTERM, and after the grace SIGKILL, to all that it is."""
+        """Execute stop requests: SIGTERM, and after the grace period SIGKILL, to the whole process tree."""
         done = Supervised() if done is None else done
         mine = await self.adopt_once(done) if mine is None else mine
         for process in mine:
@@ -365,9 +366,9 @@ class Supervisor(ProcessReader):
         return reached > 0
 
     def _signal(self, process: Process, number: signal.Signals) -> int:
-        """Send it to the command and everything it has started; returns how many it reached."""
+        """Signal the command and all its descendants; returns how many were reached."""
         reached: set[tuple[int, str]] = set()
-        for _ in range(5):  # what they start while we look is found by looking again
+        for _ in range(5):  # repeat: finds what they start meanwhile
             found = members(process, running_processes(), thorough=True)
             new = [one for one in found if (one.pid, one.start) not in reached]
             for one in new:

@@ -1,1 +1,1 @@
-"""Tools that the server runs for a model, within a turn. One file a tool; `toolbox` holds them."""
+"""Tools that the server runs for a model within a turn. One file for each tool; `toolbox` holds them."""

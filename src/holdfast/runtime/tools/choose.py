@@ -1,4 +1,4 @@
-"""The tools that the settings name, made ready to run."""
+"""Builds the toolbox with the tools that the settings name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def toolbox_of(
     *,
     recalls_all: bool = False,
 ) -> Toolbox:
-    """`environment`: what commands find in theirs. `recalls_all`: the memory tool sees all of its owner's."""
+    """`environment`: the environment of commands. `recalls_all`: the memory tool sees all of its owner's
+    memories."""
     known: list[Tool] = [
         Terminal(supervisor, environment),
         ProcessTool(store, supervisor),

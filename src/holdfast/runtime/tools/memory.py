@@ -1,7 +1,7 @@
-"""`memory`: lets the model remember, recall and forget, for its conversation or, by the settings, its owner.
+"""`memory`: lets the model store, recall and delete memories.
 
-What it remembers belongs to the conversation that called, whoever recalls it later. It forgets only what it
-could recall, and for good.
+They are those of its conversation or, by the settings, of its owner. A memory belongs to the conversation
+that stored it, whichever recalls it later. The tool deletes only what it can recall, and permanently.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MemoryTool:
     def __init__(self, store: Store, *, whole_owner: bool) -> None:
         self._store = store
         self._whole_owner = whole_owner
-        """Are all memories of the owner recalled, or only those of the conversation that asks?"""
+        """True: all memories of the owner are recalled. False: only those of the calling conversation."""
 
     @property
     def schema(self) -> dict[str, Any]:

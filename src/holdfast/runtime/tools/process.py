@@ -1,4 +1,4 @@
-"""`process`: what an agent can do with the background processes of its conversation, and of no other."""
+"""`process`: lets the model act on the background processes of its own conversation only."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ProcessTool:
         return await act(call, arguments)
 
     async def _found(self, call: ToolCall, arguments: Arguments) -> Process:
-        """The process that a call names, as it is right now: one of its own conversation."""
+        """The named process of the caller's conversation, as it is right now."""
         process_id = arguments.text("id")
         try:
             process = await self._store.process(call.owner, process_id)
@@ -81,7 +81,8 @@ class ProcessTool:
         return await self._settled(process)
 
     async def _settled(self, process: Process) -> Process:
-        """As it is right now. Of one whose command has just ended, the rest is given a moment to end too."""
+        """The process as it is right now. If its command has just ended, its descendants get a moment to end
+        too."""
         for _ in range(MOST_LOOKS):
             process = await self._supervisor.seen(process)
             if process.ended or not process.finished:
@@ -134,7 +135,7 @@ class ProcessTool:
         return self._line(await self._store.pin_process(call.owner, process.id, until))
 
     async def _state(self, call: ToolCall, process: Process) -> str:
-        """Its state and the last it said."""
+        """Its state and its last output."""
         if process.watched:
             return self._line(process)
         part = await self._supervisor.log(call.owner, process.id, tail=POLLED_LINES)

@@ -1,6 +1,6 @@
-"""`search`: finds what was said before, in this conversation or, by the settings, in all of its owner's.
+"""`search`: finds earlier messages, in this conversation or, by the settings, in all of its owner's.
 
-"This conversation" is all of it, also what a reset or a compaction has taken out of the context.
+A conversation is searched completely, including what a reset or a compaction has removed from the context.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SearchTool:
     def __init__(self, store: Store, *, whole_owner: bool) -> None:
         self._store = store
         self._whole_owner = whole_owner
-        """Are all conversations of the owner searched, or only the one that asks?"""
+        """True: all conversations of the owner are searched. False: only the calling one."""
 
     @property
     def schema(self) -> dict[str, Any]:

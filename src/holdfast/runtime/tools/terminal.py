@@ -1,11 +1,11 @@
-"""Runs one shell command to its end, within a time, and leaves nothing of it behind.
+"""Runs one shell command to its end, within a timeout, and ends everything it started.
 
-The command has a session of its own. Of what it says the beginning and the end are kept. When its time is up,
-or nobody waits for it any more, everything it has started is ended: what is in its session, carries its mark,
-or descends from it. The shell adopts orphans of its descendants, so what has detached itself and cleared its
-environment still descends from it; what is left all the same is counted. When it has ended by itself, what it
-left running in its session is ended too: what should go on is a background process, which everybody can see.
-What has detached itself on purpose, as daemons do, is left alone and told of.
+The command runs in its own session. The beginning and the end of its output are kept. On timeout or
+cancellation everything it started is ended: processes in its session, with its mark, or descended from it.
+The shell is a subreaper and adopts orphans, so a process that detached itself and cleared its environment is
+still a descendant; survivors are counted. After a normal end, processes left running in its session are ended
+too: what should continue must be a background process, which is visible. Processes that detached themselves
+on purpose, as daemons do, are left alone and reported.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .toolbox import LONGEST_OUTPUT, Arguments, ToolCall, function, shortened
 
 SHELL = "/bin/sh"
 GRACE_SECONDS = 2.0
-"""How long after SIGTERM comes SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 LAST_WORDS_SECONDS = 0.5
-"""How long what a command has said may take to arrive once it has ended."""
+"""How long the last output may take to arrive after the command has ended."""
 POLL_SECONDS = 0.05
 
 
@@ -43,15 +43,15 @@ class Finished:
     """Negative: ended by that signal."""
     timed_out: bool = False
     left_behind: int = 0
-    """How many processes it had left running; they have been ended."""
+    """How many processes it had left running; they were ended."""
     detached: int = 0
-    """How many have left its session, and run on."""
+    """How many have left its session and still run."""
     surviving: int = 0
-    """How many could not be ended although its time was up."""
+    """How many could not be ended after the timeout."""
 
 
 class Output:
-    """What a command says: all of it, or its beginning and its end."""
+    """A command's output: all of it, or its beginning and its end."""
 
     def __init__(self, limit: int) -> None:
         self._head_limit, self._tail_limit = limit // 3, limit - limit // 3
@@ -82,7 +82,8 @@ class Output:
 async def run_command(
     command: str, cwd: str, environment: Mapping[str, str], seconds: float, limit: int
 ) -> Finished:
-    """Run it; OSError if it cannot be started. If the task is cancelled, everything it started is ended."""
+    """Run the command. Raises OSError if it cannot be started. On cancellation everything it started is
+    ended."""
     mark = new_id("proc")
     read_end, write_end = os.pipe()
     try:
@@ -133,7 +134,7 @@ async def run_command(
 
 
 async def _listen(read_end: int, output: Output) -> None:
-    """Take down what is said until nobody can say anything any more."""
+    """Collect output until all writers have closed the pipe."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
@@ -146,7 +147,7 @@ async def _listen(read_end: int, output: Output) -> None:
 
 
 async def _end_all(tree: _Tree) -> None:
-    """SIGTERM, and after the grace SIGKILL, to everything that the command has started."""
+    """SIGTERM, and after the grace period SIGKILL, to everything that the command has started."""
     await asyncio.to_thread(tree.signal, signal.SIGTERM)
     waited = 0.0
     while waited < GRACE_SECONDS:
@@ -158,8 +159,8 @@ async def _end_all(tree: _Tree) -> None:
 
 
 class _Tree:
-    """What a command has started: its session, what carries its mark, and what descends from either. What was
-    found once stays known, by pid and start time, when its parents have gone."""
+    """The processes a command has started: its session, those with its mark, and their descendants. A process
+    found once stays known, by pid and start time, when its parents are gone."""
 
     def __init__(self, leader: int, mark: str | None = None) -> None:
         """Without a mark: only the command's session."""
@@ -168,7 +169,7 @@ class _Tree:
         self._known: set[tuple[int, str]] = set()
 
     def living(self) -> list[Running]:
-        """Those that run now."""
+        """The processes that run now."""
         table = running_processes()
         found = {one.pid: one for one in table.values() if self._is_ours(one)}
         if self._mark is not None:
@@ -186,7 +187,7 @@ class _Tree:
         return [one for one in found.values() if not one.zombie]
 
     def signal(self, number: signal.Signals) -> int:
-        """Returns how many it reached. What they start meanwhile is found by looking again."""
+        """Signal all of them; returns how many were reached. Repeats, to find what they start meanwhile."""
         reached: set[tuple[int, str]] = set()
         for _ in range(5):
             new = [one for one in self.living() if (one.pid, one.start) not in reached]
@@ -210,7 +211,7 @@ class _Tree:
 SECONDS = 120.0
 MOST_SECONDS = 600.0
 FIRST_LOOK_SECONDS = 0.3
-"""How long a background process is watched for an end that comes at once."""
+"""How long a background process is watched for an immediate end."""
 
 
 class Terminal:
@@ -257,7 +258,7 @@ class Terminal:
 
 
 def directory(cwd: str | None) -> str:
-    """Where to run something: there, else where the server is."""
+    """The directory to run in: `cwd`, else the server's."""
     place = os.path.abspath(os.path.expanduser(cwd)) if cwd else os.getcwd()
     if not os.path.isdir(place):
         raise BadInput(f"there is no directory {place!r}")
@@ -265,7 +266,7 @@ def directory(cwd: str | None) -> str:
 
 
 def told(finished: Finished, seconds: float) -> str:
-    """The end of a foreground command, for the model."""
+    """The result of a foreground command, as text for the model."""
     said = finished.output.rstrip("\n") or "[no output]"
     if finished.timed_out:
         why = f"it ran longer than {seconds:g} s and was stopped; what may take longer needs background=true"

@@ -1,7 +1,7 @@
-"""What every tool promises: a name, a schema for the model, and a text for every call.
+"""The contract of every tool: a name, a schema for the model, and a text result for every call.
 
-Whatever goes wrong is a result, in a sentence that says what to do: it is the model that can act on it. A
-tool may raise one of our errors; the toolbox turns it into such a sentence.
+A failure is a result too, as a sentence that says what to do: the model can act on it. A tool may raise one
+of our errors; the toolbox turns it into such a sentence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...domain.ids import storable
 from ...errors import BadInput, HoldfastError
 
 LONGEST_OUTPUT = 30_000
-"""Characters of what a tool has to say; more would only crowd a context."""
+"""Maximum characters of a tool's output; more would crowd the context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ToolCall:
     session_id: str
     turn_id: str
     rights: frozenset[str]
-    """The tools that the caller's key and the settings allow. Checked by the tool, where it acts."""
+    """The tools that the caller's API key and the settings allow. Each tool checks this where it acts."""
 
 
 class Tool(Protocol):
@@ -41,11 +41,12 @@ class Tool(Protocol):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What the model is told of it: OpenAI's function tool."""
+        """The tool's description for the model: OpenAI's function tool."""
         ...
 
     async def run(self, call: ToolCall) -> str:
-        """Do it; returns what the model is told. If the turn is cancelled, nothing of it stays behind."""
+        """Run the call; returns the text for the model. If the turn is cancelled, nothing of it keeps
+        running."""
         ...
 
 
@@ -56,7 +57,7 @@ def function(name: str, description: str, required: tuple[str, ...], **parameter
 
 
 class Arguments:
-    """The arguments of a call, each read as what it should be. BadInput names what is wrong."""
+    """The arguments of a call, each read as its type. BadInput says what is wrong."""
 
     def __init__(self, call: ToolCall) -> None:
         try:
@@ -100,7 +101,7 @@ class Arguments:
 
 
 def shortened(text: str, limit: int = LONGEST_OUTPUT) -> str:
-    """The text, or its beginning and its end with what lies between named."""
+    """The text, or its beginning and end with a note of what was cut between."""
     if len(text) <= limit:
         return text
     head, tail = limit // 3, limit - limit // 3
@@ -113,7 +114,7 @@ MAX_STEPS = 50
 
 
 class Toolbox:
-    """`max_steps`: how often the model may be asked within one turn."""
+    """`max_steps`: how often the model may be called within one turn."""
 
     def __init__(self, tools: Iterable[Tool] = (), max_steps: int = MAX_STEPS) -> None:
         self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
@@ -123,11 +124,11 @@ class Toolbox:
         return bool(self._tools)
 
     def is_own(self, name: str, clients: Collection[str]) -> bool:
-        """Is a tool of this name the server's to run, or to refuse, beside these of the client's?"""
+        """True if the server runs, or refuses, a tool of this name; `clients` are the client's own tools."""
         return name in self._tools and name not in clients
 
     def schemas(self, allowed: Collection[str], clients: Collection[str]) -> list[dict[str, Any]]:
-        """What is offered to the model beside the client's own tools."""
+        """The schemas offered to the model in addition to the client's own tools."""
         return [
             tool.schema
             for name, tool in self._tools.items()
@@ -135,7 +136,7 @@ class Toolbox:
         ]
 
     async def run(self, call: ToolCall) -> str:
-        """The result of a call, whatever becomes of it."""
+        """The result of a call; a failure is a result too."""
         if call.name not in call.rights:
             return f"[Not run: the tool {call.name} is not allowed here.]"
         log.info("turn %s runs %s", call.turn_id, call.name)
@@ -152,7 +153,7 @@ class Toolbox:
 
 
 def clients_tools(options: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the tools that a request brings, however old its way to name them."""
+    """The names of the tools in a request, in the current or the older format."""
     names = []
     for tool in _objects(options.get("tools")):
         named = tool.get(str(tool.get("type"))) or tool.get("function")

@@ -1,15 +1,15 @@
-"""Answers one turn: asks the model, runs the tools of the server that it calls, and asks again, to the end.
+"""Runs one turn: calls the model, runs the server tools it asks for, repeats until there is an answer.
 
-What the model says goes to listeners and into drafts as it comes. A reply that calls tools of the server is
-on disk before the first of them runs, and each result as soon as there is one: after a crash nothing is run
-again, and what was finished stays. Calls of the client's own tools are the client's to run. In a batch that
-mixes both, the server runs its own, and the turn ends with the client's.
+The model's output is published to subscribers and saved in drafts as it arrives. A reply that calls server
+tools is stored before the first tool runs, and each result is stored as soon as it exists. So after a crash
+no tool runs twice and finished results are kept. The client runs its own tools. If a batch mixes both, the
+server runs its own calls, and the turn ends with the client's calls.
 
-A context that would not fit is compacted before the model is asked, also between two steps; the turn then
-goes on in another session.
+A context that would not fit is compacted before the model is called, also between two steps. The turn then
+continues in another session.
 
-A turn that is taken up again goes on behind what was kept of it: what it had said is told again, and a mixed
-batch whose calls no client was ever shown is shown.
+A resumed turn continues after the messages already stored. Stored output is published again. A mixed batch
+whose calls no client has received is sent without calling the model.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ GAVE_UP = (
 
 @dataclass(frozen=True, slots=True)
 class _LoopStep:
-    """A reply with its calls told apart."""
+    """A reply with its tool calls split into server calls (`own`) and client calls (`theirs`)."""
 
     message: dict[str, Any]
-    """The client's calls stand first, so that their places are the same for everybody."""
+    """The client's calls come first, so their indexes are the same in every view."""
     own: tuple[dict[str, Any], ...]
     theirs: tuple[dict[str, Any], ...]
 
@@ -71,7 +71,7 @@ class _LoopStep:
 
     @property
     def says_something(self) -> bool:
-        """Is there anything for a client to see?"""
+        """True if the reply has text or calls that a client sees."""
         return bool(self.theirs) or any(text for name, text in self.shown.items() if is_text_field(name))
 
     def stored(self) -> NewMessage:
@@ -81,7 +81,7 @@ class _LoopStep:
 
 
 class AgentLoop:
-    """The answer of one turn. `run` it once."""
+    """Produces the answer of one turn. Call `run` once."""
 
     def __init__(
         self,
@@ -112,26 +112,26 @@ class AgentLoop:
             restarts=running.begun.taken_up,
         )
         self._seq = running.session.last_seq + 1
-        """The number that the reply will have."""
+        """The seq of the next reply."""
         self._folder = self._new_folder()
         self._origin: Chunk | None = None
-        """What the stream that listeners hear began with, once it goes on from one reply to the next."""
+        """The chunk whose stream fields later replies repeat, so that subscribers see one stream."""
         self._held: list[Chunk] = []
-        """The end of the reply, until it is known to be the end of the answer."""
+        """The reply's final chunks, held until it is known that the answer ends with it."""
         self._said: list[TurnOutput] = []
-        """What clients are shown of replies that are on disk."""
+        """The client-visible part of replies already stored."""
         self._usages: list[Mapping[str, Any] | None] = []
-        """Of earlier replies."""
+        """Token usage of earlier replies."""
         running.said = lambda: text_of(self._folder.reply().message.get("content"))
 
     @property
     def spoke(self) -> bool:
-        """Has the model begun to answer?"""
+        """True once the model has begun to answer."""
         return self._folder.begun or self._origin is not None
 
     @property
     def usage(self) -> dict[str, int]:
-        """What was used so far, under the names we store."""
+        """Token usage so far, under the names we store."""
         return tokens(summed([*self._usages, self._folder.reply().usage]))
 
     @property
@@ -150,7 +150,7 @@ class AgentLoop:
         self._order.telling.moved(self._running.begun)
 
     async def made_room(self, answered: Answered) -> None:
-        """Behind the answer: is there enough room for the next turn?"""
+        """After the answer: start a compaction if the context is over the threshold."""
         if self._room is not None:
             await self._room.left(len(msgspec.json.encode(answered.said[-1].message)))
 
@@ -185,7 +185,7 @@ class AgentLoop:
     # --- the model ---------------------------------------------------------------------------------
 
     async def _ask(self, context: Context | None, *, first: bool) -> Reply:
-        """One reply. A model that finds the context too long is asked once more, with less."""
+        """Return one reply. If the model rejects the context as too long, compact it and retry once."""
         options = self._options(first) if self._toolbox else self._order.options
         if context is None:
             context = await self._context()
@@ -210,7 +210,7 @@ class AgentLoop:
         return await self._store.context(self._running.turn.owner, self._running.session.id)
 
     async def _heard(self, context: Context, options: Mapping[str, Any]) -> Reply:
-        """One reply, told and drafted as it comes."""
+        """Return one reply; publish and checkpoint it as it streams."""
         running, telling = self._running, self._order.telling
         checkpoints, folder, plain = self.checkpoints, self._folder, not self._toolbox
         running.doing = "model"
@@ -220,7 +220,7 @@ class AgentLoop:
             if checkpoints.behind:
                 await checkpoints.room()
             folder.add(chunk)
-            if plain:  # words come by the thousand
+            if plain:  # hot path: thousands of chunks
                 events = telling.add(chunk)
                 if events:
                     running.tell(events)
@@ -233,8 +233,8 @@ class AgentLoop:
         return reply
 
     def _options(self, first: bool) -> dict[str, Any]:
-        """What the request asked for, and the server's tools. A model that was forced to call a tool is not
-        forced again: it would never come to an answer."""
+        """The request's options plus the server's tools. A forced tool_choice applies to the first call only:
+        forced every time, the model would never answer."""
         options = dict(self._order.options)
         choice, given = options.get("tool_choice"), options.get("tools") or []
         if choice != "none" and isinstance(given, list):
@@ -246,7 +246,7 @@ class AgentLoop:
         return options
 
     def _pass_on(self, chunk: Chunk) -> None:
-        """Tell of it what is a client's to hear, now or at the end of the answer."""
+        """Publish the client-visible part of a chunk now; hold the rest for the end of the answer."""
         if self._origin is not None:
             chunk = continuing(chunk, self._origin)
         now, later = (chunk, None) if chunk.text is not None else parted(chunk)
@@ -276,7 +276,7 @@ class AgentLoop:
         return self._toolbox.is_own(call["function"]["name"], self._clients_tools)
 
     async def _take(self, step: _LoopStep, *, run: bool) -> None:
-        """Keep a reply that calls the server's tools, then run them one after the other."""
+        """Store a reply that calls server tools, then run them one after the other."""
         lease = self._running.lease
         await self.checkpoints.rest()
         await finished(self._store.append(lease, (step.stored(),)))
@@ -307,8 +307,8 @@ class AgentLoop:
         return await self._toolbox.run(tool_call)
 
     def _go_on(self, step: _LoopStep) -> None:
-        """To the next reply of the same answer, behind the results of this one's calls: while the lease is
-        held, nothing else comes between."""
+        """Go to the next reply of the same answer. Its seq follows the results of this reply's calls: while
+        the lease is held, no other message can come between."""
         self._usages.append(self._folder.reply().usage)
         if self._origin is None:
             self._origin = self._held[-1] if self._held else chunk_of({})
@@ -322,8 +322,8 @@ class AgentLoop:
         self._tell(self._order.telling.next_message(seq, spoke=spoke))
 
     def _retell(self, earlier: Sequence[Message]) -> _LoopStep | None:
-        """Tell again what earlier attempts have said and is kept. Returns the last of it if it makes calls
-        that no client was shown: then there is nothing to ask the model."""
+        """Publish again the stored output of earlier attempts. Returns the last reply if it has calls that no
+        client has received: then the model is not called."""
         shown = [message for message in earlier if not message.inner]
         before: dict[str, Any] | None = None
         maker = ChunkMaker(self._order.model or self._running.turn.model or "")
@@ -335,7 +335,7 @@ class AgentLoop:
             chunk = maker.delta(**texts)
             self._origin = self._origin or chunk
             self._folder.add(chunk)
-            self._tell(self._order.telling.add(chunk))  # no draft: it is on disk already
+            self._tell(self._order.telling.add(chunk))  # no draft: already stored
         if shown and before is not None and before.get("tool_calls"):
             end = maker.finish("tool_calls")
             self._folder.add(end)
@@ -346,7 +346,7 @@ class AgentLoop:
         return None
 
     async def _give_up(self, asked: int) -> Answered:
-        """As many steps as there may be, and no answer: say so."""
+        """max_steps reached without an answer: end the turn with a message that says so."""
         maker = ChunkMaker(self._order.model or self._running.turn.model or "")
         chunks = (maker.delta(content=GAVE_UP.format(steps=asked)), maker.finish("length"))
         for chunk in chunks:
@@ -357,7 +357,7 @@ class AgentLoop:
     # --- the end -----------------------------------------------------------------------------------
 
     async def _finish(self, step: _LoopStep, *, stored: bool = False) -> Answered:
-        """Commit the answer, which the reply may already be a part of; only then is its end told."""
+        """Commit the answer, then publish its end. `stored`: the last reply is already on disk."""
         telling, reply, answer = self._order.telling, self._folder.reply(), self._folder.answer()
         usage = reply.usage
         if self._usages:
@@ -390,13 +390,13 @@ class AgentLoop:
         return answered
 
     def _counted(self, usage: Mapping[str, Any] | None) -> dict[str, int]:
-        """What was used, and how large the context was."""
+        """Token usage and the context size, as stored with the turn."""
         measured = self._room.measured if self._room is not None else None
         return tokens(usage) if measured is None else {**tokens(usage), **measured.fields()}
 
     async def _history(self, whole: Mapping[str, Any]) -> bytes:
-        """The chain of all that clients have now been shown. Where a reply was interrupted or taken up again,
-        nobody has kept what was shown before: it is read."""
+        """The history fingerprint of everything clients have now received. After an interrupted or resumed
+        reply the fingerprint before it is unknown, so the messages are read."""
         order, begun = self._order, self._running.begun
         apart = order.telling.apart
         prints = [fingerprint_of(each.message) for each in self._said] if apart else [fingerprint_of(whole)]
@@ -411,7 +411,7 @@ class AgentLoop:
 
 
 def tokens(usage: Any) -> dict[str, int]:
-    """What a model reported, under the names we store; nothing if it has a shape of its own."""
+    """The model's reported usage under the names we store; empty if its format is unknown."""
     if not isinstance(usage, Mapping):
         return {}
     return {

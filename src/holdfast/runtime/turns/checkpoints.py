@@ -1,7 +1,7 @@
-"""Keeps a growing reply on disk: what listeners have heard is never further than `seconds` ahead of it.
+"""Saves a streaming reply as drafts: what subscribers have received is at most `seconds` ahead of the disk.
 
-Words are saved together, a while after the first of them; a reply that is over sooner is never drafted, it is
-committed. When the disk is slower than the model, the model waits.
+Chunks are saved in batches, some time after the first of a batch. A reply that ends before that is committed
+without a draft. If the disk is slower than the model, the model waits (back-pressure).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ...domain.turns import Draft, Lease
 from ...errors import StoreUncertain
 from ...store.base import Store
 
-EARLY = 0.6  # of the time: so that the commit, too, falls within it
+EARLY = 0.6  # of the interval: leaves time for the commit itself
 
 
 class Checkpoints:
-    """The checkpoints of one turn. With `numbered`, its events are kept too, from number `next_event` on."""
+    """The checkpoints of one turn. `numbered`: its events are stored too, from number `next_event` on."""
 
     def __init__(
         self, store: Store, lease: Lease, seconds: float, next_event: int, *, numbered: bool, restarts: bool
@@ -31,17 +31,17 @@ class Checkpoints:
         self._adds: dict[str, list[str]] = {}
         self._events: list[bytes] = []
         self._since = 0.0
-        """When the oldest word was said that no checkpoint holds; 0: there is none."""
+        """When the oldest output without a checkpoint arrived; 0: none."""
         self._saving_since = 0.0
-        """The same of the checkpoint under way."""
+        """The same for the checkpoint being written."""
         self._unsure: Draft | None = None
-        """A checkpoint of which the store could not say whether it was committed."""
+        """A checkpoint whose commit has an unknown outcome."""
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
     def add(self, adds: Mapping[str, str], events: Sequence[bytes]) -> None:
-        """What was just said."""
+        """Record new output; schedule a checkpoint."""
         if self._numbered:
             self._events.extend(events)
         for name, text in adds.items():
@@ -53,8 +53,8 @@ class Checkpoints:
 
     @property
     def _waiting(self) -> bool:
-        """Is there something for a checkpoint? With `numbered` only with an event: a checkpoint takes at
-        least one number, and numbers must stay those that listeners were told."""
+        """True if there is output to save. With `numbered` this needs an event: a checkpoint takes at least
+        one number, and the numbers must be those that subscribers received."""
         return bool(self._events if self._numbered else self._adds)
 
     @property
@@ -63,12 +63,12 @@ class Checkpoints:
 
     @property
     def behind(self) -> bool:
-        """Has something been said longer ago than it may be without being on disk?"""
+        """True if output has been unsaved for longer than allowed."""
         since = self._saving_since or self._since
         return bool(since) and self._loop.time() - since > self._seconds
 
     async def room(self) -> None:
-        """Wait while the disk is behind. Raises what saving raised."""
+        """Back-pressure: wait while saving is behind. Raises what saving raised."""
         if self._saving is not None and self._saving.done():
             self._saving.result()
         while self.behind:
@@ -78,12 +78,12 @@ class Checkpoints:
             await asyncio.shield(self._saving)
 
     async def save(self) -> None:
-        """Everything that was said until now is on disk."""
+        """Return when all output so far is on disk."""
         await self.rest()
         await self._save()
 
     async def rest(self) -> None:
-        """No more checkpoints: what is under way is finished, and nothing else is begun."""
+        """Stop checkpointing: finish the write in progress, start no other."""
         if self._timer is not None:
             self._timer.cancel()
         if self._is_saving and self._saving is not None:
@@ -92,10 +92,10 @@ class Checkpoints:
             self._timer.cancel()
 
     def next_reply(self) -> None:
-        """Behind `rest`: the reply is on disk as a message, so no checkpoint needs to hold its words; what
-        comes now is another reply."""
+        """Begin another reply. Call after `rest`: the reply is stored as a message, so no checkpoint needs
+        its text."""
         self._adds, self._since = {}, 0.0
-        if self._unsure is not None:  # of the reply before: written now, it would be taken for this one's
+        if self._unsure is not None:  # of the previous reply: written now, it would count as this one's
             self._stored(self._unsure)
             self._unsure = None
         if self._waiting:
@@ -103,7 +103,7 @@ class Checkpoints:
             self._start_later()
 
     def last(self, events: Sequence[bytes]) -> Draft | None:
-        """The checkpoint that goes to disk with the whole answer: events that no other holds, and its end."""
+        """The checkpoint to commit with the answer: events not yet stored, and the end event."""
         if not self._numbered:
             return None
         events = (*self._events, *events)
@@ -116,7 +116,7 @@ class Checkpoints:
     def _start(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._is_saving:  # one after the other: what is said meanwhile goes into the next
+        if self._is_saving:  # one write at a time: newer output goes into the next
             return
         self._saving = self._loop.create_task(self._save())
         self._saving.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -137,7 +137,7 @@ class Checkpoints:
         try:
             await self._put(draft)
         except StoreUncertain:
-            self._unsure = draft  # it may be stored: nothing may be added to it
+            self._unsure = draft  # it may be stored, so nothing may be added to it
             raise
         except BaseException:
             for name, parts in self._adds.items():
@@ -147,11 +147,12 @@ class Checkpoints:
         finally:
             self._saving_since = 0.0
         self._stored(draft)
-        if self._since:  # more was said meanwhile
+        if self._since:  # more output arrived meanwhile
             self._start_later()
 
     async def _save_unsure(self) -> None:
-        """Write the checkpoint again whose commit had an unknown outcome, as it was: it is stored once."""
+        """Retry, unchanged, the checkpoint whose commit had an unknown outcome: idempotent, it is stored
+        once."""
         if self._unsure is not None:
             await self._put(self._unsure)
             self._stored(self._unsure)
@@ -161,7 +162,7 @@ class Checkpoints:
         try:
             await self._store.append_draft(self._lease, draft)
         except StoreUncertain:
-            await self._store.append_draft(self._lease, draft)  # the same again; found stored, it is accepted
+            await self._store.append_draft(self._lease, draft)  # idempotent: accepted if already stored
 
     def _stored(self, draft: Draft) -> None:
         self._next_event, self._restarts = draft.last_event + 1, False

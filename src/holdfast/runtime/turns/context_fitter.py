@@ -1,8 +1,8 @@
-"""One turn's context against the window of the model that answers it.
+"""Keeps one turn's context within the window of the model that answers it.
 
-Before the model is asked it is compacted if it would not fit, and once more if the model says that it does
-not. What the model reports is noted with the turn. Once the answer is on disk, a context past the threshold
-is compacted behind it.
+The context is compacted before the model is called if it would not fit, and once more if the model rejects it
+as too long. The model's token report is stored with the turn. After the answer is on disk, a context over the
+threshold is compacted in the background.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .windows import is_known
 
 
 class TurnLease(Protocol):
-    """Whoever runs the turn: its place changes when its context is compacted."""
+    """The running turn. Its lease and session change when its context is compacted."""
 
     @property
     def lease(self) -> Lease: ...
@@ -35,11 +35,11 @@ class TurnLease(Protocol):
     def session(self) -> Session: ...
 
     def compacts(self) -> None:
-        """From now on a summary is waited for."""
+        """Called before waiting for a summary."""
         ...
 
     def moved(self, done: Compacted) -> None:
-        """The turn goes on in another session."""
+        """Called when the turn continues in another session."""
         ...
 
 
@@ -55,14 +55,14 @@ class ContextFitter:
         self._session_id = ""
         self._cut: Growth | None = None
         self.measured: TokenReport | None = None
-        """What the model reported of the last thing it was given."""
+        """The model's token report for its last request."""
 
     async def made(self, context: Context, extra: Size, options: Mapping[str, Any]) -> bool:
-        """See to it that this fits, with `extra` for instructions and tools. True: the context is another
-        now, and is to be `given`."""
+        """Compact the context if it would not fit together with `extra` (instructions and tools). True: it
+        was compacted; read it again and pass it to `given`."""
         self.given(context, extra)
         if (self._context + extra).most <= SMALLEST_WINDOW // 2:
-            return False  # that fits every window: nobody need be asked
+            return False  # fits every window: no need to look up this one
         window = self._window = await self._compactor.windows.of(self._model)
         self._reserve = reserve_of(options, window.tokens)
         if (self._context + extra).most + self._reserve <= window.tokens:
@@ -70,13 +70,14 @@ class ContextFitter:
         budget = Budget(await self._tokens(), window.tokens, self._compactor.threshold, self._reserve)
         if budget.fits:
             return False
-        # Without a summary nothing leaves the context on a report's word: our own estimate has to say so too.
+        # A token report alone never removes messages without a summary: our own estimate must agree.
         own = TokenEstimator().total(self._context, self._extra.bytes) + self._extra.parts
         must = is_known(window) and not replace(budget, tokens=own).fits
         return await self._compact(Trigger.NO_FIT, budget, must=must)
 
     async def made_after(self, refusal: ModelError) -> bool:
-        """The model was asked and has refused. True: because it was too much, and now it is less."""
+        """Compact after the model refused the request as too long. False: it refused for another reason, or
+        nothing was compacted."""
         if not is_too_long(refusal):
             return False
         self._window = self._window or await self._compactor.windows.of(self._model)
@@ -86,13 +87,13 @@ class ContextFitter:
             self._compactor.windows.learn(self._model, limit)
         else:
             limit = min(self._window.tokens, tokens)
-        # It was more than the limit, whatever our estimate says: the limit, by the measure of the estimate.
+        # The request exceeded the limit, whatever our estimate says: scale the limit to the estimate's units.
         window = limit * tokens // max(tokens, limit + 1)
         budget = Budget(tokens, max(1, window), self._compactor.threshold, min(self._reserve, window // 2))
         return await self._compact(Trigger.REFUSED, budget, must=True)
 
     def heard(self, usage: Mapping[str, Any] | None) -> None:
-        """What the model reported with its answer."""
+        """Record the usage that the model reported with its answer."""
         reported = (usage or {}).get("prompt_tokens")
         sent = self._context + self._extra
         if not isinstance(reported, int) or isinstance(reported, bool) or reported <= 0 or not sent.bytes:
@@ -114,7 +115,8 @@ class ContextFitter:
         self._compactor.note(conversation_id, report)
 
     async def left(self, said: int) -> None:
-        """The answer, so many bytes, is on disk: is there enough room for the next turn?"""
+        """Start a background compaction if the context, with an answer of `said` bytes, is over the
+        threshold."""
         context = self._context + Size(said)
         if (context + self._extra).most <= SMALLEST_WINDOW * self._compactor.threshold:
             return
@@ -145,7 +147,7 @@ class ContextFitter:
         return True
 
     def given(self, context: Context, extra: Size) -> None:
-        """This is what the model is asked with."""
+        """Record what the model is called with."""
         self._context, self._extra = weight_of(context.chunks), extra
         self._session_id = self._holder.session.id
 
@@ -160,7 +162,7 @@ class ContextFitter:
 
 
 def weight_of(bodies: Iterable[bytes]) -> Size:
-    """What these messages weigh together."""
+    """The total size of these messages."""
     found = Size()
     for body in bodies:
         found += weigh(body) + Size(1)
@@ -168,7 +170,7 @@ def weight_of(bodies: Iterable[bytes]) -> Size:
 
 
 def extra_of(instructions: Iterable[bytes], options: Mapping[str, Any]) -> Size:
-    """What is sent besides the context, and counts: instructions, tools, the shape of the answer."""
+    """The size of what is sent besides the context: instructions, tools, response format."""
     found = weight_of(instructions)
     for name in ("tools", "functions", "response_format"):
         if options.get(name):

@@ -1,7 +1,7 @@
-"""Begins turns: takes the conversation's lease, waiting for it if need be, and fails closed.
+"""Begins turns: acquires the conversation's lease, waits if it is held, and fails closed.
 
-Waiting is bounded; when time is up nothing has been written and `ConversationBusy` says so. A holder that
-is provably dead is reaped at once instead of being waited for. History is read only after the lease is held.
+The wait is bounded; on timeout nothing has been written and `ConversationBusy` is raised. A holder that is
+provably dead is reaped at once instead of being waited for. History is read only while the lease is held.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONGEST_WAIT_SECONDS = 1.0
 SentAgain = Callable[[TurnRequest, TurnRepeated], Awaitable[TurnRepeated | TurnWaits | TurnRequest]]
 
 own_turns: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("own_turns", default=())
-"""Conversations this task holds itself, each with its turn: waiting for one of them would never end."""
+"""Conversations whose lease this task holds, each with its turn. Waiting for one would deadlock."""
 
 
 class TurnGate:
@@ -57,14 +57,14 @@ class TurnGate:
         check: Callable[[], Awaitable[None]] = allowed,
         sent_again: SentAgain | None = None,
     ) -> TurnBegun | TurnRepeated | TurnOutdated:
-        """Begin the turn, or find the one this request already was; ConversationBusy when time is up.
+        """Begin the turn, or return the turn this request already is. Raises ConversationBusy on timeout.
 
-        A repeated request is waited for while its turn runs, unless that runs here and can be joined
-        (`is_here`), or the caller `follows` it wherever it runs. `when_busy` may cut the turn short that
-        holds the conversation. `check` raises if the caller may no longer begin anything; it is asked before
-        every attempt, because there may have been a wait before it. `sent_again` decides about a request
-        without a key that repeats a turn: it is that turn, waits, or begins as another request. TurnOutdated:
-        the request was made for a conversation that has changed since.
+        A repeated request waits while its turn runs, unless the turn runs here and can be joined (`is_here`),
+        or the caller `follows` it on any node. `when_busy` may interrupt the turn that holds the
+        conversation. `check` raises if the caller may no longer begin a turn; it runs before every attempt,
+        because there may have been a wait. `sent_again` decides about a request without an idempotency key
+        that repeats a turn: it is that turn, waits, or begins as a new request. TurnOutdated: the
+        conversation has changed since the request was placed (optimistic lock).
         """
 
         async def attempt() -> TurnBegun | TurnRepeated | TurnOutdated | TurnWaits:
@@ -114,10 +114,10 @@ class TurnGate:
             raise
 
     def _abandon(self, beginning: asyncio.Future[TurnOutcome]) -> None:
-        """Its caller went away while it was being begun: if it does begin, nobody will ever run it."""
+        """Interrupt a turn whose caller was cancelled while it was starting: nothing would ever run it."""
 
         async def interrupt() -> None:
-            with suppress(HoldfastError):  # it did not begin; or the next beats find the stray lease
+            with suppress(HoldfastError):  # it did not begin, or the next heartbeats find the orphaned lease
                 outcome = await beginning
                 if isinstance(outcome, TurnBegun):
                     turn_id, why = outcome.turn.id, "its caller went away"
@@ -128,12 +128,12 @@ class TurnGate:
         task.add_done_callback(self._abandoned.discard)
 
     async def settle_abandoned(self) -> None:
-        """Wait until turns whose caller went away while they were begun are settled."""
+        """Wait until turns whose caller was cancelled while they were starting have ended."""
         if self._abandoned:
             await asyncio.wait(set(self._abandoned))
 
     async def when_free(self, act: Callable[[], Awaitable[T]], wait_seconds: float) -> T:
-        """Do something that needs the conversation to be free, waiting for it if need be."""
+        """Run `act`, which needs a free conversation; retry while it is busy, until the timeout."""
 
         async def attempt() -> tuple[T] | TurnWaits:
             try:
@@ -145,7 +145,7 @@ class TurnGate:
         return result
 
     async def _wait(self, attempt: Callable[[], Awaitable[T | TurnWaits]], wait_seconds: float) -> T:
-        """Try, and try again whenever something was committed, until it works or time is up."""
+        """Retry after every commit until the attempt succeeds or the timeout passes."""
         deadline = time.monotonic() + wait_seconds
         version: int | None = None
         while True:
@@ -162,7 +162,7 @@ class TurnGate:
                 raise ConversationBusy(outcome.conversation_id, outcome.holder, outcome.turn_id)
             if version is not None:
                 await self._store.changed(version, min(left, LONGEST_WAIT_SECONDS))
-            version = self._store.version()  # taken before the next look, so that no release is missed
+            version = self._store.version()  # taken before the next attempt, so no release is missed
 
 
 def _is_implied(request: TurnRequest) -> bool:

@@ -1,7 +1,7 @@
-"""Finds where a request belongs: which conversation, what of it is new, whether it forks or answers again.
+"""Finds where a request belongs: which conversation, which messages are new, whether it forks or regenerates.
 
-It looks before the turn begins, so what it decides is bound to what it saw (`Seen`): if the conversation has
-changed when the lease is taken, the turn does not begin and the question is asked again.
+The decision is made before the turn begins, so it carries an optimistic lock (`ConversationVersion`): if the
+conversation has changed when the lease is acquired, the turn does not begin and the match is repeated.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from ...errors import NotFound
 from ...store.base import Resolved, Store
 
 LOOK_BACK = 64
-"""How many messages more than the request's own are read to find where a trimmed history belongs."""
+"""How many messages beyond the request's own count are read to place a trimmed history."""
 NEW = ConversationVersion("", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A request's messages, with where they belong."""
+    """A request's new messages and where they belong."""
 
     address: Address
     messages: tuple[NewMessage, ...]
     prints: tuple[bytes, ...]
     history: bytes | None = None
-    """The chain of what is shown before them; None: ask the store when the turn has begun."""
+    """The history fingerprint before them; None: read it from the store when the turn has begun."""
     seen: ConversationVersion | None = None
     branch: ForkPoint | None = None
     replaces: tuple[int, ...] = ()
     anonymous: bool = False
     matches: tuple[str, ...] = ()
-    """Without a name: the conversations whose whole history this is."""
+    """For a request that names no conversation: the conversations with exactly this history."""
 
     def applied_to(self, request: TurnRequest) -> TurnRequest:
         return replace(
@@ -72,7 +72,7 @@ class HistoryMatcher:
         self._store = store
 
     async def placed(self, owner: str, address: Address, history: History) -> Placement:
-        """Where this history belongs. NotFound for an id of ours that leads nowhere."""
+        """Where this history belongs. Raises NotFound for one of our ids that does not exist."""
         if address.id is None and address.key is None:
             return await self._by_history(owner, address, history)
         if not history.brings_history and history.messages[0].answers is None:
@@ -86,7 +86,7 @@ class HistoryMatcher:
         return await self._in(owner, found, history)
 
     async def appended(self, owner: str, address: Address, history: History) -> Placement:
-        """All of it is new, and goes behind what there is; results must be of calls that are awaited."""
+        """Append all messages to the conversation. Tool results must answer calls that are awaited."""
         if any(message.answers for message in history.messages):
             found = await self._store.resolve(owner, address)
             context = await self._store.context(owner, found.tip.id)
@@ -96,7 +96,7 @@ class HistoryMatcher:
         return Placement(address, history.messages, history.prints)
 
     async def behind(self, owner: str, turn: Turn, history: History) -> Placement:
-        """Behind this turn: the newest of its conversation is continued, an older one is forked from."""
+        """Place the messages after this turn: continue if it is the newest, else fork from it."""
         conversation_id = turn.conversation_id
         found = await self._store.resolve(owner, Address(id=conversation_id))
         (newest,) = await self._store.turns(owner, conversation_id, limit=1)
@@ -122,7 +122,7 @@ class HistoryMatcher:
         )
 
     async def _by_history(self, owner: str, address: Address, history: History) -> Placement:
-        """Without a name, only the whole history of exactly one conversation is a name."""
+        """Without an id or session key, only the whole history of exactly one conversation identifies it."""
         known = history.answered
         matches: tuple[str, ...] = ()
         if known:
@@ -160,7 +160,7 @@ class HistoryMatcher:
         rest, prints = history.messages[new:], history.prints[new:]
         if placement.session_id is None:
             return Placement(Address(), rest, prints, EMPTY)
-        if chain is not None:  # whoever keeps the first name goes on in the fork that their edit has made
+        if chain is not None:  # same id sent again after an edit: continue in the fork that the edit made
             origin = conversation.id
             forks = await self._store.conversations_with_history(
                 owner, chain, forked_from=origin
@@ -176,7 +176,8 @@ class HistoryMatcher:
 
 
 async def _place(history: History, visible: Sequence[Message], awaited: Sequence[str]) -> HistoryMatch:
-    """Where it belongs behind these; a client may have the steps of a reply as one message, or each."""
+    """Where the history belongs among these messages. A client may hold the steps of a reply as one message
+    or separately, so both forms are tried."""
     placement = place(history, await _as_shown(visible), awaited)
     if isinstance(placement, Branches) and any(message.own_calls for message in visible):
         by_steps = place(history, await _as_shown(visible, apart=True), awaited)
@@ -192,7 +193,7 @@ async def _as_shown(messages: Sequence[Message], *, apart: bool = False) -> Sequ
 
 
 def _awaited(messages: Sequence[Message]) -> tuple[str, ...]:
-    """The calls of the newest reply that have no result yet, if nothing but results stands behind it."""
+    """Calls of the newest reply without a result, if only results follow it."""
     answered = set()
     for message in reversed(messages):
         value = message.content()
@@ -204,8 +205,8 @@ def _awaited(messages: Sequence[Message]) -> tuple[str, ...]:
 
 
 def _is_past(history: History, chain: bytes, stored: bytes | None) -> bool:
-    """Is the request's past, whose chain this is, the whole of what has this chain, also if an older version
-    made that?"""
+    """True if the request's past, with fingerprint `chain`, is the whole stored history. A fingerprint stored
+    by an older version is compared in its own format."""
     if stored is None:
         return False
     return chain == stored if is_current(stored) else history.past_before() == stored

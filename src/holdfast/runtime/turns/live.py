@@ -1,7 +1,7 @@
-"""A turn under way in this process: what it has said so far, for any number of listeners, and how it ended.
+"""A turn running in this process: its events so far, for any number of subscribers, and its outcome.
 
-Listeners come and go without the turn noticing. One that comes late hears everything from the beginning: a
-client whose connection broke joins its own turn again. What is told last is told after it is on disk.
+Subscribers come and go without affecting the turn. A late one gets all events from the first: a client whose
+connection broke joins its turn again. The final events are published after the outcome is on disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...models.reply import Reply
 
 @dataclass(frozen=True, slots=True)
 class TurnOutput:
-    """A reply as clients are shown it, and its number."""
+    """A reply as clients receive it, and its seq."""
 
     seq: int
     message: dict[str, Any]
@@ -29,56 +29,55 @@ class TurnOutput:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer is on disk."""
+    """The turn completed; its answer is on disk."""
 
     reply: Reply
-    """All of it, as one message."""
+    """The whole answer as one message."""
     answer: dict[str, Any]
-    """What the model's completion carried besides its message."""
+    """The fields of the model's completion other than its message."""
     said: tuple[TurnOutput, ...]
-    """The same, message by message: several, if the server ran tools of its own between them."""
+    """The answer as separate messages: more than one if the server ran its own tools between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """There is no whole answer; what had been said is kept."""
+    """The turn ended without a complete answer; its partial output is stored."""
 
     status: TurnStatus
     error: HoldfastError
     spoke: bool = False
-    """Had the model begun to answer?"""
+    """True if the model had begun to answer."""
 
 
 Outcome = Answered | Unanswered
 
 
 class Client(Protocol):
-    """Whoever is connected to hear a turn's answer."""
+    """A connection that waits for a turn's answer."""
 
     def is_open(self) -> bool:
-        """Is it still connected, and its answer not sent yet?"""
+        """True while it is connected and its answer is not sent yet."""
         ...
 
 
 class TurnRenderer(Protocol):
-    """How a surface puts a turn into events: one for each turn."""
+    """Renders one turn as a surface's events. One instance for each turn."""
 
     numbered: bool
-    """Are its events kept on disk under their numbers, so that they can be asked for again?"""
+    """True: events are stored under their numbers, so a client can resume the stream."""
     apart: bool
-    """Has whoever listens the replies of one turn each as a message of its own, or joined as one?"""
+    """True: each assistant message is sent separately (Responses). False: concatenated (Chat Completions)."""
 
     def begin(self, begun: TurnBegun) -> Sequence[bytes]: ...
 
     def add(self, chunk: Chunk) -> Sequence[bytes]: ...
 
     def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
-        """What comes now is a further reply of the turn, message `seq`. `spoke`: did the one before say
-        anything?"""
+        """Begin a further reply of the turn, message `seq`. `spoke`: the previous reply had text."""
         ...
 
     def moved(self, begun: TurnBegun) -> None:
-        """Its context was compacted: it goes on in another session."""
+        """The context was compacted: the turn continues in another session."""
         ...
 
     def end(self, outcome: Outcome) -> Sequence[bytes]: ...
@@ -91,35 +90,35 @@ class Stop:
     status: TurnStatus
     why: str
     retry: bool = False
-    """Would the same request, sent again, take the turn up?"""
+    """True if a retry of the same request would resume the turn."""
 
 
 @dataclass(slots=True)
 class RunningTurn:
     begun: TurnBegun
     events: list[bytes] = field(default_factory=list)
-    """As they were told, the first under number `begun.next_event`."""
+    """Published events; the first has number `begun.next_event`."""
     preface: int = 0
-    """How many of them were told before the model was asked."""
+    """How many events were published before the model was called."""
     accepted: bool = False
-    """Has the model accepted the request? Its first word may be far off."""
+    """True once the model has accepted the request; its first chunk may come much later."""
     outcome: Outcome | None = None
     answered: Answered | None = None
-    """The whole answer, on its way to the disk."""
+    """The complete answer, while it is being committed."""
     last_words: Sequence[bytes] = ()
-    """How the end of an answer will be told, once it is on disk."""
+    """The final events, to be published once the answer is on disk."""
     doing: str = "model"
-    """What is waited for: the model, `tool:<name>`, or a summary: `compacting`."""
+    """What the turn waits for: `model`, `tool:<name>`, or `compacting` (a summary)."""
     said: Callable[[], str] = str
-    """What the reply under way says so far, for those who look in from the side."""
+    """Returns the text of the current reply so far, for observers that do not subscribe."""
     task: asyncio.Task[None] | None = None
     stop: Stop | None = None
     clients: list[Client] = field(default_factory=list)
-    """Those that came for the answer; some may have left."""
+    """Clients that asked for the answer; some may have disconnected."""
     sent: bool = False
-    """Was anything of the answer, or the ids of its conversation, written to an open connection?"""
+    """True if any of the answer, or its conversation's ids, was written to an open connection."""
     noted_unsent: bool = False
-    """Does the store say that nothing was sent, so that it must be told before anything is?"""
+    """True if the store says that nothing was sent: it must be updated before anything is."""
     _listeners: Waiters = field(default_factory=list)
     _awaiting_end: Waiters = field(default_factory=list)
 
@@ -136,7 +135,7 @@ class RunningTurn:
         return self.begun.lease
 
     def attend(self, client: Client | None) -> None:
-        """This client waits for the answer."""
+        """Register a client that waits for the answer."""
         if client is not None and client not in self.clients:
             self.clients.append(client)
 
@@ -146,13 +145,13 @@ class RunningTurn:
 
     @property
     def delivery(self) -> Delivery:
-        """What is known of the answer's delivery in the moment it is committed."""
+        """What is known of the answer's delivery when it is committed."""
         if self.has_listener:
             return Delivery.SENDING
         return Delivery.PART if self.sent else Delivery.NONE
 
     def moved(self, done: Compacted) -> None:
-        """Its context was compacted: it goes on in another session, under the same token."""
+        """The context was compacted: the turn continues in another session, with the same fencing token."""
         assert done.lease is not None
         begun = self.begun
         self.begun = replace(
@@ -171,38 +170,39 @@ class RunningTurn:
             _wake(self._listeners)
 
     def accept(self) -> None:
-        """The model has accepted the request: whoever waits for its status need not wait for its words."""
+        """The model has accepted the request: a client that waits for a status need not wait for the first
+        chunk."""
         self.accepted = True
         _wake(self._listeners)
 
     def finish(self, outcome: Outcome, events: Sequence[bytes]) -> None:
         self.events.extend(events)
         self.outcome = outcome
-        self.said = str  # whoever answered need not be kept for it
+        self.said = str  # drops the reference to the AgentLoop
         _wake(self._listeners)
         _wake(self._awaiting_end)
 
     async def heard(self, count: int, timeout: float | None = None) -> bool:
-        """Wait until there are more than `count` events, or the turn has ended. False: time is up, or the
-        model has accepted the request."""
+        """Wait until there are more than `count` events or the turn has ended. False: timeout, or the model
+        has accepted the request."""
         if len(self.events) <= count and self.outcome is None:
             await _wait(self._listeners, timeout)
         return len(self.events) > count or self.outcome is not None
 
     async def ended(self, timeout: float | None = None) -> Outcome | None:
-        """Wait for the end. None: time is up."""
+        """Wait for the outcome. None: timeout."""
         if self.outcome is None:
             await _wait(self._awaiting_end, timeout)
         return self.outcome
 
 
-# Each waits for a future of its own: one that is shared would be cancelled for all by the first to leave, and
-# what asyncio has against that costs more than all the rest of listening.
+# One future per waiter: a shared one would be cancelled for all when the first waiter is cancelled, and
+# asyncio.shield costs more than the rest of waiting.
 Waiters = list[asyncio.Future[None]]
 
 
 async def _wait(waiters: Waiters, timeout: float | None) -> None:
-    """Until woken, or until time is up."""
+    """Wait until woken or until the timeout."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
     waiters.append(waiter)
@@ -228,7 +228,7 @@ def _settle(waiter: asyncio.Future[None]) -> None:
 
 
 async def allowed() -> None:
-    """The check of a caller whose right cannot end: this program's own."""
+    """The `check` of a caller whose permission cannot be revoked: this program itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,19 +236,19 @@ class TurnSpec:
     request: TurnRequest
     telling: TurnRenderer
     instructions: tuple[bytes, ...] = ()
-    """Messages that go first, as JSON; not stored."""
+    """Messages that go before the context, as JSON; not stored."""
     options: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
     prints: tuple[bytes, ...] = ()
-    """Of the request's messages."""
+    """Fingerprints of the request's messages."""
     history: bytes | None = None
-    """The chain of what is shown before them, where the caller knows it better than the store."""
+    """The history fingerprint before them, if the caller knows it better than the store."""
     follows: bool = False
-    """Can whoever asks follow, by its checkpoints, a turn that this request already is on another node?"""
+    """True if the caller can follow, by its checkpoints, the same turn running on another node."""
     client: Client | None = None
-    """Who waits for the answer; None: nobody is connected for it."""
+    """The connection that waits for the answer; None: none does."""
     tools: frozenset[str] = frozenset()
-    """Those of the server's tools that whoever asks may use."""
+    """The server tools that the caller may use."""
     check: Callable[[], Awaitable[None]] = allowed
-    """Raises when the caller may no longer act (KeyRevoked). Asked after every wait: before the turn begins
+    """Raises when the caller may no longer act (KeyRevoked). Called after every wait: before the turn begins
     and before each tool call."""

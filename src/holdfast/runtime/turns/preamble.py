@@ -1,11 +1,11 @@
-"""What the model is told at the beginning of a turn: what is remembered of earlier sessions, and background
-processes that have ended since.
+"""Adds instructions at the start of a turn: memories, and background processes that have ended.
 
-Memories are read anew for each turn, so one that arrives late is used from the next turn on, and one that was
-forgotten no more. They are those of the conversation or of all its owner's, and as many as there is room for.
+Memories are of earlier sessions: the conversation's, or all of its owner's, as many as fit. They are read for
+each turn. So a memory that arrives late is used from the next turn on, and a deleted one no longer.
 
-Of a process only the session that started it hears, or the one that goes on with that session's context. The
-person is told by a notice, whatever has become of the session. Nothing begins a turn but people and clients.
+The end of a process is reported only to the session that started it, or to the one that continues its
+context. The person is informed by a notice, whatever became of the session. Only people and clients begin
+turns.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ log = logging.getLogger(__name__)
 
 LAST_LINES = 20
 LONGEST = 4000
-"""Characters of what a process said last."""
+"""Characters of a process's last output."""
 MOST_MEMORIES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Which memories are told, and how much of them."""
+    """Which memories are included, and how many."""
 
     whole_owner: bool = False
     characters: int = 4000
     by_tool: bool = False
-    """May a session have memories that it made itself, by the memory tool?"""
+    """True if a session may have memories that it wrote itself, with the memory tool."""
 
 
 class TurnPreamble:
-    """Without a `recall` nothing is told of memories."""
+    """Without a `recall`, memories are not included."""
 
     def __init__(self, store: Store, processes: ProcessReader, recall: Recall | None = None) -> None:
         self._store = store
@@ -50,7 +50,7 @@ class TurnPreamble:
         self._recall = recall
 
     async def of(self, begun: TurnBegun) -> tuple[bytes, ...]:
-        """Instructions for this turn, if there is anything to tell."""
+        """Instructions for this turn; empty if there is nothing to report."""
         remembered = await self._memories(begun.session) if self._recall is not None else ()
         return (*remembered, *await self._processes_of(begun)) if begun.notices else remembered
 
@@ -58,7 +58,7 @@ class TurnPreamble:
         recall = self._recall
         assert recall is not None
         if session.ordinal == 1 and not (recall.whole_owner or recall.by_tool):
-            return ()  # the first session of a conversation has nothing to remember
+            return ()  # a conversation's first session has no memories
         page = await self._store.memories(
             session.owner,
             conversation_id=None if recall.whole_owner else session.conversation_id,
@@ -73,7 +73,7 @@ class TurnPreamble:
             if notice.process_id is not None:
                 try:
                     process = await self._store.process(begun.turn.owner, notice.process_id)
-                except NotFound:  # so long ago that it has been forgotten
+                except NotFound:  # ended so long ago that its row was deleted
                     continue
                 if _concerns(process, begun.session):
                     ended.append(f"{notice.text}{await self._last_words(process)}")

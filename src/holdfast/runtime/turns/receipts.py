@@ -1,9 +1,8 @@
-"""Which answers clients have received, known at once and written a moment later.
+"""Tracks which answers clients have received: known in memory at once, written a moment later.
 
-The mark is off the path of an answer: it is noted when the last byte was handed to an open connection, and
-written together with others after WRITE_SECONDS. A process that dies in between leaves the answer marked as
-being sent, and the same request gets it again. A store that cannot be written is tried again; the marks stay
-known here.
+The mark is not on the path of an answer. It is noted when the last byte was handed to an open connection, and
+written in a batch after WRITE_SECONDS. A process that dies in between leaves the answer marked as being sent,
+and a retry of the request gets it again. A failed write is retried; the marks stay in memory.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ class Receipts:
         self._failing = False
 
     def note(self, turn_id: str, delivery: Delivery) -> None:
-        """Remember how much of this turn's answer a client has received. What one has received is not taken
-        back by another that received less."""
+        """Record how much of this turn's answer a client has received. The mark only increases: a client that
+        received less does not lower it."""
         self._noted[turn_id] = max(delivery, self._noted.get(turn_id, delivery))
         self._write_in(WRITE_SECONDS)
 
     def of(self, turn_id: str) -> Delivery | None:
-        """What is known here and may not be on disk yet; None: the store knows."""
+        """The mark in memory, which may not be on disk yet; None: the store has it."""
         return self._noted.get(turn_id, self._writing.get(turn_id))
 
     async def settle(self, turn_id: str, delivery: Delivery) -> None:
-        """Note it, and return when it is on disk."""
+        """Record the mark and return when it is on disk."""
         self._noted[turn_id] = delivery
         await self.write()
 
     async def write(self) -> None:
-        """Write what was noted. Raises StoreError, and keeps the marks, if that fails."""
+        """Write the recorded marks. Raises StoreError, and keeps the marks, if that fails."""
         async with self._lock:
             if not self._noted:
                 return
@@ -63,7 +62,7 @@ class Receipts:
                 self._writing = {}
 
     async def close(self) -> None:
-        """Write what is left; what cannot be written is lost with this process, as if it had died."""
+        """Write the remaining marks. Marks that cannot be written are lost, as in a crash."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:

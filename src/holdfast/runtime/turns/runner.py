@@ -1,8 +1,8 @@
-"""Runs turns: the context to the model, its words to listeners and into drafts, the answer to disk.
+"""Runs turns: sends the context to the model, publishes and checkpoints its output, commits the answer.
 
-A turn belongs to this process, not to whoever asked: a client that goes away does not end it. Whatever cuts
-it short (a signal, the model, a person, a lost lease), what was said until then is kept, and listeners are
-told the truth after it is on disk. A request that comes again while its turn runs here joins it.
+A turn belongs to this process, not to the client: a disconnect does not end it. Whatever interrupts it (a
+signal, the model, a person, a lost lease), its output so far is stored, and subscribers get the outcome after
+it is on disk. A repeated request joins its turn while that runs here.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ CHECKPOINT_SECONDS = 0.5
 LOOK_SECONDS = 1.0
 IDLE_SECONDS = 60.0
 SENDING_SECONDS = 5.0
-"""How long the same request waits to see whether a client that was connected has received the answer."""
+"""How long a repeated request waits to learn whether a connected client has received the answer."""
 _SERVER_STOPPED = Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True)
 
 
 class TurnRunner:
-    """Everything this node answers. `watch` notices turns that somebody else has ended."""
+    """Runs all turns of this node. `watch_once` stops turns that were ended from outside."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class TurnRunner:
         self._toolbox = toolbox or Toolbox()
         self._news = news
         self.compactor = compactor
-        """Who compacts contexts; None: nobody."""
+        """Compacts contexts; None: compaction is off."""
         self._running: dict[str, RunningTurn] = {}
         self._beginning: dict[str, asyncio.Future[RunningTurn | None]] = {}
         self._watching = periodic.every(
@@ -87,17 +87,17 @@ class TurnRunner:
 
     @property
     def running(self) -> Mapping[str, RunningTurn]:
-        """The turns under way, by id."""
+        """The running turns, by id."""
         return self._running
 
     async def begin(
         self, order: TurnSpec, wait_seconds: float, *, interrupt: bool = False
     ) -> RunningTurn | TurnRepeated | TurnOutdated:
-        """Begin the turn and run it from now on; or join the one that this request already is.
+        """Begin the turn and run it in the background, or join the turn that this request already is.
 
-        TurnRepeated: it has ended, or, for an order that `follows`, runs elsewhere. TurnOutdated: the
-        conversation has changed, decide again. `interrupt`: a turn that holds the conversation is cut short
-        instead of being waited for. Raises what TurnGate.begin does.
+        TurnRepeated: it has ended, or, with `follows`, runs elsewhere. TurnOutdated: the conversation has
+        changed, match again. `interrupt`: interrupt the turn that holds the conversation instead of waiting
+        for it. Raises what TurnGate.begin raises.
         """
         turn_id = order.request.turn_id
         begun: asyncio.Future[RunningTurn | None] = asyncio.get_running_loop().create_future()
@@ -106,7 +106,7 @@ class TurnRunner:
         key = order.request.request_key
         try:
             if key is not None and key.implied and key.opener and key.may_repeat:
-                await self.receipts.write()  # what was sent decides, and the store must know it
+                await self.receipts.write()  # the decision depends on delivery, so the store must know it
             while True:
                 outcome = await self._leases.begin(
                     order.request,
@@ -119,7 +119,7 @@ class TurnRunner:
                 )
                 if isinstance(outcome, TurnBegun):
                     running = self._run(outcome, order)
-                    if self._leaving:  # it waited for its turn, which comes too late
+                    if self._leaving:  # it waited for the lease, and draining began meanwhile
                         self._stop(running, _SERVER_STOPPED)
                     return running
                 if isinstance(outcome, TurnOutdated) or outcome.turn.status is not TurnStatus.RUNNING:
@@ -127,7 +127,7 @@ class TurnRunner:
                 if order.follows and not self._is_here(outcome.turn.id):
                     return outcome
                 joined = self._running.get(outcome.turn.id)
-                if joined is None:  # it is just being begun; a joiner that is cancelled must not undo that
+                if joined is None:  # still starting; cancelling a joiner must not cancel that
                     joined = await asyncio.shield(self._beginning[outcome.turn.id])
                 if joined is not None:
                     joined.attend(order.client)
@@ -137,8 +137,8 @@ class TurnRunner:
             begun.set_result(running)
 
     def _judge(self, patience: float) -> SentAgain:
-        """Decides about a request without a key that repeats a turn, until `patience` about an answer that is
-        being sent."""
+        """Decide whether a request without an idempotency key repeats a turn. While an answer is being sent,
+        wait for its delivery until `patience`."""
 
         async def judge(
             request: TurnRequest, repeated: TurnRepeated
@@ -147,12 +147,12 @@ class TurnRunner:
             waits = TurnWaits(turn.conversation_id, turn.node_id, turn.id)
             if turn.status is TurnStatus.RUNNING:
                 running = self._running.get(turn.id)
-                if running is None:  # just being begun; or on another node, which alone knows its clients
+                if running is None:  # still starting, or on another node, which alone knows its clients
                     return waits
                 if not running.has_listener:
                     return repeated
                 assert request.request_key is not None
-                if request.request_key.opener:  # a client waits for it: this one is another's
+                if request.request_key.opener:  # a client waits for that turn: this is a new request
                     return replace(request, request_key=request.request_key.as_new())
                 return waits
             known = self.receipts.of(turn.id)
@@ -169,7 +169,7 @@ class TurnRunner:
         return any(node.id == node_id for node in await self._store.nodes())
 
     async def stop(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
-        """End a running turn, here or elsewhere, and keep what it said. False if it was not running."""
+        """End a running turn, on any node, and keep its output. False if it was not running."""
         running = self._running.get(turn_id)
         if running is None or (owner is not None and running.turn.owner != owner):
             return await self._store.cancel_turn(owner, turn_id, status, why)
@@ -180,8 +180,8 @@ class TurnRunner:
         return isinstance(running.outcome, Unanswered)
 
     async def drain(self, seconds: float) -> None:
-        """Give what runs this long, then interrupt it; what it said is kept. What begins from now on is
-        interrupted at once."""
+        """Wait this long for running turns, then interrupt them; their output is kept. Turns that begin later
+        are interrupted at once."""
         self._leaving = True
         await self._all_ended(seconds)
         while self._running:  # a turn may begin meanwhile
@@ -205,15 +205,15 @@ class TurnRunner:
         return turn_id in self._running or turn_id in self._beginning
 
     async def _cut_short(self, turn_id: str) -> None:
-        with suppress(NotFound):  # deleted meanwhile: it holds nothing any more
+        with suppress(NotFound):  # deleted meanwhile: it no longer holds the lease
             await self.stop(None, turn_id, TurnStatus.INTERRUPTED, "a newer request took its place")
 
     def _stop(self, running: RunningTurn, stop: Stop) -> None:
         assert running.task is not None
         if running.stop is None:
             running.stop = stop
-            # Not at once: a task that is cancelled before its first step never takes it, and nothing would be
-            # settled. Its first step was scheduled before this.
+            # Cancel later, not now: a task cancelled before its first step never runs it, and the turn would
+            # not be ended in the store. The first step was scheduled before this call.
             asyncio.get_running_loop().call_soon(running.task.cancel)
 
     # --- one turn ----------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class TurnRunner:
         return running
 
     async def _see_through(self, running: RunningTurn, order: TurnSpec) -> None:
-        """Run the turn to its end, whatever that is."""
+        """Run the turn to its outcome, whatever it is."""
         begun = running.begun
         loop = AgentLoop(
             self._store,
@@ -254,7 +254,7 @@ class TurnRunner:
         except Exception as error:
             log.exception("turn %s failed by a mistake of our own", begun.turn.id)
             outcome = await self._settle_failed(running, _mistake(error), loop)
-        finally:  # whatever happens, whoever listens is told an end
+        finally:  # subscribers always get an outcome
             if outcome is None:
                 outcome = Unanswered(_SERVER_STOPPED.status, _stopped(begun.turn.id, _SERVER_STOPPED))
             self._running.pop(begun.turn.id, None)
@@ -283,8 +283,8 @@ class TurnRunner:
     async def _settle(
         self, running: RunningTurn, stop: Stop, error: HoldfastError | None, loop: AgentLoop
     ) -> Outcome:
-        """Keep what was said and end the turn; if somebody else has ended it, say as what. What cannot be
-        settled now is found by this node's beat."""
+        """Store the output and end the turn; if it was ended elsewhere, return that outcome. A turn that
+        cannot be ended now is found by this node's heartbeat."""
         reason = error or _stopped(running.turn.id, stop)
         try:
             if not isinstance(error, LeaseLost | NodeReaped):
@@ -317,7 +317,7 @@ class TurnRunner:
             gone = NotFound("conversation", running.turn.conversation_id)
             return Unanswered(TurnStatus.CANCELLED, gone, spoke)
         if turn.status is TurnStatus.COMPLETED and turn.attempt == running.turn.attempt and running.answered:
-            return running.answered  # by us: only the word of it got lost
+            return running.answered  # committed by us: only the confirmation was lost
         if turn.status is TurnStatus.CANCELLED or turn.status is TurnStatus.INTERRUPTED:
             stopped = TurnStopped(turn.id, turn.status.value, "somebody else ended it")
             return Unanswered(turn.status, stopped, spoke)
@@ -326,7 +326,7 @@ class TurnRunner:
     # --- watching ----------------------------------------------------------------------------------
 
     async def watch_once(self) -> None:
-        """Stop turns that were ended from outside, though their model may be silent; then wait for the next
+        """Stop turns that were ended from outside, even if their model is silent. Then wait for the next
         commit, at most LOOK_SECONDS."""
         before = dict(self._running)
         if not before:
@@ -343,12 +343,13 @@ class TurnRunner:
 
 
 def code_of(error: HoldfastError) -> str:
-    """An error in one word, for events."""
+    """An error's code, for events."""
     return getattr(error, "code", None) or type(error).__name__
 
 
 def _told(error: HoldfastError) -> str:
-    """An error as the turn keeps it: its owner need not know where the model is; the log does."""
+    """The error text stored with the turn. The model's address goes to the log only: the owner need not know
+    it."""
     if isinstance(error, ModelError) and error.public != str(error):
         log.warning("a turn failed: %s", error)
         return error.public

@@ -1,9 +1,9 @@
-"""Knows how many tokens each model can take, without making a turn wait for the answer.
+"""Knows each model's context window (tokens) without delaying turns.
 
-What was asked once is used at once and asked for again behind the scenes. A model that does not answer in
-time is taken for one that does not say. What an upstream has said when it refused goes before what it says
-of itself, for a while. What its reports suggest is only a hint: it can lower a window, never below the one
-that is assumed of an unknown model. What the settings say always wins.
+A known value is used at once and refreshed in the background. A model that does not answer in time counts as
+one that reports no window. A limit learnt from an upstream's refusal takes precedence over its own report,
+for LEARNT_SECONDS. A limit suggested by token reports is only a hint: it can lower a window, but not below
+the one assumed for unknown models. Settings always win.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 5.0
 KEPT_SECONDS = 60.0
 LEARNT_SECONDS = 900.0
 MOST_NAMES = 256
-"""Clients name models as they like: what was asked for longest ago is forgotten."""
+"""Clients choose model names freely, so the cache is bounded; the oldest entry is evicted."""
 CONFIGURED = frozenset({WindowOrigin.NAMED, WindowOrigin.CONFIGURED})
 
 
@@ -49,7 +49,7 @@ class Windows:
         self._asking: dict[str | None, asyncio.Task[None]] = {}
 
     async def of(self, name: str | None) -> Window:
-        """The window of the model by this name; None: of the one that answers when none is named."""
+        """The window of the model with this name; None: of the default model."""
         known = self._known.get(name)
         if known is None or known.asked_at + KEPT_SECONDS <= self._monotonic():
             asking = self._ask(name)
@@ -68,12 +68,12 @@ class Windows:
         return window
 
     def learn(self, name: str | None, tokens: int) -> None:
-        """It cannot take more than this, whatever it says."""
+        """Record a limit from a refusal; it lowers what the model reports."""
         self._learnt[name] = tokens, self._monotonic() + LEARNT_SECONDS
         _bound(self._learnt)
 
     def suspect(self, name: str | None, tokens: int) -> bool:
-        """By its reports it does not take more than this. True: that is news."""
+        """Record a limit suggested by token reports. True: it was not known before."""
         now = self._monotonic()
         _, until = self._suspected.get(name, (0, 0.0))
         self._suspected[name] = max(tokens, ASSUMED_WINDOW), now + LEARNT_SECONDS
@@ -99,10 +99,10 @@ class Windows:
     async def _find_out(self, name: str | None) -> None:
         try:
             window = await window_of(self._model, self._settings, name)
-        except Exception:  # a task of its own: nobody would see it fail
+        except Exception:  # runs in its own task, where a failure would go unnoticed
             log.exception("the window of %s could not be asked for", name or "the model")
             window = Window(ASSUMED_WINDOW, WindowOrigin.ASSUMED)
-        self._known.pop(name, None)  # the newest stand last
+        self._known.pop(name, None)  # newest last
         self._known[name] = _KnownWindow(window, self._monotonic())
         _bound(self._known)
 
@@ -113,5 +113,5 @@ def _bound(kept: dict[str | None, T]) -> None:
 
 
 def is_known(window: Window) -> bool:
-    """Does the settings' author or the model say so? Else it is only assumed, or read off its reports."""
+    """True if settings or the model state it; False if it is assumed or derived from token reports."""
     return window.origin not in (WindowOrigin.ASSUMED, WindowOrigin.REPORTED)
