@@ -249,8 +249,8 @@ class HttpConnection(HttpToolsProtocol):
             self._shared.idle(self)
 
     def _refuse(self, status: int, message: str, code: str) -> None:
-        """Send an error in place of the application, and close. If a request is under way, only close, so that
-        nothing is written into its response."""
+        """Send an error in place of the application, and close. If a request is under way, only close: its
+        response may have started."""
         if self._has_request:
             self._close()
             return

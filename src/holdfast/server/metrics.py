@@ -71,7 +71,7 @@ class Metrics:
         self._timer(route).observe(time.monotonic() - began)
 
     def spoken(self) -> None:
-        """Restart the idle time: a message or an answer was written."""
+        """Restart the idle time: a turn has started or ended."""
         self._idle_since = time.monotonic()
 
     def ended(self, status: TurnStatus) -> None:

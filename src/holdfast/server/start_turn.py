@@ -101,8 +101,8 @@ def counted(call: RequestContext, turn_id: str) -> Iterator[Callable[[Outcome], 
 async def _asked_before(
     call: RequestContext, order: TurnSpec, wait_seconds: float, refusal: ToolCallClosed
 ) -> RunningTurn | TurnRepeated:
-    """Answer a retry of a request whose tool results were accepted before. Otherwise they are too late: raises
-    `refusal`. Starts no new turn."""
+    """Answer a retry of a request whose tool results were accepted before. Otherwise they are too late and
+    `refusal` is raised. Starts no new turn."""
     known = replace(order, request=replace(order.request, seen=NEVER, again=True))
     outcome = await call.services.runner.begin(known, wait_seconds)
     if isinstance(outcome, TurnOutdated):
