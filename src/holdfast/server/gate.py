@@ -43,7 +43,8 @@ class Headers:
 
     def once(self, name: str) -> str | None:
         """A header that identifies an owner or a conversation; None: absent. Raises BadInput if it was sent
-        twice, or is not UTF-8 in NFC without invisible characters: different values must not look alike."""
+        more than once, or is not UTF-8 in NFC without invisible characters: different values must not look
+        alike."""
         if self._repeated and name.encode() in self._repeated:
             raise BadInput(f"the header {name} was sent more than once; send it once")
         value = self._found.get(name.encode())

@@ -2,8 +2,8 @@
 
 A retry resumes a turn that was interrupted or has failed, while it is the newest. The user's message and
 finished tool calls stay, the partial reply leaves the context, and no tool is run again. The model is called
-with the settings' options: what a chat request sent for its turn only (instructions, tools, a temperature)
-was never stored. For a response, the parameters that its object repeats are used again.
+as the settings say: what a chat request sent for its turn only (instructions, tools, a temperature) was never
+stored. For a response, the parameters that its object repeats are used again.
 """
 
 from __future__ import annotations

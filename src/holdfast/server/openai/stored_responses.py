@@ -195,7 +195,7 @@ class StoredStream:
             return [event for event in told if event["sequence_number"] > heard] or [
                 terminal_event(response, heard + 1)
             ]
-        # The checkpoints are complete, so their events have been sent: only the terminal event is missing.
+        # All checkpointed events have been sent: only the terminal event can be missing.
         if heard == above or await self._has_ended(call, record):
             return []
         return [terminal_event(response, max(above, heard + 1))]
