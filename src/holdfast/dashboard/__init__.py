@@ -1,4 +1,4 @@
-"""The dashboard: pages at `/` for people, over the same handlers that answer `/api`.
+"""The dashboard: web pages at `/`, built on the handlers of `/api`.
 
-Rendered on the server, readable and operable without JavaScript; with it, they are live.
+Rendered on the server. Pages work without JavaScript; with it, they update live.
 """

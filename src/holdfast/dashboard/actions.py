@@ -1,4 +1,4 @@
-"""What can be done to a session or a process by hand, each behind a page that says what will happen."""
+"""Manual actions on a session or a process, each with a confirmation page that explains its effect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Field:
     name: str
     label: str
     choices: tuple[tuple[str, str], ...] = ()
-    """Value and meaning of each; none: text is typed."""
+    """Value and meaning of each choice; empty: free text."""
     kind: str = "text"
     optional: bool = True
     value: str = ""
@@ -30,7 +30,7 @@ class Act:
     route: tuple[str, str]
     title: str
     says: str
-    """What will happen."""
+    """The effect, as shown on the confirmation page."""
     button: str
     fields: tuple[Field, ...] = ()
     danger: bool = False
@@ -152,7 +152,7 @@ async def act_on_process(visit: PageRequest) -> HttpResponse:
 
 
 def acts_for(visit: PageRequest, session: Mapping[str, Any]) -> list[Act]:
-    """What makes sense to do with a session as it is, and there is a route for."""
+    """The actions that are possible in the session's present state and have a route."""
     ended, newest = session["ended_at"] is not None, session["id"] == session["tip_id"]
     fits = {
         "end": not ended,
@@ -173,7 +173,7 @@ def _act(visit: PageRequest, acts: Mapping[str, Act]) -> Act:
 
 
 def _fields(visit: PageRequest, act: Act) -> dict[str, Any]:
-    """What the form says, as the API wants it."""
+    """The form's fields as the body of the API request."""
     found: dict[str, Any] = {}
     for field in act.fields:
         value = visit.form.get(field.name, "").strip()

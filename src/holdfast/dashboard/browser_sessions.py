@@ -1,12 +1,12 @@
-"""Who has logged in with a browser, and by which key; and one-time links that log in.
+"""Browser logins, each for one API key, and one-time login links.
 
-A token is 256 random bits; only its SHA-256 is kept, so nobody can log in with what they read there. A login
-is a row of the store, valid on all of its nodes. It stands for the API key it was made with and ends with it,
-at the latest after `LOGIN_FOR`. A key has `MOST_LOGINS` at most: of more, its own oldest ends.
+A token is 256 random bits. Only its SHA-256 is stored, so what is stored cannot be used to log in. A login is
+a row of the store, valid on all of its nodes. It acts as the API key it was made with and ends with it, at
+the latest after `LOGIN_FOR`. A key has at most `MOST_LOGINS`: one more ends the key's own oldest login.
 
-A link is a small file, <home>/links/<hash of its token>: any process that may write to the home may make one
-for the server that runs there. It logs in once: the process that removes its file has used it, and a file is
-removed once.
+A link is a small file, <home>/links/<hash of its token>: any process that may write to the home can make one
+for the server that runs there. It logs in once: only the process that removes the file may use it, and a file
+can be removed only once.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ from ..store.base import Store
 LOGIN_FOR = 7 * 86_400.0
 LINK_FOR = 600.0
 MOST_LOGINS = 50
-"""Of one key; the limit keeps one key's holder from filling the store, and from ending others' logins."""
+"""Per API key: so that one key's holder can neither fill the store nor end the logins of other keys."""
 MOST_KEPT = 1000
-"""Links; beyond that the oldest are forgotten."""
+"""Maximum number of links; over it the oldest are deleted."""
 
 
 class _Kept(msgspec.Struct):
     key: str
-    """The key's name, as the Authenticator calls it."""
+    """The API key's name, as `Authenticator.name_of` gives it."""
     until: float
-    """Seconds since 1970."""
+    """Unix time at which it expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A browser that is logged in."""
+    """The login of one browser."""
 
     token: str
     key: str
-    """The name of the key it stands for."""
+    """The name of the API key that it acts as."""
 
     @property
     def form(self) -> str:
-        """What every form of this login carries, and no other page can know."""
+        """The CSRF token: in every form of this login, and unknown to pages of other sites."""
         return sha256(f"form {self.token}".encode()).hexdigest()
 
 
 class Logins:
-    """Browsers that are logged in, as rows of the store."""
+    """Browser logins, as rows of the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def log_in(self, key: str) -> Login:
-        """From now on the token of this login acts as this key."""
+        """A new login, whose token acts as this API key."""
         token = new_secret()
         await self._store.add_login(_digest(token), key, timedelta(seconds=LOGIN_FOR), MOST_LOGINS)
         return Login(token, key)
@@ -78,18 +78,18 @@ class Logins:
 
 
 class LinkBook:
-    """One-time links, as files in the home."""
+    """One-time login links, as files in the home."""
 
     def __init__(self, home: Path, clock: Callable[[], float] = time.time) -> None:
         self._links = home / "links"
         self._clock = clock
 
     def new_link(self, key: str) -> str:
-        """The token of a link that logs in once."""
+        """The token of a new link, which logs in once."""
         return self._keep(self._links, key, LINK_FOR)
 
     def use_link(self, token: str) -> str | None:
-        """The name of the key that it logs in with; None: it was used before, is too old, or is unknown."""
+        """The name of the API key that the link logs in with; None: used before, expired or unknown."""
         path = self._links / _hash(token)
         kept = self._read(path)
         if kept is None:
@@ -97,7 +97,7 @@ class LinkBook:
         try:
             path.unlink()
         except FileNotFoundError:
-            return None  # somebody else was quicker
+            return None  # another process has used it first
         return kept.key
 
     def _keep(self, directory: Path, key: str, seconds: float) -> str:
@@ -119,7 +119,7 @@ class LinkBook:
         return kept if kept.until > self._clock() else None
 
     def _tidy(self, directory: Path) -> None:
-        """Forget what is too old, and the oldest of what is too much."""
+        """Delete expired links, and the oldest over MOST_KEPT."""
         kept = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
         for number, path in enumerate(kept):
             if number >= MOST_KEPT or self._read(path) is None:
@@ -128,8 +128,8 @@ class LinkBook:
 
 
 def login_link(url: str, home: Path, then: str = "/") -> str | None:
-    """A link to the server at `url` that logs this user's browser in once, and leads to the page `then`; None
-    if the home has no local key."""
+    """A link to the server at `url` that logs a browser in once and opens the page `then`; None if the home
+    has no local API key."""
     token = parse_token(local_key(home) or "")
     if token is None:
         return None

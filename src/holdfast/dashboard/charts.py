@@ -1,4 +1,4 @@
-"""Pictures as numbers: where the bars of a chart and the sessions of a line stand. Templates draw them."""
+"""Computes the coordinates of the bar chart and of the session graph. Templates draw them as SVG."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Chart:
     highest: int
     total: int
     rate: float
-    """A step, over the last few whole ones."""
+    """The mean count per step, over the last LATELY complete steps."""
 
 
 LATELY = 5
@@ -39,7 +39,7 @@ BAD = "bad"
 
 
 def chart_of(pulse: Pulse, width: int = 360, height: int = 64) -> Chart:
-    """Turns that ended, step by step: those that were answered below, the others on top of them."""
+    """Stacked bars of the turns that ended in each step: completed ones below, the others on top."""
     counts = [(each.get(TurnStatus.COMPLETED, 0), sum(each.values())) for each in pulse.ended]
     highest = max((total for _, total in counts), default=0)
     wide = width / max(1, len(counts))
@@ -58,7 +58,7 @@ def chart_of(pulse: Pulse, width: int = 360, height: int = 64) -> Chart:
     return Chart(width, height, tuple(bars), highest, sum(total for _, total in counts), rate)
 
 
-# --- a line of sessions --------------------------------------------------------------------------------
+# --- session graph -------------------------------------------------------------------------------------
 
 ROW = 46
 TRUNK = 18
@@ -68,26 +68,26 @@ MOST_SHOWN = 24
 
 @dataclass(frozen=True, slots=True)
 class Knot:
-    """A session in the picture, or a conversation that was forked from one."""
+    """A node of the graph: a session, or a conversation that was forked from one."""
 
     session: Session
     state: SessionState
     x: int
     y: int
     here: bool
-    """Is it the one that is looked at?"""
+    """True: the page shows this session."""
     fork: bool = False
     edge: str = ""
-    """How it came from the one it hangs on, in a word."""
+    """The kind of edge from its parent."""
     summary: str = ""
-    """What stands for older messages in its context, if it was compacted."""
+    """The summary that replaces older messages in its context, if a compaction opened it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
     knots: tuple[Knot, ...]
     strands: tuple[tuple[str, str], ...]
-    """How they hang together: the kind of each, and its path."""
+    """The edges of the graph: kind and SVG path of each."""
     height: int
     left_out: int
     """Older sessions that are not drawn."""
@@ -98,7 +98,7 @@ class Picture:
 def picture_of(
     line: Sequence[Session], forks: Sequence[Session], states: Mapping[str, SessionState], here: str
 ) -> Picture:
-    """The newest sessions of a conversation, the oldest on top, each with what was forked from it."""
+    """The graph of a conversation's newest sessions, oldest on top, each with the forks from it."""
     shown = line[-MOST_SHOWN:]
     y, places, knots, strands = ROW // 2, {}, [], []
     for number, session in enumerate(shown):
@@ -123,14 +123,14 @@ def picture_of(
 
 
 def summary_in(session: Session) -> str:
-    """What stands for older messages in a session that a compaction opened."""
+    """The summary that replaces older messages in a session that a compaction opened; else empty."""
     if session.edge is not Edge.COMPACTION:
         return ""
     return "\n\n".join(part.text for part in session.view.parts if isinstance(part, Summary))
 
 
 def _strand(above: int, below: int) -> str:
-    """Straight to the next; around whatever stands between."""
+    """The SVG path of an edge: straight to the next row, in a curve around rows in between."""
     if below - above <= ROW:
         return f"M{TRUNK} {above} V{below}"
     middle = (above + below) // 2

@@ -1,8 +1,7 @@
-"""`/sessions/{id}`: one conversation. What was said, what is being said, why it will (not) be reset, how it
-came about, what it has running; and a box to go on.
+"""`/sessions/{id}`: one conversation: messages, live reply, reset decision, lineage, processes, message form.
 
-The newest messages are shown, earlier ones by their number. A reply that was cut short says so; if its turn
-is the newest, it can be taken up again, and if that has happened, the half reply is folded away.
+The newest messages are shown; earlier ones are paged by sequence number. An interrupted reply is marked. If
+its turn is the newest, it can be retried; after a retry the partial reply is collapsed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ PAUSE_SECONDS = 0.04
 _UNDONE = (TurnStatus.INTERRUPTED, TurnStatus.FAILED)
 
 
-# --- what is shown -------------------------------------------------------------------------------------
+# --- messages and timeline -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +60,19 @@ class MessageView:
     body: Mapping[str, Any]
     calls: tuple[ToolCallView, ...] = ()
     opens: Session | None = None
-    """The session that begins with it, if another was before."""
+    """The session that starts with this message, if another session precedes it."""
     summary: str = ""
-    """What that session is given in place of what came before, if it was compacted."""
+    """The summary that replaces the earlier messages in that session, if a compaction opened it."""
     replaced: bool = False
-    """Was it cut short, and its turn answered after that?"""
+    """True: a partial reply whose turn was resumed later."""
     turn: Turn | None = None
-    """The turn that ends with it, if that has something to say: it failed or was cut short."""
+    """The turn that ends with this message, if it failed, was interrupted or cancelled."""
     retry: bool = False
-    """Can that turn be taken up again?"""
+    """True: that turn can be retried."""
 
 
 def shown(messages: Sequence[Message], turns: Sequence[Turn], line: Sequence[Session]) -> list[MessageView]:
-    """Messages, oldest first, as a page shows them."""
+    """The views of these messages, oldest first. Results of tools are shown with their calls."""
     by_turn = {turn.id: turn for turn in turns}
     newest = turns[0].id if turns else None
     by_id = {session.id: session for session in line}
@@ -128,7 +127,7 @@ class Happened:
 
 
 def timeline(history: Sequence[Mapping[str, Any]], turns: Sequence[Turn]) -> list[Happened]:
-    """What happened to a session, its turns among it, the newest first."""
+    """A session's events and turns, newest first."""
     found = [Happened(datetime.fromisoformat(each["at"]), each["type"], each["data"]) for each in history]
     for turn in turns:
         found.append(Happened(turn.started_at, "turn.started", {"turn": turn.id}))
@@ -188,11 +187,11 @@ def _doing(services: Services, turn_id: str | None) -> str:
     return running.doing if running is not None else "model"
 
 
-# --- talking -------------------------------------------------------------------------------------------
+# --- sending messages ----------------------------------------------------------------------------------
 
 
 async def say(visit: PageRequest) -> HttpResponse:
-    """A message in this conversation; the page then shows how it is answered."""
+    """Send a message in this conversation; redirects to the page, which streams the reply."""
     session_id = await _said(visit, {"x-holdfast-session-id": visit.path("id")})
     return go(visit.link(f"/sessions/{session_id}") + "#end")
 
@@ -202,14 +201,14 @@ async def new(visit: PageRequest) -> HttpResponse:
 
 
 async def begin(visit: PageRequest) -> HttpResponse:
-    """The first message of a conversation, or the next of the one that has this key."""
+    """Send the first message of a new conversation, or the next one of that with this session key."""
     key = visit.form.get("key", "").strip()
     named = {"x-holdfast-session-key": key} if key else {"x-holdfast-source": "dashboard"}
     return go(f"/sessions/{await _said(visit, named)}#end")
 
 
 async def _said(visit: PageRequest, named: Mapping[str, str]) -> str:
-    """Begin a turn with what the form says; returns the session it is in."""
+    """Start a turn with the form's message; returns its session id."""
     text = visit.form.get("text", "").replace("\r\n", "\n").strip()
     if not text:
         raise BadInput("there is nothing to say: write a message first")
@@ -217,20 +216,20 @@ async def _said(visit: PageRequest, named: Mapping[str, str]) -> str:
 
 
 async def speak(visit: PageRequest, named: Mapping[str, str], text: str, once: str) -> str:
-    """Begin a turn; returns the session it is in. Sent twice under one name (`once`), it is said once."""
+    """Start a turn; returns its session id. Idempotent: `once` is its Idempotency-Key."""
     answer = await visit.answer(
         *CHAT,
         body={"messages": [{"role": "user", "content": text}], "stream": True},
         headers={**named, **({"idempotency-key": once} if once else {})},
     )
-    if isinstance(answer, TurnStream):  # which need not be listened to: the turn belongs to the server
+    if isinstance(answer, TurnStream):  # the turn runs without a subscriber
         return answer.running.session.id
-    assert isinstance(answer, JsonResponse)  # it was said before
+    assert isinstance(answer, JsonResponse)  # sent before: its stored answer
     return {name.lower(): value for name, value in answer.headers.items()}["x-holdfast-session-id"]
 
 
 async def retry(visit: PageRequest) -> HttpResponse:
-    """Take a turn up again; the page shows how it goes."""
+    """Retry a turn; redirects to the page, which streams the reply."""
     inner = visit.inner("POST", names={"id": visit.path("id")})
     turn = await visit.store.turn(owner_of(inner), visit.path("id"))
     await take_up(inner)
@@ -238,17 +237,17 @@ async def retry(visit: PageRequest) -> HttpResponse:
     return go(own_page(back) if back else visit.link(f"/sessions/{turn.session_id}") + "#end")
 
 
-# --- a reply as it grows -------------------------------------------------------------------------------
+# --- live reply ----------------------------------------------------------------------------------------
 
 
 async def draft_of(services: Services, turn_id: str) -> str:
-    """What the reply of a running turn says so far: by its runner if that is here, else by its drafts."""
+    """The reply of a running turn so far: from memory if it runs in this process, else from its drafts."""
     running = services.runner.running.get(turn_id)
     return running.said() if running is not None else await kept_of(services.store, turn_id)
 
 
 async def kept_of(store: Store, turn_id: str) -> str:
-    """What is on disk of the reply under way."""
+    """The part of the running reply that is on disk."""
     drafts = await store.drafts(turn_id)
     behind = max((draft.after_seq for draft in drafts), default=0)
     return said(draft for draft in drafts if draft.after_seq == behind).get("content", "")
@@ -264,8 +263,8 @@ async def reply(visit: PageRequest) -> HttpResponse:
 
 @dataclass(slots=True)
 class ReplyStream:
-    """A growing reply as server-sent events: `{"at": 12, "text": "…"}` stands behind the first 12 characters,
-    at 0 it begins anew; `{"end": "completed"}` comes last."""
+    """Streams a running reply as SSE. `{"at": 12, "text": "…"}` appends after the first 12 characters; `at` 0
+    restarts the text. `{"end": "completed"}` is the last event."""
 
     owner: str
     turn_id: str

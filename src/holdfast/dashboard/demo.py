@@ -1,23 +1,24 @@
-"""The page with the red button: a reply streams, the server is killed, and the reply is still there.
+"""`/demo`, the page with the red button: kills the server while a reply streams, and shows that none of it is
+lost.
 
-It exists only in a server that was started with HOLDFAST_DEMO=1 and listens on loopback; anywhere else its
-paths are 404. What `holdfast demo` does for it:
+It exists only in a server that was started with HOLDFAST_DEMO=1 and listens on loopback; elsewhere its paths
+are 404. What `holdfast demo` does for it:
 
-- makes a home of its own, sets HOLDFAST_HOME to it and HOLDFAST_DEMO to 1, and runs `holdfast serve` as a
-  child on a fixed port; whenever the child was ended by SIGKILL, it starts another on the same port at once;
-- lets a model answer that takes its time (some twenty seconds), so that there is something to cut;
-- shows the person `logins.login_link(url, home, "/demo")`, once the first child has answered. The login is a
-  file in the home: it survives the kills.
+- makes its own home, sets HOLDFAST_HOME to it and HOLDFAST_DEMO to 1, and runs `holdfast serve` as a child on
+  a fixed port; if SIGKILL ended the child, it starts another on the same port at once;
+- uses a slow model (about twenty seconds a reply), so that there is a reply to interrupt;
+- prints `browser_sessions.login_link(url, home, "/demo")` once the first child answers. The login is a row of
+  the store, so it survives the kills.
 
 GET /demo            the page
-POST /demo/ask       asks for a long reply, in the conversation with the key `demo:page`; the page's script
-                     does that by itself when nobody has asked yet
-POST /demo/kill      notes in `<home>/demo.kills`, one line of JSON for each kill and synced, what had been
-                     acknowledged until then, and then sends SIGKILL to its own process.
+POST /demo/ask       requests a long reply in the conversation with the session key `demo:page`; the page's
+                     script does so itself if the conversation is empty
+POST /demo/kill      appends to `<home>/demo.kills` what had been acknowledged so far (one line of JSON for
+                     each kill, with fsync), then sends SIGKILL to its own process
 
-The page goes grey, asks again until a server answers, and shows the half reply with "Go on". Its counter says
-how often the server was killed and how much of what had been acknowledged before is missing now; it is
-reckoned from `demo.kills` and the store each time, so it is true.
+The page turns grey, retries until a server answers, and shows the partial reply with "Go on". Its counter
+shows how often the server was killed and how much of what had been acknowledged is missing now. It is
+computed from `demo.kills` and the store each time, so it is true.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class Kill(msgspec.Struct):
     last_seq: int
     turn: str | None = None
     kept: int = 0
-    """How many characters of the running reply were on disk."""
+    """The number of characters of the running reply that were on disk."""
     hash: str = ""
-    """Of these characters."""
+    """SHA-256 of these characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,13 @@ class Score:
 
 
 class KillBook:
-    """Kills, one line each, in the demo's home."""
+    """The file of kills in the demo's home, one line each."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
 
     def add(self, kill: Kill) -> None:
-        """On disk when this returns."""
+        """Append a kill; it is on disk (fsync) when this returns."""
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(handle, msgspec.json.encode(kill) + b"\n")
@@ -95,7 +96,7 @@ class KillBook:
 
 
 async def score_of(store: Store, kills: list[Kill]) -> Score:
-    """How much of what had been acknowledged before each of the newest kills is missing now."""
+    """The number of kills, and how much of what was acknowledged before the newest of them is missing now."""
     lost, highest = 0, dict[str, int]()
     for kill in kills[-MOST_CHECKED:]:
         highest[kill.conversation] = max(kill.last_seq, highest.get(kill.conversation, 0))
@@ -108,10 +109,10 @@ async def score_of(store: Store, kills: list[Kill]) -> Score:
 
 
 async def _is_kept(store: Store, kill: Kill) -> bool:
-    """Is the half reply still there, to the last character that was on disk?"""
+    """True: the partial reply still exists, with every character that was on disk."""
     assert kill.turn is not None
     texts = [text_of(each.content().get("content")) for each in await store.turn_messages(kill.turn)]
-    texts.append(await kept_of(store, kill.turn))  # nobody has settled it yet
+    texts.append(await kept_of(store, kill.turn))  # the turn may not be marked interrupted yet
     return any(_hash(text[: kill.kept]) == kill.hash for text in texts)
 
 
@@ -162,13 +163,13 @@ async def kill(visit: PageRequest) -> HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """An answer, and then nothing more, for ever."""
+    """Sends a response, then kills this process with SIGKILL."""
 
     reply: JsonResponse
 
     async def send(self, call: RequestContext) -> None:
         await self.reply.send(call)
-        await asyncio.sleep(0.02)  # so that it is on the wire
+        await asyncio.sleep(0.02)  # so that the response has left the process
         log.warning("killed by the red button")
         os.kill(os.getpid(), signal.SIGKILL)
 

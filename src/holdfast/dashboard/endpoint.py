@@ -1,4 +1,4 @@
-"""The ASGI end of a page: who visits is known and may, or is sent to log in; failures are pages too."""
+"""ASGI endpoint of a page: authenticates, authorises or redirects to /login; errors are pages too."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class PageRoute:
     meaning: str
     """What it shows or does, in one sentence."""
     open: bool = False
-    """Is it there for those who are not logged in?"""
+    """True: no login is needed."""
     limited: bool = True
-    """Does it count among the requests under way? Not what a browser keeps open or asks for all the time."""
+    """True: it counts as a request under way. False for what a browser keeps open or polls all the time."""
 
 
 def mounted(desk: DashboardServices, pages: Iterable[PageRoute]) -> list[StarletteRoute]:
@@ -104,7 +104,7 @@ class _PageEndpoint:
         return await page.handler(visit)
 
     async def _recognise(self, visit: PageRequest) -> None:
-        """By the key that a program sends, else by the browser's cookie. BadKey: nobody we know."""
+        """Authenticate by a program's API key, else by the browser's cookie; raises BadKey if invalid."""
         call, keys = visit.call, self._desk.services.keys
         scheme, _, token = call.headers.get("authorization").partition(" ")
         if scheme.lower() == "bearer":
@@ -119,13 +119,13 @@ class _PageEndpoint:
                 return await logins.find(token) is not None
 
             key = await keys.named(login.key)
-            call.still_logged_in = still_logged_in  # a stream ends when its browser logs out
+            call.still_logged_in = still_logged_in  # a logout ends the browser's streams
             visit.login = login
         call._caller = acting_as(key, call.headers.once("x-holdfast-owner"))
         call.key = key
 
     def _log_in_first(self, visit: PageRequest, page: PageRoute) -> HttpResponse:
-        """A page leads to the login and back; anything else only says that it needs one."""
+        """Redirect a page to /login, which leads back to it; raises BadKey for any other request."""
         request = visit.call.request
         if page.method != "GET" or "text/html" not in visit.call.headers.get("accept"):
             raise BadKey
@@ -134,7 +134,7 @@ class _PageEndpoint:
 
     async def _fail(self, visit: PageRequest, error: BaseException) -> None:
         if visit.call.started:
-            return  # the connection says enough by ending
+            return  # no error can be sent: the connection just ends
         failure = failure_of(error)
         reply = html(visit, "error.html", failure.status, failure.headers, failure=failure)
         await reply.send(visit.call)

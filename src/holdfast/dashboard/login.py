@@ -1,7 +1,7 @@
-"""Logging in and out: by a one-time link, or by an API key typed once.
+"""Login with a one-time link or an API key, and logout.
 
-Opening a link changes nothing, so that whatever looks at links ahead of a person does not use it up: the page
-that it opens sends it on, with or without a click.
+A GET of a link changes nothing, so that link previews and scanners do not use it up. The page that it opens
+submits the link with a POST, with or without a click.
 """
 
 from __future__ import annotations

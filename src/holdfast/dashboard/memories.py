@@ -1,4 +1,4 @@
-"""`/memories`: what is remembered, to be mended or forgotten, and flushes that were given up."""
+"""`/memories`: lists, edits and deletes memories; lists dead flushes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORGET = Act(
 
 
 async def memories(visit: PageRequest) -> HttpResponse:
-    if visit.owner_named == EVERYBODY:  # what is remembered is read one owner at a time
+    if visit.owner_named == EVERYBODY:  # memories are read one owner at a time
         return go(visit.link("/memories", owner=None))
     asked = {"q": visit.query("q"), "key": visit.query("key"), "after": visit.query("after")}
     page, dead, waiting = await asyncio.gather(
@@ -38,7 +38,7 @@ async def memories(visit: PageRequest) -> HttpResponse:
 
 
 async def counted(visit: PageRequest, state: str) -> dict[str, Any]:
-    """How many flushes are in this state: `number`, and whether there are `more`."""
+    """The flushes in this state: their `number`, at most MOST_COUNTED, and whether there are `more`."""
     page = await visit.ask("GET", "/api/flushes", query={"state": state, "limit": MOST_COUNTED})
     return {"number": len(page["data"]), "more": page["has_more"]}
 

@@ -1,4 +1,4 @@
-"""`/`: what is alive now, how it goes, and what waits for somebody."""
+"""`/`: live sessions, turns per minute, sessions that wait for a reset, flushes, usage and nodes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def overview(visit: PageRequest) -> HttpResponse:
 
 
 async def _flushes(visit: PageRequest) -> dict[str, Any]:
-    """The backlog of flushes, and what was given up; None: nobody here flushes."""
+    """The numbers of pending and dead flushes; None if there is no route for flushes."""
     if not visit.has("GET", "/api/flushes"):
         return {"pending": None, "dead": None}
     pending, dead = await asyncio.gather(counted(visit, "pending"), counted(visit, "dead"))
@@ -80,8 +80,8 @@ _usages: WeakKeyDictionary[Store, dict[str | None, tuple[float, list[OwnerUsage]
 
 
 async def _usage(visit: PageRequest) -> list[OwnerUsage]:
-    """Who holds how much: for admins all owners, for others their own. The page is drawn anew whenever
-    something happens, and this reads every conversation: it may be USAGE_SECONDS old."""
+    """Storage used per owner: for admins all owners, for others their own. Cached for USAGE_SECONDS, because
+    the page is rendered again at every event, and this reads every conversation."""
     owner = None if visit.is_admin and not visit.owner_named else visit.owner
     known = _usages.setdefault(visit.store, {})
     now = time.monotonic()
@@ -93,7 +93,7 @@ async def _usage(visit: PageRequest) -> list[OwnerUsage]:
 
 
 async def _for_admins(visit: PageRequest) -> dict[str, Any]:
-    """Figures of the whole store, and who keeps it."""
+    """For admins: figures of the whole store, and its nodes."""
     if not visit.is_admin:
         return {"figures": None, "nodes": []}
     figures, nodes = await asyncio.gather(visit.store.figures(), visit.ask("GET", "/api/nodes"))

@@ -1,4 +1,7 @@
-"""What every page tells the browser about itself: our one script, our one style sheet, nothing else."""
+"""Renders pages from templates, with their security headers, static files and template filters.
+
+The Content-Security-Policy allows only our own script and style sheet.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def content(name: str) -> bytes:
 
 @cache
 def address(name: str) -> str:
-    """Another for another content, so that browsers may keep what they have."""
+    """The URL of a static file. It contains a hash of the content, so that browsers can cache it for ever."""
     return f"/static/{name}?v={sha256(content(name)).hexdigest()[:12]}"
 
 
@@ -63,7 +66,7 @@ async def static_file(visit: PageRequest) -> HttpResponse:
 
 
 MOST_INDENTED = 20
-"""Levels of arguments that are written line by line: more of them would mostly be blanks."""
+"""JSON nested deeper than this is not indented: the text would be mostly spaces."""
 
 
 @cache
@@ -97,7 +100,7 @@ def html(
     headers: Mapping[str, str] | None = None,
     **values: Any,
 ) -> JsonResponse:
-    """A page for this visit."""
+    """The HTML response of this template for this request."""
     text = (
         environment()
         .get_template(template)
@@ -115,38 +118,38 @@ def html(
 
 
 def go(to: str, **headers: str) -> JsonResponse:
-    """Look there instead."""
+    """A redirect (303)."""
     return JsonResponse(b"", 303, {**HEADERS, "location": to, **headers}, "text/plain")
 
 
 def own_page(path: str) -> str:
-    """A page of ours, whatever the link says: `//elsewhere` is another server's."""
+    """The path if it is on this server, else `/`. Prevents open redirects: `//other` is another server."""
     safe = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if safe and path.isascii() else "/"
 
 
-# --- how values are written ----------------------------------------------------------------------------
+# --- template filters ----------------------------------------------------------------------------------
 
 
 def time_of(value: str | datetime | None) -> datetime | None:
-    """The time in one of the API's fields."""
+    """The time in a field of an API object."""
     return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
 def clock(value: str | datetime | None) -> str:
-    """A time on this machine's clock, in full."""
+    """The full date and time, in this machine's time zone."""
     then = time_of(value)
     return f"{then.astimezone():%Y-%m-%d %H:%M:%S %Z}" if then else "—"
 
 
 def short(identifier: str | None) -> str:
-    """An id as far as a person needs it to tell it from others."""
+    """A shortened id that a person can still tell from others."""
     kind, mark, rest = (identifier or "").partition("_")
     return f"{kind}{mark}{rest[:8]}" if mark else kind[:16]
 
 
 def pretty(arguments: Any) -> str:
-    """Arguments of a tool, line by line if they are JSON that a person could read so."""
+    """A tool's arguments, indented if they are JSON that stays readable."""
     try:
         value = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
         if is_nested_deeper(value, MOST_INDENTED):
@@ -160,14 +163,14 @@ def pretty(arguments: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a text: prose, or what stood between fences."""
+    """A part of a text: prose, or fenced code."""
 
     text: str
     code: bool = False
 
 
 def pieces(text: str) -> Iterator[Piece]:
-    """A text with its fenced code told apart. Everything else stays as it was written."""
+    """Splits a text into prose and fenced code. Everything else is unchanged."""
     lines: list[str] = []
     fence = ""
     for line in text.splitlines():
@@ -186,5 +189,5 @@ def pieces(text: str) -> Iterator[Piece]:
 
 
 def in_words(then: datetime, now: datetime) -> str:
-    """How long from now, either way."""
+    """The time between `now` and `then`, in words, past or future."""
     return f"in {format.span(then - now)}" if then > now else format.ago(then, now)

@@ -1,4 +1,4 @@
-"""`/processes`: what sessions have running in the background, and what it says."""
+"""`/processes`: background processes of sessions, and their logs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ async def process(visit: PageRequest) -> HttpResponse:
     log = None
     try:
         log = await visit.ask("GET", "/api/processes/{id}/log", names=names, query={"tail": TAIL})
-    except Conflict as error:  # it is only watched, or runs elsewhere
+    except Conflict as error:  # it is only watched, or runs on another host
         unheard = str(error)
     return html(visit, "process.html", process=found, log=log, unheard=unheard)
 
 
 async def process_log(visit: PageRequest) -> HttpResponse:
-    """What it said, as the API gives it: for the script, which shows it as it comes."""
+    """The process log as the API's object, for the script that shows it live."""
     asked = {name: visit.query(name) for name in ("after", "tail")}
     return await visit.answer("GET", "/api/processes/{id}/log", names={"id": visit.path("id")}, query=asked)

@@ -1,10 +1,11 @@
-"""One visit to a page: who looks, what they sent, and the API's own handlers to ask.
+"""One request for a page: its login, form and cookies, and calls of the API's handlers.
 
-A page is a client of `/api` without the wire: what it shows and does goes through the handler of that route,
-with the visitor's key. So every right, refusal and number is the API's.
+A page is an in-process client of `/api`: it reads and acts through the handlers of those routes, with the
+caller's API key. So permissions, errors and figures are the API's.
 
-A browser is known by its cookie; a program may send its key as for `/api`. What changes something must come
-from a page of this server, and carry the login's own mark: a cookie alone proves nothing.
+A browser is authenticated by its cookie; a program may send its API key as for `/api`. A request that changes
+something must come from a page of this server and carry the login's CSRF token: the cookie alone is not
+enough.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ LONGEST_FORM = 2**20
 
 @dataclass(slots=True)
 class DashboardServices:
-    """What all visits share."""
+    """What all page requests share."""
 
     services: Services
     handlers: Mapping[tuple[str, str], Handler]
-    """The API's, by method and path."""
+    """The API's handlers, by method and path."""
     logins: Logins
     links: LinkBook
     demo: bool = False
-    """Is this the server of `holdfast demo`?"""
+    """True: this is the server of `holdfast demo`."""
 
 
 @dataclass(slots=True)
@@ -50,11 +51,11 @@ class PageRequest:
     call: RequestContext
     login: Login | None = None
     form: Mapping[str, str] = field(default_factory=dict)
-    """What a form sent."""
+    """The fields of the form that was sent."""
     cursor: int = 0
-    """The newest event before anything was read for this page: it may not show what happened later."""
+    """The newest event before anything was read for this page: later events may not be shown on it."""
 
-    # --- who and what ------------------------------------------------------------------------------
+    # --- caller and parameters ---------------------------------------------------------------------
 
     @property
     def services(self) -> Services:
@@ -78,12 +79,12 @@ class PageRequest:
 
     @property
     def owner_named(self) -> str | None:
-        """Whose data an admin has asked for; None: their own."""
+        """The owner whom an admin has named in the URL; None: their own."""
         return self.query("owner") or None
 
     @property
     def owner(self) -> str | None:
-        """Whose data is looked at; None: everybody's."""
+        """The owner whose data is shown; None: all owners."""
         return acting_for(self.caller, self.owner_named)
 
     def query(self, name: str) -> str:
@@ -93,7 +94,7 @@ class PageRequest:
         return self.call.path(name)
 
     def link(self, path: str, **query: Any) -> str:
-        """A path of ours that keeps looking at the same owner's data. What is None or empty is left out."""
+        """A path of this server that keeps the parameter `owner`. None and empty parameters are left out."""
         given = {"owner": self.owner_named, **query}
         kept = {name: value for name, value in given.items() if value not in (None, "")}
         path = quote(path)
@@ -102,11 +103,11 @@ class PageRequest:
     # --- the API -----------------------------------------------------------------------------------
 
     def has(self, method: str, path: str) -> bool:
-        """Is there such a route?"""
+        """True: the API has this route."""
         return (method, path) in self.desk.handlers
 
     async def ask(self, method: str, path: str, **asked: Any) -> Any:
-        """What that route of the API answers, as its object."""
+        """The JSON object that this route of the API returns."""
         answer = await self.answer(method, path, **asked)
         assert isinstance(answer, JsonResponse)
         return answer.value
@@ -121,7 +122,7 @@ class PageRequest:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """The answer of that route before it is sent. `names` fill the path; the owner asked for is kept."""
+        """The response of this API route, not sent. `names` fill the path; the parameter `owner` is kept."""
         call = self.inner(method, names=names, query=query, body=body, headers=headers)
         return await self.desk.handlers[method, path](call)
 
@@ -134,7 +135,7 @@ class PageRequest:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> RequestContext:
-        """This request as one to the API."""
+        """This request's context as that of an API request."""
         given = {"owner": self.owner_named, **(query or {})}
         kept = {name: str(value) for name, value in given.items() if value not in (None, "")}
         scope = {
@@ -160,7 +161,7 @@ class PageRequest:
     # --- forms -------------------------------------------------------------------------------------
 
     async def read_form(self) -> Mapping[str, str]:
-        """What a form sent; the last of fields of one name."""
+        """The form's fields; if a name is repeated, the last one. Raises HttpError or BadInput if invalid."""
         headers = self.call.headers
         length = headers.get("content-length", "0")
         if headers.get("transfer-encoding") or not length.isdecimal() or int(length) > LONGEST_FORM:
@@ -181,14 +182,14 @@ class PageRequest:
             raise BadInput("this form cannot be read") from None
 
     def check_origin(self) -> None:
-        """Refuse what another page sent, also one that may call the API."""
+        """Raises HttpError 403 for a request from a page of another origin, even one allowed by CORS."""
         origin, host = self.call.headers.get("origin"), self.call.headers.get("host")
         own = not origin or origin.partition("://")[2].lower() == host.lower()
         if not own or self.call.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             raise HttpError(403, "this can only be done from a page of this server", "origin_not_allowed")
 
     def check_form(self) -> None:
-        """Refuse a form that was not made for this login. A key that a program sends needs no form."""
+        """Raises HttpError 403 unless the form has this login's CSRF token. Requests by API key need none."""
         if self.login is not None and not hmac.compare_digest(
             self.form.get("form", "").encode(), self.login.form.encode()
         ):
@@ -203,18 +204,18 @@ class PageRequest:
 
 
 def cookie_name(host: str) -> str:
-    """One for each port: browsers keep the cookies of all ports of a machine together."""
+    """The cookie's name, different for each port: browsers share cookies between all ports of a host."""
     port = host.rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
     return f"holdfast_{port}" if port.isdecimal() else "holdfast"
 
 
 def cookie_in(headers: Headers) -> str:
-    """The login's token, or nothing, whatever cookies other programs of this machine have left."""
+    """The login's token, or an empty string. Cookies of other programs on this host are ignored."""
     return cookie_parser(headers.get("cookie")).get(cookie_name(headers.get("host")), "")
 
 
 def cookie_for(headers: Headers, token: str, seconds: float) -> str:
-    """Kept from scripts and from other sites; where the browser came over TLS, from anything else too."""
+    """The Set-Cookie value: HttpOnly and SameSite=Strict, and Secure if the browser used TLS."""
     secure = "; Secure" if headers.get("origin").startswith("https://") else ""
     name = cookie_name(headers.get("host"))
     return f"{name}={token}; Path=/; Max-Age={int(seconds)}; HttpOnly; SameSite=Strict{secure}"

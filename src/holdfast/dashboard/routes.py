@@ -1,4 +1,4 @@
-"""Every page, as one list; the server puts it beside the API's routes."""
+"""The list of all pages; the server mounts it together with the API's routes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .request import DashboardServices, PageRequest
 
 
 async def live(visit: PageRequest) -> HttpResponse:
-    """What happens, as `/api/events` tells it: the script then reads the page anew."""
+    """The stream of `/api/events`, after which the script fetches the page again."""
     headers = {"last-event-id": seen} if (seen := visit.call.headers.get("last-event-id")) else {}
     return await visit.answer(
         "GET", "/api/events", query={"after": visit.query("after") or "now"}, headers=headers
@@ -73,7 +73,7 @@ PAGES: tuple[PageRoute, ...] = (
 def dashboard(
     services: Services, routes: Iterable[Route], links: LinkBook | None = None
 ) -> list[StarletteRoute]:
-    """The pages, over these routes of the API."""
+    """The Starlette routes of the pages, which call these routes of the API."""
     shows = os.environ.get("HOLDFAST_DEMO") == "1" and services.settings.server.host in LOOPBACK
     desk = DashboardServices(
         services,

@@ -1,4 +1,4 @@
-"""`/sessions`, `/search`, `/notices`, `/nodes`: lists."""
+"""`/sessions`, `/search`, `/notices`, `/nodes`: list pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def sessions(visit: PageRequest) -> HttpResponse:
 
 async def search(visit: PageRequest) -> HttpResponse:
     words = visit.query("q")
-    if visit.owner_named == EVERYBODY:  # what people say is read one owner at a time
+    if visit.owner_named == EVERYBODY:  # messages are read one owner at a time
         return go(visit.link("/search", q=words, owner=None))
     page = await visit.ask("GET", "/api/search", query={"q": words, "limit": PAGE}) if words else None
     return html(visit, "search.html", page=page, q=words)

@@ -1,12 +1,13 @@
-"""HTTP/1.1 connections with limits: uvicorn's protocol over httptools, which has none.
+"""HTTP/1.1 connections with limits, which uvicorn's protocol over httptools does not have.
 
-A request's head is bounded in fields, bytes and time; more is answered 431 or 408 and the connection closed.
-Trailer fields of a chunked body are counted and dropped: nothing after the head adds a header. The number of
-connections is bounded below what the process may open as files. At that limit a new connection replaces the
-one that has been without a request for longest, so that silent connections lock out no client; if each has a
-request under way, the new one gets a 503. A client that does not read its answer is disconnected.
+A request's head is limited in fields, bytes and time; over a limit the response is 431 or 408, and the
+connection is closed. Trailer fields of a chunked body are counted and dropped, so that nothing after the head
+adds a header. The number of connections stays below the process's limit on open files. At the limit a new
+connection replaces the one that has had no request for longest, so that silent connections cannot lock out
+clients. If every connection has a request under way, the new one gets a 503. A client that does not read its
+response is disconnected.
 
-All figures are in `limits.py`.
+All limits are in `limits.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .limits import (
 
 
 def http_config(app: ASGIApp, connections: Connections, grace_seconds: int) -> uvicorn.Config:
-    """uvicorn's configuration for a server whose connections have these limits."""
+    """uvicorn's configuration for a server with these connection limits."""
     protocol = partial(HttpConnection, connections)
     return uvicorn.Config(
         app,
@@ -53,17 +54,17 @@ def http_config(app: ASGIApp, connections: Connections, grace_seconds: int) -> u
 
 
 class Connections:
-    """A server's open connections; makes room for a new one at the limit."""
+    """Counts a server's open connections; at the limit it closes an idle one to admit a new one."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.count = 0
-        # Without a request, the longest first: those that never sent one, and those between two requests.
+        # Connections without a request, longest first: those that never sent one; those between two requests.
         self._new: dict[HttpConnection, None] = {}
         self._idle: dict[HttpConnection, None] = {}
 
     def enter(self, connection: HttpConnection) -> bool:
-        """Count a new connection. False: there is no room, and none could be made."""
+        """Count a new connection. False: the limit is reached and no connection is idle."""
         self.count += 1
         if self.count > self.most and not self._make_room():
             return False
@@ -75,12 +76,12 @@ class Connections:
         self.busy(connection)
 
     def busy(self, connection: HttpConnection) -> None:
-        """It has a request under way: it is not closed for another."""
+        """Mark it as having a request under way, so that it is not closed to admit another."""
         self._new.pop(connection, None)
         self._idle.pop(connection, None)
 
     def idle(self, connection: HttpConnection) -> None:
-        """It has none any more."""
+        """Mark it as having no request any more."""
         self._idle[connection] = None
 
     def _make_room(self) -> bool:
@@ -98,11 +99,11 @@ class _HeadTooLarge(Exception):
 
 
 class _TooManyPipelined(Exception):
-    """The same."""
+    """Raised inside a parser callback, which stops the parser."""
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection."""
+    """One connection: limits its request heads, pipelined requests and unread responses."""
 
     def __init__(self, shared: Connections, **given: Any) -> None:
         super().__init__(**given)
@@ -111,12 +112,12 @@ class HttpConnection(HttpToolsProtocol):
         self._fields = 0
         self._head = 0
         self._unreported = 0
-        """Bytes that the parser was given since it last reported anything: it keeps an unfinished field."""
+        """Bytes given to the parser since its last callback: it buffers an unfinished field."""
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._unsent = 0
         self._over = False
-        """The last answer has been sent: whatever comes is dropped."""
+        """True: the last response has been sent, so further input is dropped."""
         self._dropped = 0
 
     # --- the connection ----------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class HttpConnection(HttpToolsProtocol):
         for timer in (self._deadline, self._stall):
             if timer is not None:
                 timer.cancel()
-        self._unset_keepalive_if_required()  # the base does so only if nothing went wrong
+        self._unset_keepalive_if_required()  # the base class does so only without an error
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -150,7 +151,7 @@ class HttpConnection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # to a protocol we do not speak: the request is answered as a plain one
+            pass  # to an unsupported protocol: answered as a plain HTTP/1.1 request
         except httptools.HttpParserError as error:
             self._refuse_for(error.__context__)
             return
@@ -180,7 +181,7 @@ class HttpConnection(HttpToolsProtocol):
         self._count(len(name) + len(value))
         if self._fields > HEADERS:
             raise _HeadTooLarge
-        if self._in_head:  # else it is a trailer, which may say nothing about who asks and for what
+        if self._in_head:  # else it is a trailer, which must not change caller or request
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -223,7 +224,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _late(self) -> None:
         self._deadline = None
-        if self.flow.read_paused:  # by us: it could not send them
+        if self.flow.read_paused:  # by us: the client could not send its headers
             self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
         elif self._in_head:
             self._refuse(
@@ -232,7 +233,7 @@ class HttpConnection(HttpToolsProtocol):
         else:
             self._close()
 
-    # --- the answer --------------------------------------------------------------------------------
+    # --- the response ------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
         unfinished = self.cycle.more_body and not self.pipeline
@@ -240,15 +241,16 @@ class HttpConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             self._close()
             return
-        if unfinished:  # its body will not be read: there is no next request on this connection
+        if unfinished:  # the body will not be read, so no other request can follow
             self._end()
         elif self.pipeline or self._has_request:
-            self.flow.pause_reading()  # what waits here is answered before more is taken in
+            self.flow.pause_reading()  # answer the pipelined requests before reading more
         else:
             self._shared.idle(self)
 
     def _refuse(self, status: int, message: str, code: str) -> None:
-        """Answer in place of the application, and close. Into an answer that has begun nothing is written."""
+        """Send an error in place of the application, and close. If a request is under way, only close: its
+        response may have started."""
         if self._has_request:
             self._close()
             return
@@ -256,8 +258,8 @@ class HttpConnection(HttpToolsProtocol):
         self._end()
 
     def _end(self) -> None:
-        """Nothing more is answered here. What still comes is dropped for a while, so that the client gets to
-        read its answer; then the connection is closed."""
+        """Lingering close: answer no further request, drop input for LINGER_SECONDS so that the client can
+        read its response, then close."""
         self._over = True
         self._unset_keepalive_if_required()
         self._shared.busy(self)
@@ -272,7 +274,7 @@ class HttpConnection(HttpToolsProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Close when the client has taken what was written, or has stopped taking it."""
+        """Close once the client has read what was written, or has stopped reading."""
         if not self.transport.is_closing():
             self.transport.close()
         if self.transport.get_write_buffer_size():
@@ -294,7 +296,7 @@ class HttpConnection(HttpToolsProtocol):
             self._stall = self.loop.call_later(STALL_SECONDS, self._check_writes)
 
     def _check_writes(self) -> None:
-        """Disconnect a client that has taken nothing since the last look."""
+        """Disconnect a client that has read nothing since the last check."""
         self._stall = None
         if 0 < self._unsent <= self.transport.get_write_buffer_size():
             self.transport.abort()
@@ -303,7 +305,7 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def _answer(status: int, message: str, code: str) -> bytes:
-    """A whole answer, in the shape of every other error."""
+    """A complete HTTP response, in the shape of every other error."""
     body = msgspec.json.encode({"error": HttpError(status, message, code).failure.object()})
     return b"".join(
         (

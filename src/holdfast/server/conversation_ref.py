@@ -1,8 +1,8 @@
-"""How a request names its conversation, and how the answer names it back.
+"""Reads which conversation a request names, and writes the ids of the conversation into its response.
 
-In: a session id (newest or stale), a conversation id or an alias; a key; or nothing. Out: the effective
-session and the stable conversation, in headers and in the answer's `holdfast` field. The headers of Hermes
-work too.
+In: a session id (newest or stale), a conversation id or an alias; a session key; or nothing. Out: the
+effective session and the stable conversation id, in headers and in the response's `holdfast` field. The
+headers of Hermes work too.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ ON_DISCONNECT = "x-holdfast-on-disconnect"
 IDEMPOTENCY_KEY = "idempotency-key"
 RETRY_COUNT = "x-stainless-retry-count"
 CLIENT = ("user-agent", "x-forwarded-for")
-"""What a retry of the same program, through the same proxies, has in common with its first try."""
+"""Headers that are equal in a request and its retry by the same program through the same proxies."""
 
 DEFAULT_SOURCE = "api"
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationRef:
-    """What a request's headers say about where it belongs and how it wants to be treated."""
+    """The conversation that a request's headers name, and how its turn handles conflicts and disconnects."""
 
     address: Address
     source: str
     alias: str | None
-    """A name that is to lead to the same conversation from now on."""
+    """A new alias to add to the conversation."""
     interrupts_others: bool
     interrupted_by_leaving: bool
 
     def at(self, address: Address) -> ConversationRef:
-        """The same, for a conversation that the body names."""
+        """A copy with the address of the conversation that the body names."""
         return replace(self, address=address)
 
     @property
@@ -53,8 +53,8 @@ class ConversationRef:
 
 
 async def conversation_ref_of(call: RequestContext) -> ConversationRef:
-    """Read the headers. Both an id and a key: the id decides; one that is new becomes another name of the
-    key's conversation."""
+    """Read the headers. If both an id and a session key are sent, the id decides; an unknown id becomes an
+    alias of the session key's conversation."""
     id_, key = call.header(*SESSION_ID), call.header(*SESSION_KEY)
     alias: str | None = None
     if id_ is not None and key is not None:
@@ -80,9 +80,9 @@ async def conversation_ref_of(call: RequestContext) -> ConversationRef:
 
 
 def request_key(call: RequestContext, route: str, digest: bytes, *, opener: bool) -> RequestKey:
-    """What makes this request the same when it comes again: its Idempotency-Key, else its body together with
-    how it names its conversation. An `opener` names none and has no answer in its history; then the client's
-    address and program are part of it too, so that few others can be taken for its client."""
+    """The idempotency key by which a retry is recognised: the header Idempotency-Key, else a hash of the body
+    and of the conversation it names. An `opener` names no conversation and has no answer in its history. Its
+    hash includes the client's address and program too, so that few other clients can be mistaken for it."""
     named = "\0".join(call.header(*names) or "" for names in (SESSION_ID, SESSION_KEY))
     key = call.header(IDEMPOTENCY_KEY)
     if key is not None:
@@ -101,7 +101,7 @@ def request_key(call: RequestContext, route: str, digest: bytes, *, opener: bool
 
 
 def headers_of(session: Session, turn: Turn) -> dict[str, str]:
-    """The first turn of a session that a reset made fresh says so."""
+    """The response headers with the ids. The first turn after a reset also has `x-holdfast-reset`."""
     headers = {
         "x-holdfast-session-id": session.id,
         "x-hermes-session-id": session.id,
@@ -113,12 +113,12 @@ def headers_of(session: Session, turn: Turn) -> dict[str, str]:
 
 
 def headers_begun(begun: TurnBegun) -> dict[str, str]:
-    """The same of a turn that runs here."""
+    """`headers_of` for a turn that runs in this process."""
     return headers_of(begun.session, begun.turn)
 
 
 def about(session: Session, turn: Turn, addressed: str | None = None) -> dict[str, Any]:
-    """The `holdfast` field of an answer."""
+    """The `holdfast` field of a response. `compacted`: the session addressed is not the effective one."""
     return {
         "session_id": session.id,
         "conversation_id": session.conversation_id,

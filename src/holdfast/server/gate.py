@@ -1,4 +1,7 @@
-"""A request's headers, read once: most requests are asked about a dozen of them."""
+"""Admission checks of a request: strict headers, allowed Host, allowed Origin (CORS), number under way.
+
+Headers are parsed once per request: most requests need about a dozen of them.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from .limits import FORMS
 
 
 class Headers:
-    """Headers by their names in small letters. Values that identify something are UTF-8 (`once`); any other
-    is UTF-8, or what its bytes are in Latin-1 (`get`)."""
+    """Headers by their lower-case names. Values that identify something must be UTF-8 (`once`); any other is
+    decoded as UTF-8, else as Latin-1 (`get`)."""
 
     __slots__ = ("_found", "_repeated")
 
@@ -29,7 +32,7 @@ class Headers:
                 self._found[name] = value
 
     def get(self, name: str, default: str = "") -> str:
-        """The first header of this name; empty is like absent."""
+        """The first header of this name; `default` if it is absent or empty."""
         value = self._found.get(name.encode())
         if not value:
             return default
@@ -39,8 +42,9 @@ class Headers:
             return value.decode("latin-1")
 
     def once(self, name: str) -> str | None:
-        """A header that says whose data it is or where it belongs. BadInput if it was sent more than once, or
-        if two texts that look alike could be meant: it must be UTF-8 in NFC without invisible characters."""
+        """A header that identifies an owner or a conversation; None: absent. Raises BadInput if it was sent
+        more than once, or is not UTF-8 in NFC without invisible characters: different values must not look
+        alike."""
         if self._repeated and name.encode() in self._repeated:
             raise BadInput(f"the header {name} was sent more than once; send it once")
         value = self._found.get(name.encode())
@@ -64,7 +68,7 @@ def _unmistakable(name: str, value: bytes) -> str:
     return text
 
 
-# Characters that fonts draw as nothing though their category is that of a letter or a mark.
+# Characters that fonts draw as blank although their Unicode category is letter or mark.
 _BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 
@@ -85,15 +89,17 @@ def is_invisible(character: str) -> bool:
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANY = ("0.0.0.0", "::", "")
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/?#@\\]*))(?::[0-9]{0,5})?")
-"""An IPv6 address in brackets, or a name; then perhaps a port."""
+"""An IPv6 address in brackets, or a name; then an optional port."""
 
 
 class Gate:
+    """Checks Host and Origin, and limits requests and unauthenticated forms that are under way."""
+
     def __init__(self, settings: ServerSettings) -> None:
         named = {host.lower().strip("[]") for host in settings.allowed_hosts}
         bound = settings.host.lower()
         self._hosts = {*LOOPBACK, *named, *({bound} if not named else ())} - set(ANY)
-        # Bound to every address without a list of names: it is called by names we cannot know.
+        # Bound to every address without allowed_hosts: the names that clients use cannot be known.
         self._any_host = not named and bound in ANY
         self._origins = frozenset(origin.rstrip("/") for origin in settings.cors_origins)
         self._most = settings.max_requests
@@ -101,7 +107,7 @@ class Gate:
         self._forms = 0
 
     def check(self, headers: Headers) -> None:
-        """Refuse a request that was not meant for this server, or comes from a page that may not call it."""
+        """Raises HttpError if the Host is not allowed (421), or the Origin is not (403)."""
         host = headers.once("host") or ""
         name = _name_of(host)
         if name is None or (not self._any_host and name not in self._hosts):
@@ -120,7 +126,7 @@ class Gate:
         )
 
     def headers_for(self, headers: Headers) -> list[tuple[bytes, bytes]]:
-        """What a page needs to be told, if it may call."""
+        """The CORS response headers if the request's Origin is allowed; else none."""
         origin = headers.get("origin")
         if not origin or origin not in self._origins:
             return []
@@ -131,7 +137,7 @@ class Gate:
         ]
 
     def enter(self) -> None:
-        """Room for one more request, or a refusal. Whoever entered must `leave`."""
+        """Count one more request; the caller must `leave`. Raises HttpError 503 at the limit."""
         if self._inside >= self._most:
             raise HttpError(
                 503,
@@ -146,7 +152,7 @@ class Gate:
 
     @contextmanager
     def form(self) -> Iterator[None]:
-        """While a form is read that comes without a key; refused if too many are."""
+        """Count an unauthenticated form while it is read; raises HttpError 503 at the limit."""
         if self._forms >= FORMS:
             raise HttpError(
                 503,
@@ -162,6 +168,6 @@ class Gate:
 
 
 def _name_of(host: str) -> str | None:
-    """The name in a Host header, without its port; None if it is no host."""
+    """The name in a Host header, without its port; None if the header is not valid."""
     found = _HOST.fullmatch(host)
     return (found[1] or found[2] or "").lower() if found else None

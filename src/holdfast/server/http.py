@@ -1,8 +1,8 @@
-"""One HTTP request: who calls, what it carries, and how whatever goes wrong is answered.
+"""One HTTP request: authentication, limits, body, response and error handling.
 
-`Endpoint` is the ASGI end of a route. Before its handler runs, the request has a caller, is not too many, and
-comes from a host and a page that may call; whatever the handler raises is answered in OpenAI's error shape. A
-body is read only when it is asked for, within limits of size and time, and is an object of JSON.
+`Endpoint` is the ASGI endpoint of a route. Before its handler runs, it checks Host and Origin, authenticates
+the caller and applies the limits on requests. Exceptions of the handler are answered in OpenAI's error shape.
+A body is read only on demand, within limits of size and time, and must be a JSON object.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class Services:
-    """What handlers work with; `server.py` makes one."""
+    """The services that handlers use; `server.py` builds them once."""
 
     holdfast: Holdfast
     model: Model
@@ -60,7 +60,7 @@ class Services:
     workers: Workers
     meters: Metrics
     draining: asyncio.Event
-    """Set when the server is about to stop: streams without an end of their own end now."""
+    """Set when the server begins to stop: endless streams end now."""
     broken: asyncio.Event
     """Set when the store has failed for good: the server must stop."""
 
@@ -75,21 +75,21 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class JsonResponse:
-    """A whole answer."""
+    """A response sent as one body."""
 
     value: Any
-    """What is sent as JSON; bytes are sent as they are."""
+    """Encoded as JSON; bytes are sent unchanged."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     media_type: str = "application/json"
     answers: str | None = None
-    """The turn whose whole answer this is."""
+    """The id of the turn whose complete answer this is; its delivery is recorded."""
 
     async def send(self, call: RequestContext) -> None:
         body = self.value if isinstance(self.value, bytes) else _encode(self.value)
         last = 0
         if len(body) > PIECE:
-            call.hold_bytes(len(body))  # until its client has taken it
+            call.hold_bytes(len(body))  # counts until the client has read it
             last = (len(body) - 1) // PIECE * PIECE
         await call.start(self.status, {"content-type": self.media_type, **self.headers}, len(body))
         if self.answers is not None:
@@ -102,7 +102,7 @@ class JsonResponse:
 
 
 class HttpResponse(Protocol):
-    """What a handler returns: something that sends itself. `Reply` is one; streams are others."""
+    """What a handler returns: `JsonResponse`, a stream, or anything else that can send itself."""
 
     async def send(self, call: RequestContext) -> None: ...
 
@@ -118,12 +118,12 @@ class RequestContext:
     key: ApiKey | None = None
     _caller: Caller | None = None
     still_logged_in: Callable[[], Awaitable[bool]] | None = None
-    """Of a browser's request: is its login still there?"""
+    """For a browser's request: returns whether its login is still valid."""
     started: bool = False
     status: int = 0
     began: float = field(default_factory=time.monotonic)
     _held: dict[str, Callable[[], None]] = field(default_factory=dict)
-    """What this request holds of its key's limits, and how each is given back."""
+    """What this request uses of its API key's limits: name to release function."""
     _bytes: int = 0
 
     @property
@@ -134,12 +134,12 @@ class RequestContext:
 
     @property
     def owner(self) -> str:
-        """Whose data this request writes."""
+        """The owner whose data this request writes."""
         return self.caller.owner
 
     @property
     def read_owner(self) -> str | None:
-        """Whose data this request reads; None: everybody's, which only an admin may say."""
+        """The owner whose data this request reads; None: all owners, for admins only."""
         return acting_for(self.caller, self.request.query_params.get("owner"))
 
     @property
@@ -147,8 +147,10 @@ class RequestContext:
         return self.services.store
 
     async def check_key(self) -> None:
-        """Raises KeyRevoked unless the request's key, or the login it came by, is still valid. Asked after
-        every wait, before anything is done or told."""
+        """Raises KeyRevoked unless the request's API key, and its browser login if any, are still valid.
+
+        Must be called after every wait, before anything is written or sent.
+        """
         if self.key is None:
             return
         if not await self.services.keys.is_valid(self.key):
@@ -157,7 +159,7 @@ class RequestContext:
             raise KeyRevoked
 
     def header(self, *names: str) -> str | None:
-        """The first of these headers that is there and not empty."""
+        """The first of these headers that is present and not empty."""
         for name in names:
             value = self.headers.once(name)
             if value:
@@ -179,8 +181,8 @@ class RequestContext:
         return str(self.request.path_params[name])
 
     async def body(self, seconds: float | None = None) -> bytes:
-        """The request's body. Refused when it is too large, takes too long to arrive (`seconds`: instead of
-        the usual time), or if this key's requests hold too much together."""
+        """The request's body. Raises HttpError if it is too large, arrives too slowly (`seconds` replaces
+        BODY_SECONDS), or if this API key's requests exceed their memory limit."""
         limit = int(self.services.settings.server.max_body_mb * 2**20)
         declared = self.headers.get("content-length")
         if declared.isdecimal() and int(declared) > limit:
@@ -205,23 +207,24 @@ class RequestContext:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def json(self, *, optional: bool = False) -> dict[str, Any]:
-        """The body as a JSON object; with `optional`, no body is an empty one."""
+        """The body as a JSON object; with `optional`, a missing body is an empty object."""
         body = await self.body()
         return await self.work(len(body), lambda: self.parsed(body, optional=optional))
 
     def parsed(self, body: bytes, *, optional: bool = False) -> dict[str, Any]:
-        """A body as a JSON object, within the limits of this server."""
+        """Parse a body as a JSON object, within the limit on JSON values."""
         check_values(body, self.services.settings.limits.messages_per_request)
         return parsed(body, optional=optional)
 
     async def work(self, size: int, work: Callable[[], T]) -> T:
-        """What `work` on a body of this many bytes returns; a large one is worked on in a thread."""
+        """Returns `work()`; runs it in a thread if `size`, the bytes of the body it processes, is large."""
         return await self.services.workers.run(self._caller.key_id if self._caller else "", size, work)
 
-    # --- what it holds of its key's limits ---------------------------------------------------------
+    # --- usage of the API key's limits -------------------------------------------------------------
 
     def hold_slot(self) -> None:
-        """One of the requests under way, of all and of this key's; or a refusal."""
+        """Count this request among all requests under way and those of its API key; raises HttpError over
+        either limit."""
         doors, requests, key_id = self.services.doors, self.services.limits.requests, self.caller.key_id
         doors.enter()
         try:
@@ -237,12 +240,14 @@ class RequestContext:
         self._held["slot"] = leave
 
     def leave_slot(self) -> None:
-        """It only listens from now on: it is a stream, and no longer one of the requests under way."""
+        """Stop counting it as a request under way: from now on it is only a stream."""
         self._give_back("slot")
 
     def hold_stream(self) -> None:
-        """One of the streams of this key, until the request ends; or a refusal. Once for each request: a
-        handler asks before it begins anything, its stream when it is sent."""
+        """Count one stream of this API key until the request ends; raises HttpError over the limit.
+
+        Idempotent per request: called by a handler before it starts anything, and again by its stream.
+        """
         if "stream" in self._held or self._caller is None:
             return
         streams, key_id = self.services.limits.streams, self._caller.key_id
@@ -250,13 +255,13 @@ class RequestContext:
         self._held["stream"] = lambda: streams.give_back(key_id)
 
     def hold_turn(self) -> None:
-        """One of the turns of this key, until the request ends: for answers that are no stored turn."""
+        """Count one turn of this API key until the request ends: for answers without a stored turn."""
         turns, key_id = self.services.limits.turns, self.caller.key_id
         turns.begin(key_id, self.id)
         self._held["turn"] = lambda: turns.end(key_id, self.id)
 
     def hold_bytes(self, more: int) -> None:
-        """So many bytes more of what the requests of this key hold together; or a refusal."""
+        """Add `more` bytes to the memory used by this API key's requests; raises HttpError over the limit."""
         if self._caller is not None and more:
             held, key_id = self.services.limits.bytes, self._caller.key_id
             held.take(key_id, more)
@@ -269,18 +274,18 @@ class RequestContext:
             give_back()
 
     def give_back_all(self) -> None:
-        """The request has ended."""
+        """Release everything this request has counted; called when it has ended."""
         while self._held:
             self._held.popitem()[1]()
 
     async def disconnected(self) -> None:
-        """Returns when the client has gone away."""
+        """Returns when the client has disconnected."""
         while (await self.receive())["type"] != "http.disconnect":
             continue
 
     def is_open(self) -> bool:
-        """Is the client still connected, and its answer not sent yet? Looks, without waiting. To be asked
-        only after the body was read."""
+        """True: the client is still connected and its response not sent yet. Does not wait. Call it only
+        after the body was read."""
         looking = self.receive().__await__()
         try:
             next(looking)
@@ -304,9 +309,9 @@ class RequestContext:
         await self._send(message)
 
     async def finish(self, body: bytes) -> bool:
-        """Send the rest of the answer. True: its last byte was handed to an open connection."""
+        """Send the rest of the response. True: its last byte was written to an open connection."""
         pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)] or [b""]
-        if len(pieces) > 1:  # sent as fast as the client reads
+        if len(pieces) > 1:  # back-pressure: as fast as the client reads
             for piece in (*pieces[:-1], b""):
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         is_open = self.is_open()
@@ -318,14 +323,14 @@ Handler = Callable[[RequestContext], Awaitable[HttpResponse]]
 
 
 class Endpoint:
-    """The ASGI end of a route."""
+    """ASGI endpoint of a route: authenticates, applies limits, runs the handler, answers errors."""
 
     def __init__(self, services: Services, handler: Handler, *, name: str, open: bool = False) -> None:
         self._services = services
         self._handler = handler
         self._name = name
         self._open = open
-        """Does it answer without a key?"""
+        """True: no API key is needed."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
@@ -360,13 +365,13 @@ class Endpoint:
         call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
         call.hold_slot()
         answer = await self._handler(call)
-        await call.check_key()  # the handler may have waited
+        await call.check_key()  # it may have been revoked while the handler waited
         await answer.send(call)
 
 
 class BodyDeadline:
-    """A time limit on what is awaited inside; afterwards `passed` tells. Costs a timer, no more: every
-    request has one."""
+    """Timeout for the awaits in its block; `passed` is True if it expired. Costs only a timer, because every
+    request with a body has one."""
 
     __slots__ = ("_seconds", "_task", "_timer", "passed")
 
@@ -384,7 +389,7 @@ class BodyDeadline:
         if not self.passed or kind is None or not issubclass(kind, asyncio.CancelledError):
             return False
         assert self._task is not None
-        return self._task.uncancel() == 0  # nobody else cancelled it
+        return self._task.uncancel() == 0  # True: only this deadline cancelled it
 
     def _pass(self) -> None:
         assert self._task is not None
@@ -393,13 +398,13 @@ class BodyDeadline:
 
 
 def note_trouble(route: str, call: RequestContext, error: BaseException) -> None:
-    """Log what a client is not told, because it names files and hosts."""
+    """Log the details that are not sent to the client because they name files and hosts."""
     if isinstance(error, StoreError) or (isinstance(error, ModelError) and error.public != str(error)):
         log.warning("%s: %s (request %s)", route, error, call.id)
 
 
 async def fail(call: RequestContext, failure: ErrorResponse) -> None:
-    """Answer with an error, unless the answer has begun: then the connection says enough by ending."""
+    """Send an error response. If a response has started, send nothing: the connection just ends."""
     if not call.started:
         await JsonResponse({"error": failure.object()}, failure.status, failure.headers).send(call)
 
@@ -417,7 +422,7 @@ def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
 
 
 def _header_value(text: str) -> bytes:
-    """A header's value: ASCII; what is not is percent-encoded, as a URL has it."""
+    """A header's value in ASCII; other characters are percent-encoded, as in a URL."""
     if text.isascii() and text.isprintable():
         return text.encode()
     return quote(text, safe=string.printable.strip()).encode()

@@ -1,8 +1,8 @@
-"""Errors as OpenAI clients know them: `{"error": {"message", "type", "param", "code"}}` and a status.
+"""Maps exceptions to HTTP errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
 
-The model's own refusals that concern the request (400, 404, 413, 422, 429) are passed on; a key of ours that
-it does not accept, its failures and its silence are ours to answer for: 502 and 504. `x-should-retry` tells
-the official SDKs whether the same request can go through a moment later.
+Model errors that concern the request (400, 404, 413, 422, 429) are passed on. If the model rejects our API
+key or fails, the status is 502; if it times out, 504. `x-should-retry` tells the official SDKs whether a
+retry of the same request can succeed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ UPSTREAM = "upstream_error"
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """What goes over the wire."""
+    """Status, error object and headers as sent to the client."""
 
     status: int
     message: str
@@ -60,7 +60,7 @@ class ErrorResponse:
 
 
 class HttpError(HoldfastError):
-    """A request that HTTP itself refuses: its path, method, host, size or number."""
+    """A request rejected at the HTTP level: wrong path, method or host, too large, or too many."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class HttpError(HoldfastError):
         )
 
 
-# What a store says of itself names files, hosts and databases: that is for the log.
+# Store errors name files, hosts and databases: those go to the log only, so clients get these texts.
 _FULL = "the server's disk is full; nothing was written; try again when there is space"
 _UNCERTAIN = (
     "the connection to the server's database was lost in a commit: this was done as a whole or not at all; "
@@ -91,7 +91,7 @@ NO_RETRY = {"x-should-retry": "false"}
 
 
 def failure_of(error: BaseException) -> ErrorResponse:
-    """The failure an exception means to a client."""
+    """The error response for an exception."""
     said = str(error)
     match error:
         case HttpError():

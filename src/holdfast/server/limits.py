@@ -1,8 +1,8 @@
-"""Every limit on what one client may make the server hold or do, and the counters per API key.
+"""Every limit on the resources one client can use, and the counters per API key.
 
-Figures that an operator may change are settings (`[server] max_body_mb`, `max_requests` and `[limits]`); the
-others are here. `connections.py` applies those of connections and request heads, `call.py` those of bodies,
-`work.py` those of JSON. Counts per key are those of this process.
+Limits that an operator may change are settings (`[server] max_body_mb`, `max_requests` and `[limits]`); the
+others are constants here. `connections.py` applies the limits of connections and request heads, `http.py`
+those of bodies, `work.py` those of JSON. Counts per API key are those of this process.
 """
 
 from __future__ import annotations
@@ -15,69 +15,72 @@ from .http_errors import RETRY, HttpError
 # --- connections ---------------------------------------------------------------------------------------
 
 HEADERS = 100
-"""Header fields of one request, trailers included."""
+"""Maximum header fields of one request, trailers included."""
 HEAD_BYTES = 64 * 1024
-"""URL, names and values of one request's header fields together."""
+"""Maximum total of the URL and the names and values of the header fields of one request."""
 HEAD_SECONDS = 10.0
-"""Time for the headers of a request, and for the first byte of a new connection."""
+"""Timeout for the headers of a request, and for the first byte of a new connection."""
 KEEP_ALIVE_SECONDS = 75
 """How long a connection may be idle between two requests."""
 PIPELINED = 8
-"""Requests that may wait on one connection for the answer of an earlier one."""
+"""Maximum pipelined requests: those that wait on one connection for the response to an earlier one."""
 LINGER_SECONDS = 10.0
 LINGER_BYTES = 64 * 2**20
-"""After an answer that was sent before the whole request had come: for how long, and how much of the rest, is
-read and dropped before the connection is closed. Closing at once could destroy the answer on its way."""
+"""Lingering close, after a response that was sent before the whole request had arrived: for how long, and how
+much of the rest, is read and dropped before the connection is closed. An immediate close could destroy the
+response in transit."""
 STALL_SECONDS = 60.0
-"""A client that has taken no byte of its answer for this long is disconnected."""
+"""A client that has read no byte of its response for this long is disconnected."""
 
 SPARE_FILES = 200
-"""Open files kept for the store, logs and background processes, beside all sockets."""
+"""Open files reserved for the store, logs and background processes, in addition to all sockets."""
 
 # --- bodies --------------------------------------------------------------------------------------------
 
 BODY_SECONDS = 60.0
-"""Time for a request's body."""
+"""Timeout for a request's body."""
 FORM_SECONDS = 10.0
-"""Time for the body of a form that is sent without a key: the login."""
+"""Timeout for the body of an unauthenticated form: the login."""
 FORMS = 32
-"""Forms without a key that may be arriving at once."""
+"""Maximum unauthenticated forms that are being received at the same time."""
 BODIES_PER_KEY = 10
-"""Bodies and answers of the largest size (`[server] max_body_mb`) that the requests of one key may hold
-together. An answer counts until its client has taken it."""
+"""Memory limit of all requests of one API key, in bodies and responses of the largest size (`[server]
+max_body_mb`). A response counts until its client has read it."""
 PIECE = 256 * 1024
-"""A larger answer is written in pieces of this size, each when the client has taken the one before."""
+"""Back-pressure: a larger response is written in pieces of this size, each after the client has read the
+previous one."""
 LARGE_BODY = 128 * 1024
-"""A larger body is parsed, checked and hashed in a thread: on the event loop all others would wait."""
+"""A larger body is parsed, checked and hashed in a thread: on the event loop it would delay all requests."""
 WORK_THREADS = 2
-"""How many of these threads there are."""
+"""Number of these threads."""
 VALUES_PER_MESSAGE = 50
-"""JSON values in one body, for each message that `[limits] messages_per_request` allows. They are counted
-before they are made: 20 MiB of `[]` would be seven million objects."""
+"""Maximum JSON values in one body, for each message that `[limits] messages_per_request` allows. They are
+counted before parsing: 20 MiB of `[]` would be seven million objects."""
 PARTS_PER_MESSAGE = 10
-"""Content parts and tool calls in one body, for each message that `messages_per_request` allows."""
+"""Maximum content parts and tool calls in one body, for each message that `messages_per_request` allows."""
 
-# --- keys ----------------------------------------------------------------------------------------------
+# --- API keys ------------------------------------------------------------------------------------------
 
 RESERVED = 10
-"""One tenth of `[server] max_requests` is left to other keys, whatever one key has under way."""
+"""One key can use all but one tenth (1 / RESERVED) of `[server] max_requests`; that is left to other keys."""
 RETRY_SECONDS = 5
 
 
 def connection_limit(files: int, max_requests: int) -> int:
-    """Connections that may be open at once: two for each request that may be under way, since clients keep
-    idle ones; fewer where the process may not open enough files for them, the model's sockets and the store.
+    """Maximum open connections: two for each of `max_requests`, since clients keep idle ones.
+
+    Fewer if `files`, the limit on open files, is too low for them, the sockets to the model and the store.
     """
     return max(1, min(2 * max_requests, (files - SPARE_FILES) * 2 // 3))
 
 
 def files_wanted(max_requests: int) -> int:
-    """Open files that are enough for `connection_limit` and a socket to the model for each request."""
+    """Open files needed for `connection_limit` and a socket to the model for each request."""
     return 3 * max_requests + SPARE_FILES
 
 
 class Tally:
-    """How much of something each key holds now, and how much one may hold. 0: unlimited."""
+    """Counts what each API key uses of one resource and applies its limit `most`. 0: unlimited."""
 
     def __init__(self, most: int, refusal: Callable[[], HttpError]) -> None:
         self._most = most
@@ -85,23 +88,24 @@ class Tally:
         self._held: dict[str, int] = {}
 
     def take(self, key_id: str, amount: int = 1) -> None:
-        """Count this much more for the key, which must `give_back`; or refuse and count nothing."""
+        """Add `amount` to the key's count; the caller must `give_back`. Over the limit: raises, counting
+        nothing."""
         held = self._held.get(key_id, 0)
-        if self._most and held and held + amount > self._most:  # alone, it may be larger than all together
+        if self._most and held and held + amount > self._most:  # a first one may exceed the limit
             raise self._refusal()
         self._held[key_id] = held + amount
 
     def give_back(self, key_id: str, amount: int = 1) -> None:
         self._held[key_id] -= amount
         if self._held[key_id] <= 0:
-            del self._held[key_id]  # keys come and go: only those that hold something are remembered
+            del self._held[key_id]  # else the dict would grow with every key ever used
 
     def held(self, key_id: str) -> int:
         return self._held.get(key_id, 0)
 
 
 class KeyLimits:
-    """What each key holds: requests, streams, turns, bytes of bodies."""
+    """Counters per API key: requests, streams, turns, bytes of bodies."""
 
     def __init__(self, settings: LimitSettings, max_requests: int, max_body: int) -> None:
         share = max_requests - max_requests // RESERVED
@@ -132,14 +136,14 @@ class KeyLimits:
 
 
 class TurnTally:
-    """The turns that each key has begun and that still run here, by their ids."""
+    """The ids of the turns that each API key has started and that still run in this process."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._running: dict[str, set[str]] = {}
 
     def begin(self, key_id: str, turn_id: str) -> None:
-        """Count a turn that is about to begin; refuse it if the key has too many."""
+        """Count a turn that is about to start; raises HttpError 429 if the key has too many."""
         running = self._running.setdefault(key_id, set())
         if self._most and len(running) >= self._most and turn_id not in running:
             raise _too_many(
@@ -150,7 +154,7 @@ class TurnTally:
         running.add(turn_id)
 
     def end(self, key_id: str, turn_id: str) -> None:
-        """Whether it was counted or not."""
+        """Stop counting a turn. Idempotent: it need not have been counted."""
         running = self._running.get(key_id)
         if running is not None:
             running.discard(turn_id)

@@ -1,7 +1,7 @@
-"""What the server counts: requests, turns, time since anybody asked for anything.
+"""Prometheus metrics of the server: requests, turns, flush attempts, idle time.
 
-Kept in Prometheus' client library; `/metrics` prints it, together with what the store says about itself at
-that moment. Labels are routes and statuses, never ids or owners.
+Kept in Prometheus' client library. `/metrics` exports them together with the store's figures at that moment.
+Labels are routes, statuses, flush states and outcomes, never ids or owners.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ class Metrics:
         )
         self._attempts_told: defaultdict[str, int] = defaultdict(int)
         self._idle_since = time.monotonic()
-        # Finding a labelled child costs more than counting with it.
+        # Cached: finding a labelled child costs more than incrementing it.
         self._counter = cache(lambda route, status: self._requests.labels(route, str(status)))
         self._timer = cache(self._seconds.labels)
 
     def begin(self) -> None:
-        """A request's first line has come."""
+        """Count a request that has started."""
         self._under_way += 1
 
     def end(self, route: str, status: int, began: float) -> None:
-        """Its last byte is sent. No status: its client had gone."""
+        """Count a request that has ended. Status 0 (the client disconnected) is counted as 499."""
         self._under_way -= 1
         self._counter(route, status or 499).inc()
         self._timer(route).observe(time.monotonic() - began)
 
     def spoken(self) -> None:
-        """Somebody spoke, or was answered."""
+        """Restart the idle time: a turn has started or ended."""
         self._idle_since = time.monotonic()
 
     def ended(self, status: TurnStatus) -> None:
-        """A turn has ended."""
+        """Count a turn that has ended."""
         self._turns.labels(status.value).inc()
 
     @property
@@ -85,8 +85,8 @@ class Metrics:
     def text(
         self, running: int, figures: Figures, flushes: FlushFigures, attempts: Mapping[str, int]
     ) -> bytes:
-        """Everything, as Prometheus reads it. `attempts`: what attempts to flush came to here, since the
-        start."""
+        """All metrics in Prometheus' text format. `attempts`: flush attempts of this process since its start,
+        by outcome."""
         for name in FLUSH_FIGURES:
             self._flushes.labels(name).set(getattr(flushes, name))
         for outcome in FLUSH_OUTCOMES:

@@ -1,7 +1,7 @@
-"""The public objects: values as the JSON that `--json` prints and HTTP sends.
+"""Converts values to the public JSON objects that `--json` prints and HTTP sends.
 
-Pure functions, value → dict. Every field the contract names is always there, null when it has nothing to
-say; times are RFC 3339 in UTC. Fields are only added.
+Pure functions, value → dict. Every documented field is always present, null if it has no value. Times are
+RFC 3339 in UTC. Fields are added, never removed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def listed(data: Sequence[Object], *, has_more: bool = False) -> Object:
 def session(
     value: Session, state: SessionState, flush: Flush | None = None, *, with_owner: bool = False
 ) -> Object:
-    """`with_owner`: also whose it is, for an operator who looks at all owners."""
+    """`with_owner`: adds the field `owner`, for an operator who lists all owners."""
     fields: Object = {
         "id": value.id,
         "conversation_id": value.conversation_id,
@@ -107,12 +107,12 @@ RESERVED = frozenset(
         *("inner", "key", "title", "snippet"),
     }
 )
-"""Names that only we give a value to in message objects, search hits included: what a client or a model calls
-so is stored and sent to the model, and not shown as ours."""
+"""Field names of message objects and search hits that only holdfast sets. A client's or model's own fields of
+these names are stored and sent to the model, but not shown."""
 
 
 def message(value: Message) -> Object:
-    """Our fields, and whatever else the message carried under names that are not ours."""
+    """Our fields, and the message's other fields whose names are not RESERVED."""
     body = value.content()
     ours: Object = {
         "id": value.id,
@@ -134,7 +134,7 @@ def message(value: Message) -> Object:
 
 
 def found(value: Found) -> Object:
-    """A search hit: the message, where it stands, and the part that was found."""
+    """A search hit: the message, its conversation, and a snippet around the match."""
     return {
         **message(value.message),
         "conversation_id": value.message.conversation_id,
@@ -145,7 +145,7 @@ def found(value: Found) -> Object:
 
 
 def usage(value: Mapping[str, Any] | None) -> Object | None:
-    """Tokens under one pair of names, whichever of OpenAI's two the model reported; None: it did not say."""
+    """Token counts under one pair of names, from either of OpenAI's; None: the model reported none."""
     if not value:
         return None
     return {
@@ -182,8 +182,8 @@ def event(value: Event) -> Object:
 
 
 def process(value: Process, active: bool, *, with_owner: bool = False, whole: bool = True) -> Object:
-    """`active`: did it do something lately, so that it may hold a reset up? `whole`: may the reader see the
-    command line and directory of a process that no session started? Else its program is named."""
+    """`active`: it was active recently, so it may delay a reset. `whole`: the reader may see the command line
+    and directory of a watched process, which no session started; else only its program is shown."""
     hidden = value.watched and not whole
     fields: Object = {
         "id": value.id,
@@ -209,7 +209,7 @@ def process(value: Process, active: bool, *, with_owner: bool = False, whole: bo
 
 
 def running_process(value: Process, active: bool, *, whole: bool = True) -> Object:
-    """A process in short, as part of what is alive."""
+    """A process in short, as part of `living`."""
     hidden = value.watched and not whole
     return {
         "id": value.id,
@@ -258,7 +258,8 @@ def memory(value: Memory, *, with_owner: bool = False) -> Object:
 
 
 def flush(value: Flush, *, with_owner: bool = False) -> Object:
-    """A flush, under the id of its session. Here, other than there, `skipped` and `taken` are told."""
+    """A flush, under the id of its session. Unlike a session's `flush` field, `state` can be `skipped` or
+    `taken` here."""
     fields: Object = {
         "id": value.session_id,
         "session_id": value.session_id,
@@ -302,8 +303,8 @@ def living(
     processes: Sequence[Object] = (),
     with_owner: bool = False,
 ) -> Object:
-    """A session among those that are alive: what it is doing, since when it does that or nothing, and what
-    its conversation has running in the background."""
+    """A live session: what it is doing, since when it has been active or idle, and the background processes
+    of its conversation."""
     fields: Object = {
         "session_id": value.id,
         "conversation_id": value.conversation_id,
@@ -313,7 +314,7 @@ def living(
         "model": value.model,
         "state": state.value,
         "doing": doing,
-        "since": time(value.ended_at or value.last_activity_at),  # nothing moves that time while a turn runs
+        "since": time(value.ended_at or value.last_activity_at),  # does not change while a turn runs
         "last_activity_at": time(value.last_activity_at),
         "last_heartbeat_at": time(value.last_heartbeat_at),
         "node": value.running_node or value.node_id,
@@ -324,7 +325,7 @@ def living(
 
 
 def gone(value: Session, *, with_owner: bool = False) -> Object:
-    """A session that has just ended, in the same words."""
+    """A session that has just ended, with the fields of `living`, `ended_at` and `end_reason`."""
     told = living(value, SessionState.ENDED, None, with_owner=with_owner)
     return {**told, "ended_at": time(value.ended_at), "end_reason": value.end_reason}
 
@@ -378,7 +379,7 @@ def lineage(value: LineageTree, states: Mapping[str, SessionState], flushes: Map
 
 
 def view_part(value: Part) -> Object:
-    """A part of what a session sees. What a summary says is in its context, not here."""
+    """A part of a session's view. A summary's text is in the session's context, not here."""
     if isinstance(value, Summary):
         size = len(value.text)
         return {"kind": "summary", "first": value.first, "last": value.last, "characters": size}

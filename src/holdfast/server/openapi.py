@@ -1,4 +1,4 @@
-"""`GET /openapi.json`: every route, made from the same table that the server is mounted from."""
+"""`GET /openapi.json`: describes every route, from the same table that the server mounts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _responses(route: Route) -> dict[str, Any]:
 
 
 def _said(route: Route, media_type: str) -> dict[str, Any]:
-    """What an answer of this kind is; streams and plain text are text to this document."""
+    """The response schema for this media type; streams and plain text are strings."""
     return dict(route.answer) if media_type == "application/json" else {"type": "string"}
 
 
@@ -85,7 +85,7 @@ def _operation_id(route: Route) -> str:
 
 
 def routes_of(everything: Callable[[], Iterable[Route]]) -> tuple[Route, ...]:
-    """The route that describes them all; `everything` is asked when somebody wants to know."""
+    """The route of `/openapi.json`. `everything` is called on the first request only."""
     made: list[dict[str, Any]] = []
 
     async def openapi(call: RequestContext) -> JsonResponse:

@@ -1,8 +1,8 @@
-"""Whose data an `/api` request is about.
+"""Determines which owner's data an `/api` request may access.
 
-A key sees its own owner's; another owner's id is a 404 like one that never existed. An admin may name another
-owner, or, for lists that hold no message text, all of them; when it reads what another owner's messages say,
-that leaves an event with them.
+An API key sees its own owner's data; another owner's id is a 404, like one that never existed. An admin may
+name another owner, or all of them for lists without message text. When an admin reads another owner's
+messages, an event records it for that owner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OWNERS = Parameter("owner", "Whose, or `*` for everybody's; only an admin may na
 
 
 def owner_of(call: RequestContext) -> str:
-    """The one owner this request is about."""
+    """The one owner whose data this request accesses."""
     owner = call.read_owner
     if owner is None:
         raise BadParameter("owner", "must name one owner here; * is for lists that hold no message text")
@@ -25,16 +25,16 @@ def owner_of(call: RequestContext) -> str:
 
 
 def owners_of(call: RequestContext) -> str | None:
-    """The owner a list is about; None: everybody."""
+    """The owner whose data a list holds; None: all owners."""
     return call.read_owner
 
 
 def shows_owner(call: RequestContext) -> bool:
-    """Has it been asked for by owner, so that the answer says whose each is?"""
+    """True: the request names `owner`, so each object in the response has the field `owner`."""
     return call.query("owner") is not None
 
 
 async def note_reading(call: RequestContext, owner: str, session: Session | None = None) -> None:
-    """Called before another owner's messages are shown."""
+    """Record the event of reading another owner's messages; must be called before they are shown."""
     if owner != call.owner:
         await call.store.note_reading(owner, call.caller.key_id, session)

@@ -1,5 +1,7 @@
-"""A route: its method and path, who may use it, what it takes and gives. `/openapi.json` is made from
-these."""
+"""A route's description: method, path, authentication, parameters, request and response schemas.
+
+`/openapi.json` is generated from these.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One of a route's query parameters or headers."""
+    """A query parameter or header of a route."""
 
     name: str
     meaning: str
@@ -35,19 +37,19 @@ class Route:
     meaning: str
     """What it does, in one sentence."""
     open: bool = False
-    """Does it answer without a key?"""
+    """True: no API key is needed."""
     parameters: tuple[Parameter, ...] = ()
     body: Schema | None = None
     body_optional: bool = False
     answer: Schema = field(default_factory=lambda: {"type": "object"})
     status: int = 200
     also: Mapping[int, str] = field(default_factory=dict)
-    """Other statuses that are no errors, and what each means: 2xx has the same kind of answer, 3xx none."""
+    """Other statuses that are not errors, with their meaning: 2xx has the same response schema, 3xx none."""
     media_types: tuple[str, ...] = ("application/json",)
 
 
 def mounted(services: Services, routes: Iterable[Route]) -> list[StarletteRoute]:
-    """The routes as Starlette knows them: one per path, which answers a wrong method with 405."""
+    """Starlette routes, one per path; a wrong method is answered with 405."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for route in routes:
         endpoint = Endpoint(services, route.handler, name=route.path, open=route.open)
@@ -56,7 +58,7 @@ def mounted(services: Services, routes: Iterable[Route]) -> list[StarletteRoute]
 
 
 class _Methods:
-    """The endpoints of one path, by method. A page that may call asks first, with OPTIONS."""
+    """The endpoints of one path, by method. Answers OPTIONS, including CORS preflights."""
 
     def __init__(self, services: Services, endpoints: Mapping[str, Endpoint]) -> None:
         self._endpoints = endpoints
@@ -91,5 +93,5 @@ class _Methods:
 
 
 async def unknown(call: RequestContext) -> HttpResponse:
-    """No such path."""
+    """Raises HttpError 404: no route has this path."""
     raise HttpError(404, f"there is nothing at {call.request.url.path!r:.200}", "not_found")

@@ -1,4 +1,4 @@
-"""The public objects as JSON schemas, for `/openapi.json`. `server/objects.py` makes what they describe."""
+"""JSON schemas of the public objects, for `/openapi.json`. `server/objects.py` makes the objects."""
 
 from __future__ import annotations
 

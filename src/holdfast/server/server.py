@@ -1,8 +1,8 @@
-"""The server: opens holdfast as a node, answers HTTP until a signal comes, and leaves in good order.
+"""The server process: starts holdfast as a node, serves HTTP until a signal, drains and stops.
 
-On SIGTERM or SIGINT nothing new is accepted; turns that run get `drain_seconds` and are then interrupted,
-with what they had said kept; a second signal does not wait. A store that has failed for good ends the server
-with exit code 1: nothing it would say could be trusted.
+On SIGTERM or SIGINT no new request is accepted. Running turns get `drain_seconds` and are then interrupted;
+their partial replies are kept. A second signal interrupts them at once. If the store has failed for good, the
+server stops with exit code 1, because its responses could not be trusted.
 """
 
 from __future__ import annotations
@@ -79,22 +79,22 @@ ROUTES: tuple[Route, ...] = (
 )
 
 GRACE_SECONDS = 5
-"""How much longer than `drain_seconds` a connection may take to send what is left."""
+"""How much longer than `drain_seconds` a connection may take to send the rest of its response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where the server listens and keeps what it is told."""
+    """The server's address, its store's location and its flush backlog."""
 
     host: str
     port: int
     location: str
     backlog: str | None = None
-    """What there is to flush, in a sentence, if that is much."""
+    """A sentence about the sessions to be flushed, if they are many."""
 
     @property
     def url(self) -> str:
-        """As a client on this machine would write it."""
+        """The URL for a client on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host).strip("[]")
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
@@ -104,7 +104,7 @@ async def _nothing(*_: object) -> None:
 
 
 def application(services: Services, links: LinkBook | None = None) -> ASGIApp:
-    """Every route and every page, as one ASGI application. `links`: instead of the home's."""
+    """All routes and pages as one ASGI application. `links` replaces the home's."""
     routes = [*mounted(services, ROUTES), *dashboard(services, ROUTES, links)]
     router = Starlette(routes=routes).router
     router.default = Endpoint(services, unknown, name="unknown", open=True)
@@ -112,7 +112,7 @@ def application(services: Services, links: LinkBook | None = None) -> ASGIApp:
     plain = {route.path: route.app for route in routes if "{" not in route.path}
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-        """Most requests go to a path without a name in it: those need no search."""
+        """Look up paths without parameters directly: most requests have one, and the router would search."""
         await plain.get(scope.get("path", ""), router)(scope, receive, send)
 
     return dispatch
@@ -125,11 +125,11 @@ async def serve(
     prepare: Callable[[Store, Settings], Awaitable[None]] = _nothing,
     announce: Callable[[Listening], Awaitable[None]] = _nothing,
 ) -> int:
-    """Serve until a signal comes; returns the exit code.
+    """Serve until a signal arrives; returns the exit code.
 
-    `prepare` may refuse before anything is answered; `announce` is called when the server listens.
+    `prepare` may raise before any request is answered; `announce` is called when the server listens.
     """
-    hide_from_own_user()  # commands that it runs must not read its keys from /proc/PID/environ
+    hide_from_own_user()  # its child commands must not read its keys from /proc/PID/environ
     listening = bound(settings.server.host, settings.server.port)
     holdfast = Holdfast(settings, kind=NodeKind.SERVER, catch_signals=False, model=model)
     try:
@@ -164,16 +164,16 @@ async def serve(
 
 
 def _spare_the_collector() -> None:
-    """What was made to start stays: the garbage collector need not walk over it, nor look so often for
-    cycles, of which a request makes few."""
+    """Freeze the objects made at startup, since they are never garbage, and run the garbage collector less
+    often, since a request makes few cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 def allow_files(requests: int) -> int:
-    """Raise the limit on open files as far as this many requests need and the machine allows. Returns how
-    many may be open now; `connection_limit` stays below it."""
+    """Raise the limit on open files (RLIMIT_NOFILE) to what this many requests need, as far as allowed.
+    Returns the limit now in effect; `connection_limit` stays below it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files_wanted(requests)
     if hard != resource.RLIM_INFINITY:
@@ -189,7 +189,7 @@ def allow_files(requests: int) -> int:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens there, or a sentence that says why not."""
+    """A socket bound to this address; raises BadSetting with the reason if that fails."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
@@ -206,7 +206,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def services_of(holdfast: Holdfast, model: Model) -> Services:
-    """Everything that handlers work with, on a holdfast that has started."""
+    """The services that handlers use, built on a holdfast that has started."""
     settings = holdfast.settings
     store = holdfast.store
     meters = Metrics()
@@ -240,7 +240,7 @@ def services_of(holdfast: Holdfast, model: Model) -> Services:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its own idea of signals: leaving is ours."""
+    """uvicorn without its signal handlers: `_Leaving` handles signals."""
 
     def __init__(self, config: uvicorn.Config, on_started: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
@@ -257,7 +257,7 @@ class _Server(uvicorn.Server):
 
 
 class _Leaving:
-    """From the first signal to the last turn."""
+    """Graceful shutdown: drains running turns after a signal or a store failure."""
 
     def __init__(self, services: Services, server: _Server) -> None:
         self._services = services
@@ -273,7 +273,7 @@ class _Leaving:
             loop.add_signal_handler(number, self.leave)
 
     def leave(self) -> None:
-        """The first time: drain. The second time: do not wait."""
+        """First call: start to drain. Second call: interrupt the running turns at once."""
         if self._drain is not None:
             self._hurry.set()
             return
@@ -283,7 +283,7 @@ class _Leaving:
         self._drain = asyncio.create_task(self._until_drained())
 
     async def done(self) -> None:
-        """Everything has been brought to rest."""
+        """Returns when no turn runs any more."""
         self._broken.cancel()
         if self._drain is not None:
             await self._drain

@@ -1,4 +1,7 @@
-"""From a request to a turn: where it belongs, then its lease, then the model; asked again if it has moved."""
+"""Starts the turn of a request: match its history, take the lease, call the model.
+
+If the conversation changed after the match (optimistic lock), the match is repeated.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from .http_errors import RETRY, HttpError
 MOST_TRIES = 100
 LATER = {**RETRY, "retry-after": "1"}
 NEVER = ConversationVersion("nowhere", 0, 0)
-"""What no conversation looks like."""
+"""A version that no conversation has, so that no new turn can start with it."""
 
 
 async def start_turn(
     call: RequestContext, order: TurnSpec, place: Callable[[], Awaitable[Placement]], naming: ConversationRef
 ) -> RunningTurn | TurnRepeated:
-    """Begin the turn, join it, or find that it has been answered. `place` says where it belongs."""
+    """Start the turn, join it if it runs, or return its stored answer. `place` finds its conversation."""
     services = call.services
     if services.draining.is_set():
         raise HttpError(503, "the server is about to stop; ask again in a moment", "draining", headers=LATER)
@@ -63,8 +66,8 @@ async def _begun(
 
 
 async def about_to_send(call: RequestContext, order: TurnSpec, turn: Turn) -> None:
-    """Before an opener's stored answer or its ids are sent: the store must know, so that no later request,
-    not even after a crash, is given the same conversation."""
+    """Record that an opener's stored answer or its ids are about to be sent. Must be stored before they are
+    sent, so that no later request, not even after a crash, is given the same conversation."""
     key = order.request.request_key
     if key is not None and key.implied and key.opener:
         await call.services.runner.receipts.settle(turn.id, Delivery.PART)
@@ -75,15 +78,15 @@ Outcome = TypeVar("Outcome", bound=RunningTurn | TurnRepeated | TurnOutdated)
 
 @contextmanager
 def counted(call: RequestContext, turn_id: str) -> Iterator[Callable[[Outcome], Outcome]]:
-    """Count a turn among those of the request's key: while it waits to begin, and until the turn that it
-    became has ended. Refused if the key has too many."""
+    """Count a turn of the request's API key: while it waits to start, and until the turn that it started or
+    joined has ended. Raises HttpError 429 if the key has too many."""
     turns, key_id = call.services.limits.turns, call.caller.key_id
     turns.begin(key_id, turn_id)
 
     def count(outcome: Outcome) -> Outcome:
         turns.end(key_id, turn_id)
         if isinstance(outcome, RunningTurn) and outcome.task is not None and outcome.outcome is None:
-            runs = outcome.turn.id  # its own, or one that it joined or took up
+            runs = outcome.turn.id  # its own, or one that it joined or resumed
             turns.begin(key_id, runs)
             outcome.task.add_done_callback(lambda _: turns.end(key_id, runs))
         return outcome
@@ -98,8 +101,8 @@ def counted(call: RequestContext, turn_id: str) -> Iterator[Callable[[Outcome], 
 async def _asked_before(
     call: RequestContext, order: TurnSpec, wait_seconds: float, refusal: ToolCallClosed
 ) -> RunningTurn | TurnRepeated:
-    """Results that have come too late, unless they are those of a request that is sent again: then it is
-    answered as such. Nothing new begins here."""
+    """Answer a retry of a request whose tool results were accepted before. Otherwise they are too late and
+    `refusal` is raised. Starts no new turn."""
     known = replace(order, request=replace(order.request, seen=NEVER, again=True))
     outcome = await call.services.runner.begin(known, wait_seconds)
     if isinstance(outcome, TurnOutdated):

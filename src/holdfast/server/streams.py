@@ -1,9 +1,9 @@
-"""A running turn over HTTP: what it says, as it says it or in one piece, to whoever listens.
+"""Sends a running turn to its HTTP clients: as an SSE stream (`TurnStream`) or as one body (`WholeAnswer`).
 
-The status line waits for a compaction and for the model's status, at most HEADERS_SECONDS, so that its
-headers name the session that answers; after that errors come inside the stream. While nothing is
-said, comments keep the connection alive. The turn does not depend on its listeners: one that leaves is only
-missed if it asked for that.
+The status line waits for a compaction and for the model's status, at most HEADERS_SECONDS, so that the
+headers name the effective session. Later errors are sent inside the stream. While the model is silent, SSE
+comments keep the connection alive. A turn does not depend on its subscribers: a disconnect interrupts it only
+if the request asked for that.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from .http import JsonResponse, RequestContext
 from .http_errors import failure_of
 
 HEADERS_SECONDS = 9.5
-"""So that they have reached the client after 10."""
+"""Below 10, so that the headers have reached the client within 10 seconds."""
 STATUS_SECONDS = 0.1
-"""How much longer the status line waits once the model has accepted: some refuse with their first event."""
+"""How much longer the status line waits after the model has accepted: some report an error as their first
+event."""
 KEEPALIVE_SECONDS = 5.0
 UNSENT_SECONDS = 0.25
-"""How long a model is silent before the store is told that nothing was sent of an opener's answer."""
+"""After this silence of the model, the store records that nothing of an opener's answer was sent yet."""
 LOOK_SECONDS = 2.0
-"""How often an idle stream looks whether its key is still good."""
+"""How often an idle stream checks that its API key is still valid."""
 
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -42,22 +43,22 @@ DONE = b"data: [DONE]\n\n"
 
 
 def framed(data: bytes) -> bytes:
-    """An event without a name: a named one breaks the official SDK's chat stream."""
+    """An SSE event without a name: a named one breaks the official SDK's chat stream."""
     return b"data: %b\n\n" % data
 
 
 @dataclass(slots=True)
 class TurnStream:
-    """The events of a turn from number `first` (of those told here) on, framed already."""
+    """Streams the turn's events, which are framed already, from index `first` on."""
 
     running: RunningTurn
     first: int = 0
     interrupts: bool = False
-    """Is the turn cut short when this listener leaves?"""
+    """True: a disconnect of this client interrupts the turn."""
     waits: bool = True
-    """Does the status line wait for the model?"""
+    """True: the status line waits for the model's status."""
     listens: bool = False
-    """Did another request begin the turn, so that this one only listens?"""
+    """True: another request started the turn; this one only subscribes."""
 
     async def send(self, call: RequestContext) -> None:
         running, receipts = self.running, call.services.runner.receipts
@@ -98,14 +99,14 @@ class TurnStream:
                 receipts.note(running.turn.id, received)
 
     def _note_unsent(self, receipts: Receipts) -> None:
-        """Tell the store, some time, that nothing was sent yet, where it has to assume that some was."""
+        """Record (asynchronously) that nothing was sent yet, if the store assumes that a part was."""
         running = self.running
         if running.turn.delivery is Delivery.PART and not running.sent and not running.noted_unsent:
             running.noted_unsent = True
             receipts.note(running.turn.id, Delivery.NONE)
 
     async def _first_word(self, listener: Listener, receipts: Receipts) -> HoldfastError | None:
-        """Wait for the model's status. A refusal before that is known is an error of the request."""
+        """Wait for the model's status. Returns the error of a turn that failed before it sent anything."""
         running = self.running
         loop = asyncio.get_running_loop()
         deadline, accepted = loop.time() + HEADERS_SECONDS, False
@@ -130,12 +131,12 @@ class TurnStream:
 
 @dataclass(slots=True)
 class WholeAnswer:
-    """The answer of a turn in one piece, when it has ended."""
+    """Sends a turn's answer as one body when the turn has ended."""
 
     running: RunningTurn
     interrupts: bool
     render: Callable[[Answered, dict[str, Any]], Any]
-    """The answer as its route gives it, with the `holdfast` field."""
+    """Makes the route's response object, with the `holdfast` field."""
 
     async def send(self, call: RequestContext) -> None:
         running = self.running
@@ -165,16 +166,16 @@ class WholeAnswer:
 
 
 async def refuse(call: RequestContext, running: RunningTurn, error: HoldfastError) -> None:
-    """Answer that a turn has no answer, and where it stands: what was asked is kept."""
+    """Send the error of a turn without an answer, with its ids: the request's messages are stored."""
     if isinstance(error, StoreFailed):
-        raise error  # that is the server's end, not the turn's
+        raise error  # the store has failed for good: the server must stop
     failure = failure_of(error)
     body = {"error": failure.object(), "holdfast": about_begun(running.begun)}
     await JsonResponse(body, failure.status, {**failure.headers, **headers_begun(running.begun)}).send(call)
 
 
 async def either(coming: asyncio.Future[Any], event: asyncio.Event, seconds: float) -> bool:
-    """Wait for one of them. True: only the event has come."""
+    """Wait for either, at most `seconds`. True: the event is set and `coming` is not done."""
     happened = asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({coming, happened}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -185,7 +186,7 @@ async def either(coming: asyncio.Future[Any], event: asyncio.Event, seconds: flo
 
 
 class Listener:
-    """One client of a stream: keeps it alive, notices that it left or may no longer listen."""
+    """One subscriber of a stream: sends keepalives, detects its disconnect and a revoked API key."""
 
     def __init__(
         self,
@@ -231,21 +232,22 @@ class Listener:
 
     @property
     def is_due(self) -> bool:
-        """Is it time to look after this listener again?"""
+        """True: the next check of this listener is due."""
         return self._loop.time() - self._looked_at >= LOOK_SECONDS
 
     async def waits_for(self, task: asyncio.Future[Any], seconds: float | None = None) -> None:
-        """Until the task is done, the client has left, or time is up."""
+        """Wait until the task is done, the client has disconnected, or `seconds` have passed."""
         assert self._watch is not None
         await asyncio.wait({task, self._watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def check_key(self) -> None:
-        """BadKey if the client's key has been revoked."""
+        """Raises BadKey if the client's API key has been revoked."""
         self._looked_at = self._loop.time()
         await self._call.check_key()
 
     async def still_there(self) -> bool:
-        """Send a comment if nothing was said for a while. False, and told so, if its key has been revoked."""
+        """Send a keepalive comment if one is due. False: the client has disconnected, or its API key was
+        revoked, which it is sent as an error."""
         try:
             await self.check_key()
         except BadKey as error:

@@ -1,7 +1,7 @@
-"""Work on request bodies: counted before it is done, and in a thread where it is much.
+"""Limits the size of request bodies in JSON values, and processes large bodies in threads.
 
-On the event loop a body of many MiB would let every other request wait. Each key has one such thread at a
-time, so that one key's large bodies do not delay another's.
+On the event loop a body of many MiB would delay every other request. Each API key uses one thread at a time,
+so that one key's large bodies do not delay another's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .openai.parameters import BadParameter
 T = TypeVar("T")
 
 _PIECE = 2**20
-# A string that does not end counts as one: that keeps the search linear, and the parser refuses it.
+# An unterminated string matches as a string: that keeps the search linear, and the parser rejects it.
 _STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z)|[\[{,]', re.DOTALL)
 _QUOTE = b'"'[0]
 
@@ -32,7 +32,7 @@ class Workers:
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
 
     async def run(self, key_id: str, size: int, work: Callable[[], T]) -> T:
-        """What `work` returns. `size`: bytes of the body that it works on."""
+        """Returns `work()`. `size`: bytes of the body that it processes; a large one runs in a thread."""
         if size <= LARGE_BODY:
             return work()
         lock, waiting = self._turns.get(key_id) or (asyncio.Lock(), 0)
@@ -49,16 +49,16 @@ class Workers:
 
 
 def check_values(body: bytes, most_messages: int) -> None:
-    """Refuse a JSON body of too many values before any of them is made. 0 messages: unlimited."""
+    """Raises BadInput, before parsing, if a JSON body has too many values. 0 messages: unlimited."""
     most = VALUES_PER_MESSAGE * most_messages
     if not most or len(body) <= most:
         return
     found = 0
-    for start in range(0, len(body), _PIECE):  # in pieces: other threads may run between them
+    for start in range(0, len(body), _PIECE):  # in pieces: other threads can run in between
         found += sum(body.count(mark, start, start + _PIECE) for mark in (b",", b"[", b"{"))
     if found <= most:
         return
-    found = 0  # many of them may be inside texts
+    found = 0  # count exactly: many may be inside strings
     for match in _STRUCTURE.finditer(body):
         if match[0][0] != _QUOTE:
             found += 1
@@ -70,7 +70,8 @@ def check_values(body: bytes, most_messages: int) -> None:
 
 
 def check_counts(values: Any, param: str, most: int) -> None:
-    """Refuse a list of too many messages or items, or with too many parts and calls in them. 0: unlimited."""
+    """Raises BadParameter for more than `most` messages or items, or too many parts and calls in them. 0:
+    unlimited."""
     if not most or not isinstance(values, list):
         return
     if len(values) > most:

@@ -1,6 +1,6 @@
-"""`GET /api/activity`: what is alive right now, cheap to poll.
+"""`GET /api/activity`: live and recently ended sessions, cheap to poll.
 
-The reads are bounded however much is stored. The ETag is of everything but `as_of`: who polls with
+The reads are bounded, however much is stored. The ETag covers everything but `as_of`: a poll with
 If-None-Match gets a 304 without a body until something has changed.
 """
 
@@ -26,7 +26,7 @@ from ..routes import Parameter, Route
 from ..schemas import ref
 
 ENDED_FOR = timedelta(seconds=60)
-"""How long one that has ended is still told of."""
+"""How long a session is still listed after it has ended."""
 MOST_PROCESSES = 1000
 
 
@@ -81,7 +81,7 @@ def _by_conversation(
 
 @dataclass(frozen=True, slots=True)
 class NotModified:
-    """You have it already."""
+    """304: the client's copy is current."""
 
     headers: Mapping[str, str]
 
@@ -91,7 +91,7 @@ class NotModified:
 
 
 def _doing(call: RequestContext, session: Session, states: Mapping[str, SessionState]) -> str | None:
-    """Of a turn that another node runs, it is not known."""
+    """What a session is doing; None: nothing. For a turn on another node it is unknown: "model"."""
     if states[session.id] is not SessionState.ACTIVE:
         compactor = call.services.runner.compactor
         behind = compactor is not None and compactor.is_compacting(session.conversation_id)

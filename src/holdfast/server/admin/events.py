@@ -1,8 +1,8 @@
-"""`GET /api/events`: what happens, as server-sent events from a durable cursor.
+"""`GET /api/events`: streams events as server-sent events (SSE) from a durable cursor.
 
-Each has its number as SSE id, so that a client that was cut off goes on behind the last it has seen, also
-after the server was restarted. Events are read in slices, so that neither a long past nor busy neighbours
-make one read long; they never hold message text.
+Each event's number is its SSE id, so that a client that was disconnected continues after the last event it
+has received, also after a restart of the server. Events are read in slices, so that neither a long backlog
+nor the events of other owners make one read long. They never hold message text.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ..streams import HEADERS, LOOK_SECONDS, Listener
 
 NOW = "now"
 SLICE = 20_000
-"""How many numbers are looked through in one read."""
+"""How many event numbers one read scans."""
 PAGE = 500
 PAUSE_SECONDS = 0.05
-"""A busy store commits more often than anybody wants to be told."""
+"""Minimum time between two reads: a busy store commits more often than subscribers need updates."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -39,7 +39,8 @@ async def events(call: RequestContext) -> HttpResponse:
 
 
 async def _cursor(call: RequestContext) -> int:
-    """Behind which event the stream begins. A client that comes back knows better than its first URL."""
+    """The number of the event after which the stream starts. Last-Event-ID takes precedence over `after`: a
+    client that reconnects sends it with its first URL."""
     seen = call.header("last-event-id")
     if seen is not None:
         return _number("Last-Event-ID", seen)
@@ -57,7 +58,7 @@ def _number(name: str, text: str) -> int:
 
 @dataclass(slots=True)
 class EventStream:
-    """Everything after `cursor` and whatever comes, until the server or the client goes."""
+    """Streams all stored and new events after `cursor`, until the server drains or the client disconnects."""
 
     owner: str | None
     cursor: int
@@ -83,7 +84,7 @@ class EventStream:
             await call.send({"type": "http.response.body", "body": b""})
 
     async def _pages(self, store: Store) -> AsyncIterator[list[Event]]:
-        """What there is behind the cursor, which moves along."""
+        """The stored events after the cursor, page by page; advances the cursor."""
         oldest, newest = await store.event_bounds()
         self.cursor = max(self.cursor, oldest - 1)
         while self.cursor < newest:
@@ -94,7 +95,7 @@ class EventStream:
                 yield page
 
     async def _next(self, call: RequestContext, version: int) -> None:
-        """Wait until something was committed, the server is about to stop, or it is time to look around."""
+        """Wait for a commit, for the server to drain, or LOOK_SECONDS; then PAUSE_SECONDS."""
         waits = (
             asyncio.ensure_future(call.store.changed(version, LOOK_SECONDS)),
             asyncio.ensure_future(call.services.draining.wait()),

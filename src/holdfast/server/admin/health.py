@@ -13,7 +13,7 @@ from ..schemas import list_of, one_of, ref
 
 
 async def healthz(call: RequestContext) -> JsonResponse:
-    """Alive, and whether stopping now would interrupt somebody."""
+    """Liveness, and the number of running turns that a stop would interrupt."""
     running = len(call.services.runner.running)
     idle = 0.0 if running else call.services.meters.idle_seconds
     return JsonResponse(
@@ -28,7 +28,7 @@ async def healthz(call: RequestContext) -> JsonResponse:
 async def readyz(call: RequestContext) -> JsonResponse:
     if call.services.draining.is_set():
         raise HttpError(503, "the server is about to stop", "draining")
-    await call.store.nodes()  # the store answers
+    await call.store.nodes()  # raises if the store does not answer
     return JsonResponse({"status": "ready"})
 
 
@@ -68,7 +68,7 @@ async def nodes(call: RequestContext) -> JsonResponse:
 
 
 def flag(call: RequestContext, name: str) -> bool:
-    """A query parameter that says yes or no."""
+    """The value of a boolean query parameter."""
     value = (call.query(name) or "0").lower()
     if value not in ("0", "1", "true", "false"):
         raise BadParameter(name, f"must be 1 or 0, not {value!r:.40}")

@@ -1,7 +1,7 @@
-"""`/api/memories` and `/api/flushes`: what is remembered, and what ended sessions are still to be flushed.
+"""`/api/memories` and `/api/flushes`: stored memories, and the flushes of ended sessions.
 
-A memory says what somebody said, so an admin reads another owner's like their messages, one owner at a time,
-and leaves an event. A flush holds no text, and is named by its session's id.
+A memory holds what a person said, so an admin reads another owner's memories like messages: one owner at a
+time, and an event records it. A flush holds no text; its id is its session's id.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""`/api/notices`: what people should be told, for whoever talks to them.
+"""`/api/notices`: notices for people, to be delivered by bridges.
 
-A bridge asks for what is undelivered, tells it, and says so; one that dies in between tells it again.
+A bridge lists the undelivered notices, delivers each, and acknowledges it. Delivery is at least once: a
+bridge that dies before the acknowledgement delivers the notice again.
 """
 
 from __future__ import annotations

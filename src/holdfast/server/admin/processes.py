@@ -1,8 +1,8 @@
-"""`/api/processes…`: what sessions have running in the background. One list, for people, agents and bridges.
+"""`/api/processes…`: background processes of sessions. One list, for people, agents and bridges.
 
-Starting a command needs the key's `terminal` right: it is no sandbox. Watching a process that was started
-elsewhere on this machine needs it too, or an admin key, and so do its command line, its directory and
-stopping it. What another owner's session started cannot be watched.
+Starting a command needs the API key's `terminal` right, because there is no sandbox. Watching a process that
+was started elsewhere on this machine needs that right or an admin key; so do reading its command line and
+directory, and stopping it. A process that another owner's session started cannot be watched.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def processes(call: RequestContext) -> JsonResponse:
         limit=call.query_number("limit", 20, 1, LARGEST_PAGE),
     )
     data = await _objects(call, page.items)
-    if running:  # one may have ended a moment ago, and nobody has noted it yet
+    if running:  # one may have ended just now, before the store recorded it
         data = [each for each in data if each["ended_at"] is None]
     return JsonResponse(objects.listed(data, has_more=page.has_more))
 
@@ -127,7 +127,7 @@ async def _shown(call: RequestContext, found: Process) -> JsonResponse:
 
 
 async def _objects(call: RequestContext, found: Sequence[Process]) -> list[objects.Object]:
-    """As they are right now."""
+    """The processes' objects, after a probe of their present state."""
     supervisor = call.services.holdfast.supervisor
     now = call.store.now()
     seen = await asyncio.gather(*(supervisor.seen(each) for each in found))

@@ -1,4 +1,4 @@
-"""`GET /api/search`: the owner's messages that hold these words."""
+"""`GET /api/search`: full-text search in the owner's messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`POST /api/sessions/{id}/end|cancel|resume|fork|compact` and `DELETE`: acting on a session by hand.
+"""`POST /api/sessions/{id}/end|cancel|resume|fork|compact` and `DELETE`: manual actions on a session.
 
-What needs a free conversation waits for a running turn as long as a second request would, then it is 409.
-Turns are stopped through the runner, so that whoever listens to them is told.
+An action that needs the conversation's lease waits for a running turn as long as a second request would, then
+it is a 409. Turns are stopped through the runner, so that their subscribers are notified.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .sessions import shown
 T = TypeVar("T")
 
 REASONS = (EndReason.CLOSED, EndReason.COMPLETED, EndReason.NEW)
-"""What a person may end a session for; the other reasons are holdfast's own."""
+"""The reasons that a request may give for ending a session; the others are set by holdfast itself."""
 
 
 async def end(call: RequestContext) -> JsonResponse:
@@ -122,7 +122,7 @@ async def _when_free(call: RequestContext, act: Callable[[], Awaitable[T]]) -> T
 
 
 async def fields_of(call: RequestContext, *known: str) -> dict[str, Any]:
-    """The body's fields that say something. One that is not known is refused: it was meant to."""
+    """The body's fields that are not null. Raises BadParameter for an unknown field: it is never ignored."""
     body = await call.json(optional=True)
     for name in body:
         if name not in known:

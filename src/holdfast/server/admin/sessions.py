@@ -1,7 +1,7 @@
-"""`GET /api/sessions…`: what there is, what was said, how it came about. Reading opens nothing.
+"""`GET /api/sessions…`: sessions, their messages, turns and lineage. Reading never opens a session.
 
-A session is named by its id (that very session, stale or not); a conversation id, a key or an alias means
-the newest session of the conversation.
+A session id names exactly that session, stale or not. A conversation id, a session key or an alias names the
+newest session of the conversation.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..schemas import NUMBER, list_of, one_of, ref
 LARGEST_PAGE = 100
 LARGEST_MESSAGE_PAGE = 1000
 LARGEST_SEQ = 2**62
-"""Behind every message, and a number that every store can hold."""
+"""Greater than the number of every message, and within the integer range of every store."""
 SCOPES = ("session", "conversation", "context")
 
 
 def paging(largest: int = LARGEST_PAGE, default: int = 20) -> tuple[Parameter, Parameter]:
-    """The parameters of a list that comes in pages."""
+    """The query parameters of a paginated list."""
     return (
         Parameter("after", "The `last_id` of the page before."),
         Parameter(
@@ -69,7 +69,7 @@ async def session(call: RequestContext) -> JsonResponse:
 
 
 async def shown(call: RequestContext, found: Session) -> JsonResponse:
-    """One session as its object."""
+    """One session as its JSON object."""
     states = await states_of(call.store, [found])
     flushes = await flushes_of(call.store, [found])
     with_owner = shows_owner(call)
@@ -106,7 +106,7 @@ async def messages(call: RequestContext) -> JsonResponse:
 
 
 def _behind(call: RequestContext, conversation_id: str) -> int:
-    """The number that follows the message `after`."""
+    """The sequence number that follows the message `after`; 1 without one."""
     after = call.query("after") or None
     if after is None:
         return 1

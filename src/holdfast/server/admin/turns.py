@@ -1,9 +1,9 @@
-"""`GET /api/turns/{id}`, `POST /api/turns/{id}/retry`: one turn, and taking it up again by hand.
+"""`GET /api/turns/{id}`, `POST /api/turns/{id}/retry`: one turn, and its manual retry.
 
-A retry goes on with a turn that was interrupted or has failed, as long as it is the newest: what the user
-said and finished tool calls stay, the partial reply leaves the context, no tool is run again. The model is
-asked as the settings say: what a chat request brought along for its one turn (instructions, tools, a
-temperature) was never stored. Of a response what its object repeats is used again.
+A retry resumes a turn that was interrupted or has failed, while it is the newest. The user's message and
+finished tool calls stay, the partial reply leaves the context, and no tool is run again. The model is called
+as the settings say: what a chat request sent for its turn only (instructions, tools, a temperature) was never
+stored. For a response, the parameters that its object repeats are used again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def retry(call: RequestContext) -> JsonResponse:
 
 
 async def take_up(call: RequestContext) -> RunningTurn | TurnRepeated | TurnOutdated:
-    """Begin the turn again, and do not wait for its end."""
+    """Resume the turn without waiting for its end; raises Conflict if it is completed or cancelled."""
     known = await call.store.turn(owner_of(call), call.path("id"))
     if known.status in FINAL:
         raise Conflict(

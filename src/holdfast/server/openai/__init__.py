@@ -1,1 +1,1 @@
-"""OpenAI's Responses and Conversations API in terms of the chat messages that holdfast keeps: translation."""
+"""OpenAI's APIs. Responses and Conversations are translated to and from the chat messages in the store."""

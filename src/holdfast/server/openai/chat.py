@@ -1,8 +1,8 @@
-"""`POST /v1/chat/completions`: a turn of a durable conversation, or, with `store: false`, just the model.
+"""`POST /v1/chat/completions`: a turn of a durable conversation, or, with `store: false`, only a model call.
 
-The request's messages are compared with what is stored: only what is new is added, a history that differs
-forks. Unknown fields go to the model as they came, and what it says comes back as it said it. The chunk that
-carries `finish_reason` waits until the answer is on disk and names the conversation.
+The request's messages are matched with the stored ones: only new ones are added, and a history that differs
+forks the conversation. Unknown fields are passed to the model unchanged, and its chunks to the client. The
+chunk with `finish_reason` is sent only after the answer is on disk; it names the conversation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .stateless import StatelessCompletion
 
 ROUTE = "/v1/chat/completions"
 OURS = frozenset({"messages", "model", "stream", "store"})
-"""Fields that are not passed on as they are."""
+"""Fields that are not passed to the model unchanged."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -45,7 +45,7 @@ _encode = msgspec.json.Encoder().encode
 class ChatRequest:
     history: History
     messages: Sequence[Any]
-    """As they came."""
+    """As the client sent them."""
     model: str | None
     options: Mapping[str, Any]
     stream: bool
@@ -54,7 +54,7 @@ class ChatRequest:
 
 
 def parse(body: dict[str, Any]) -> ChatRequest:
-    """Check what we read of a request; the rest is the model's business."""
+    """Parse a request. Checks only the fields that holdfast uses; the model checks the others."""
     model, stream, store = body.get("model"), body.get("stream"), body.get("store")
     if model is not None and not isinstance(model, str):
         raise BadParameter("model", "must be a text")
@@ -68,7 +68,7 @@ def parse(body: dict[str, Any]) -> ChatRequest:
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 128):
         raise BadParameter("n", "must be a whole number from 1 to 128")
     passed_on = {name: value for name, value in body.items() if name not in OURS}
-    if not stream:  # asked in one piece, so is the model: nobody would hear the pieces
+    if not stream:  # no subscriber needs chunks, so the model need not stream either
         passed_on["stream"] = False
     return ChatRequest(
         history_of(body.get("messages") or []),
@@ -82,7 +82,7 @@ def parse(body: dict[str, Any]) -> ChatRequest:
 
 
 def _read(call: RequestContext, body: bytes) -> tuple[ChatRequest, bytes]:
-    """Everything that costs more the larger the body is."""
+    """Parse, check and hash a body: the work that grows with its size, to be run by `call.work`."""
     fields = call.parsed(body)
     check_counts(fields.get("messages"), "messages", call.services.settings.limits.messages_per_request)
     return parse(fields), sha256(body).digest()
@@ -145,7 +145,7 @@ async def complete(call: RequestContext) -> HttpResponse:
 
 
 class ChatRenderer:
-    """A turn as chat.completion.chunk events."""
+    """Renders a turn as chat.completion.chunk events."""
 
     numbered = False
     apart = False
@@ -153,12 +153,12 @@ class ChatRenderer:
     def __init__(self, wants_usage: bool, *, silent: bool = False) -> None:
         self._wants_usage = wants_usage
         self._silent = silent
-        """Will it be answered in one piece, so that nobody hears it speak?"""
+        """True: the answer is sent as one body, so no events are rendered."""
         self._begun: TurnBegun | None = None
         self._held: list[Chunk] = []
-        """From the chunk with `finish_reason` on: told when the answer is on disk."""
+        """The chunks from `finish_reason` on: sent when the answer is on disk."""
         self._parts = False
-        """Do the next words begin a new paragraph, because a tool was run here since the last?"""
+        """True: the next text starts a new paragraph, because a tool was run since the last text."""
 
     def begin(self, begun: TurnBegun) -> Sequence[bytes]:
         self._begun = begun
@@ -194,7 +194,7 @@ class ChatRenderer:
 
 
 def finished_chunks(held: Sequence[Chunk], ours: Mapping[str, Any], wants_usage: bool) -> list[bytes]:
-    """The chunks from `finish_reason` on; the one that carries it says where the conversation is."""
+    """The framed chunks from `finish_reason` on; the one that has it gets the fields `ours`."""
     return [
         framed(_encode({**chunk.value, **ours}) if chunk.finishes else chunk.raw)
         for chunk in held
@@ -208,13 +208,13 @@ def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: Mapping[s
     return {**answer, "object": "chat.completion", "choices": choices, "holdfast": ours}
 
 
-# --- asked before ----------------------------------------------------------------------------------------
+# --- retries ---------------------------------------------------------------------------------------------
 
 
 async def _again(
     call: RequestContext, repeated: TurnRepeated, asked: ChatRequest, address: Address
 ) -> HttpResponse:
-    """The answer this request already got."""
+    """The stored answer, for a retry of its request."""
     turn, session = repeated.turn, repeated.session
     if turn.status is not TurnStatus.COMPLETED:
         raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
@@ -234,7 +234,7 @@ async def _again(
 
 
 def _as_stream(completion: Mapping[str, Any], wants_usage: bool) -> bytes:
-    """A finished answer told as a stream."""
+    """A stored answer as an SSE stream."""
     ours = completion["holdfast"]
     common = {
         name: value for name, value in completion.items() if name not in ("choices", "usage", "holdfast")

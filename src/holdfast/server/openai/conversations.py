@@ -1,4 +1,4 @@
-"""The objects of the Conversations API, and the requests that make and change conversations."""
+"""`/v1/conversations`: creates, reads, changes and deletes conversations and their items."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from .parameters import BadParameter, given_object, metadata_of
 
 @dataclass(frozen=True, slots=True)
 class ConversationRequest:
-    """A new conversation, or an addition to one."""
+    """The parsed request for a new conversation: messages and metadata."""
 
     messages: tuple[dict[str, Any], ...]
     metadata: Mapping[str, str]
 
 
 def parse_conversation(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> ConversationRequest:
-    """Read a request for a new conversation; both its fields may be missing."""
+    """Parse a request for a new conversation; both its fields are optional."""
     items = given_object(body, "the request").get("items")
     messages = [] if items is None else _messages(items, resolve)
     return ConversationRequest(tuple(messages), metadata_of(body.get("metadata")))
 
 
 def parse_items(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> tuple[dict[str, Any], ...]:
-    """Read a request that adds items."""
+    """Parse a request that adds items; returns them as chat messages."""
     messages = _messages(given_object(body, "the request").get("items"), resolve)
     if not messages:
         raise BadParameter("items", "must hold at least one item that can be kept")
@@ -58,7 +58,7 @@ def parse_items(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> t
 
 
 def parse_metadata(body: Mapping[str, Any]) -> dict[str, str]:
-    """Read a request that replaces the metadata."""
+    """Parse a request that replaces the metadata."""
     if "metadata" not in given_object(body, "the request"):
         raise BadParameter("metadata", "must be given; null empties it")
     return metadata_of(body["metadata"])
@@ -93,7 +93,7 @@ MOST_REFERENCES = 1000
 
 
 def place_of_item(item_id: str, conversation_id: str) -> tuple[ItemName, int]:
-    """What an id says, and the number of its message; NotFound if it is none of this conversation's."""
+    """The parsed item id and its message's sequence number; NotFound if not of this conversation."""
     name = parse_item_id(item_id)
     place = parse_message_id(name.message_id) if name else None
     if name is None or place is None or place[0] != conversation_id:
@@ -102,7 +102,7 @@ def place_of_item(item_id: str, conversation_id: str) -> tuple[ItemName, int]:
 
 
 async def find_item(store: Store, owner: str, conversation_id: str, item_id: str) -> tuple[Item, Message]:
-    """The item of this id, and the message it shows a part of."""
+    """The item with this id, and the message that it is a part of."""
     _, seq = place_of_item(item_id, conversation_id)
     page = await store.messages(owner, conversation_id, first=seq, last=seq, excluded=False)
     for message in page.items:
@@ -113,7 +113,7 @@ async def find_item(store: Store, owner: str, conversation_id: str, item_id: str
 
 
 async def resolver(store: Store, owner: str, items: object, param: str = "items") -> Resolve:
-    """Looks up, beforehand, the items that a request only refers to."""
+    """Fetches the items that a request refers to by id; returns their lookup function for the parser."""
     known: dict[str, Mapping[str, Any]] = {}
     names: Sequence[str] = list(dict.fromkeys(referenced_ids(items)))
     if len(names) > MOST_REFERENCES:
@@ -124,11 +124,11 @@ async def resolver(store: Store, owner: str, items: object, param: str = "items"
         if name is not None and (place := parse_message_id(name.message_id)) is not None
     }
     wanted = frozenset(names)
-    for conversation_id, seq in places:  # each message once, however many of its items are referred to
+    for conversation_id, seq in places:  # each message once, however many of its items are referenced
         try:
             page = await store.messages(owner, conversation_id, first=seq, last=seq, excluded=False)
         except NotFound:
-            continue  # the parser names it, with its place in the request
+            continue  # the parser reports it, with its position in the request
         for message in page.items:
             known.update((item["id"], item) for item in items_of(message) if item["id"] in wanted)
     return known.get
@@ -219,7 +219,7 @@ async def add_items(call: RequestContext) -> JsonResponse:
 
 
 async def _read(call: RequestContext, *, optional: bool = False) -> tuple[int, dict[str, Any]]:
-    """The body's size, and its fields."""
+    """The body's size and its parsed fields."""
     body = await call.body()
     fields = await call.work(len(body), lambda: call.parsed(body, optional=optional))
     check_counts(fields.get("items"), "items", call.services.settings.limits.messages_per_request)
@@ -244,7 +244,7 @@ async def items(call: RequestContext) -> JsonResponse:
         found.id,
         first=first,
         last=last,
-        limit=limit + 1,  # the first may have been shown before
+        limit=limit + 1,  # the first message may be on the previous page
         newest_first=descending,
         excluded=False,
     )
@@ -277,7 +277,7 @@ async def delete_item(call: RequestContext) -> JsonResponse:
         try:
             await call.store.reduce_message(call.owner, found.id, seq, new_message(rest), gaps)
         except Conflict:
-            continue  # somebody took another part of it: look again
+            continue  # optimistic lock: another part was deleted meanwhile; retry
         return _shown(call, found)
     raise ConversationBusy(found.id)
 

@@ -1,10 +1,9 @@
-"""Input items as chat messages: what a Responses request, or a new conversation, brings.
+"""Converts the input items of a Responses request or a new conversation to chat messages.
 
-A model's reply is several items and one message: its reasoning, its text and its calls come together again,
-as chat servers want them, so that the results of the calls follow the message that made them all. Reasoning
-is kept where it can be read and goes with the reply that follows; encrypted, it is of use to nobody here
-and is dropped. Items of tools that run at OpenAI are refused by name. Fields nobody here knows stay on
-their message or call.
+A model's reply is several items but one chat message: its reasoning, text and calls are joined again, because
+chat servers need the results of calls right after the message that made them all. Readable reasoning is kept
+and joined to the reply that follows it. Encrypted reasoning is dropped, because it cannot be used here. Items
+of tools that run at OpenAI are rejected by name. Unknown fields stay on their message or call.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from .parameters import BadParameter, given_list, given_name, given_object, give
 from .parts import chat_content
 
 Resolve = Callable[[str], Mapping[str, Any] | None]
-"""The item with this id, as `items_of` gives it; None if there is none."""
+"""Returns the item with this id, as `items_of` makes it; None if there is none."""
 
 ROLES = ("user", "assistant", "system", "developer")
 ITEMS = (
     *("message", "reasoning", "item_reference", "function_call", "function_call_output"),
     *("custom_tool_call", "custom_tool_call_output"),
 )
-# What an item has only because it once was somebody's output; the SDK adds `parsed_…`.
+# Fields that an item has only because it was once output of a model; the SDK adds `parsed_…`.
 OF_OUTPUT = ("id", "type", "status", "created_by", "parsed_arguments")
 OF_CALL = (*OF_OUTPUT, "call_id", "name", "arguments", "input", "caller", "async", "namespace", "index")
 OF_RESULT = (*OF_OUTPUT, "call_id", "output", "caller", "namespace")
@@ -36,9 +35,9 @@ OF_CHAT = ("tool_calls", "tool_call_id", "function_call")
 def messages_from_input(
     value: object, *, resolve: Resolve | None = None, param: str = "input"
 ) -> list[dict[str, Any]]:
-    """The chat messages that a text (said by the user) or a list of items amounts to.
+    """The chat messages of a text (the user's) or of a list of items.
 
-    Raises BadParameter, naming the place, for anything else. References to items are looked up with
+    Raises BadParameter, with the path of the value, for anything else. Item references are looked up with
     `resolve`.
     """
     if isinstance(value, str):
@@ -52,7 +51,7 @@ def messages_from_input(
 
 
 def referenced_ids(value: object) -> list[str]:
-    """The ids of the items that an input only refers to, so that they can be fetched beforehand."""
+    """The ids of the items that an input refers to, so that they can be fetched before parsing."""
     items = value if isinstance(value, list) else []
     found = [item.get("id") for item in items if isinstance(item, Mapping) and _is_reference(item)]
     return [name for name in found if isinstance(name, str)]
@@ -64,7 +63,7 @@ def _is_reference(item: Mapping[str, Any]) -> bool:
 
 
 class _Reader:
-    """Reads items one by one; `_reply` is the reply that the next item may still belong to."""
+    """Parses items one by one; `_reply` is the reply that the next item may still belong to."""
 
     def __init__(self, resolve: Resolve | None) -> None:
         self._resolve = resolve
@@ -134,7 +133,8 @@ class _Reader:
             and reply["content"] is None
             and "refusal" not in reply
         ):
-            # The calls came first. Their results must follow the message that made them, so it is one.
+            # The calls came first. Their results must follow the message that made them, so text and calls
+            # are one message.
             self._take_thoughts(reply)
             reply.update(message)
             return
@@ -155,7 +155,7 @@ class _Reader:
             ]
             if any(pieces):
                 if self._reply is not None and "tool_calls" not in self._reply:
-                    self._reply = None  # what it thinks next belongs to what it says next
+                    self._reply = None  # further reasoning belongs to the next reply
                 self._thoughts.append("\n\n".join(pieces))
                 return
 
@@ -197,7 +197,7 @@ class _Reader:
             self._thoughts = []
 
     def _settle_thoughts(self) -> None:
-        """Nothing was said after them: they are a reply of their own."""
+        """Reasoning without a reply after it becomes a reply of its own."""
         if self._thoughts:
             reply = self._reply if self._reply is not None else {"role": "assistant", "content": ""}
             if self._reply is None:
@@ -206,12 +206,12 @@ class _Reader:
 
 
 def custom_arguments(text: str) -> str:
-    """The input of a custom tool as the arguments of the function that stands for it."""
+    """The input of a custom tool as arguments of the function that replaces it in chat."""
     return msgspec.json.encode({"input": text}).decode()
 
 
 def _with_others(own: dict[str, Any], item: Mapping[str, Any], *known: str) -> dict[str, Any]:
-    """With the item's fields that nobody here knows."""
+    """`own` and the item's unknown fields."""
     for name, value in item.items():
         if name not in known and value is not None:
             own.setdefault(name, value)
@@ -219,7 +219,7 @@ def _with_others(own: dict[str, Any], item: Mapping[str, Any], *known: str) -> d
 
 
 CHOICES = ("none", "auto", "required")
-# Fields of a tool that speak to OpenAI's own machinery.
+# Fields of a tool that only OpenAI's servers use.
 NOT_FOR_CHAT = ("allowed_callers", "defer_loading", "async", "output_schema")
 
 
@@ -229,11 +229,11 @@ class RequestTools:
     """`tools`, `tool_choice` and `parallel_tool_calls` for the chat model; none of them if there are no
     tools."""
     custom: frozenset[str]
-    """The names of those that are custom tools."""
+    """The names of the custom tools."""
 
 
 def request_tools(body: Mapping[str, Any], parallel: bool | None) -> RequestTools:
-    """Read `tools` and `tool_choice`."""
+    """Parse `tools` and `tool_choice`."""
     tools: dict[str, dict[str, Any]] = {}
     custom = set()
     for at, value in enumerate(list_of(body, "tools")):
@@ -261,7 +261,7 @@ def request_tools(body: Mapping[str, Any], parallel: bool | None) -> RequestTool
         if choice is not None:
             options["tool_choice"] = choice
         if parallel is not None:
-            # Not without tools: OpenAI's chat API then refuses it, as it does tool_choice.
+            # Only with tools: without them OpenAI's chat API rejects it, like tool_choice.
             options["parallel_tool_calls"] = parallel
     return RequestTools(options, frozenset(custom))
 
@@ -285,8 +285,8 @@ def _function(tool: Mapping[str, Any], name: str, param: str) -> dict[str, Any]:
 
 
 def _custom(tool: Mapping[str, Any], name: str, param: str) -> dict[str, Any]:
-    """The grammar, if there is one, goes into the description: no chat server but OpenAI's could enforce
-    it."""
+    """The function that replaces a custom tool. A grammar goes into the description: no chat server but
+    OpenAI's could enforce it."""
     about = [text(tool, "description", f"{param}.description") or ""]
     form = tool.get("format")
     if form is not None:
@@ -310,8 +310,8 @@ def _custom(tool: Mapping[str, Any], name: str, param: str) -> dict[str, Any]:
 
 
 def _choice(value: object, tools: dict[str, dict[str, Any]]) -> str | dict[str, Any] | None:
-    """For chat. With `allowed_tools`, the others are taken out of `tools`: most servers know no such
-    choice."""
+    """`tool_choice` for chat. With `allowed_tools`, the others are removed from `tools`: most servers do not
+    support that choice."""
     if value is None:
         return None
     if isinstance(value, str):

@@ -1,12 +1,11 @@
-"""The ids of items: derived from the id of the message they belong to.
+"""Converts chat messages to items, with ids derived from the id of the message.
 
-A chat message is up to several items: its reasoning, its text, each of its calls. Each id says which
-message and which part of it, so that nothing has to be kept to find an item again; and since a reply's
-number is known as soon as the conversation's lease is held, the ids in a stream are those the stored reply
-has later.
+A chat message is one or more items: its reasoning, its text, each of its calls. An item id contains the
+message and the part of it, so that no index is stored to find an item. A reply's number is known as soon as
+the conversation's lease is held, so the ids in a stream are those of the reply stored later.
 
-    msg_<conversation>_<seq>         what was said
-    rs_<conversation>_<seq>          what was thought
+    msg_<conversation>_<seq>         the text
+    rs_<conversation>_<seq>          the reasoning
     fc_<conversation>_<seq>_<n>      its call number n, from 0
     fco_<conversation>_<seq>         the result of a call
 """
@@ -41,12 +40,12 @@ _PARTS = {part.value: part for part in ItemPart}
 
 @dataclass(frozen=True, slots=True)
 class ItemName:
-    """What an item's id says."""
+    """A parsed item id."""
 
     message_id: str
     part: ItemPart
     index: int | None = None
-    """Which call, for a call."""
+    """The number of the call; None if the item is no call."""
 
 
 def item_id(message_id: str, part: ItemPart, index: int = 0) -> str:
@@ -55,7 +54,7 @@ def item_id(message_id: str, part: ItemPart, index: int = 0) -> str:
 
 
 def parse_item_id(name: str) -> ItemName | None:
-    """What this id says, or None if it is not an item's."""
+    """The parsed id, or None if it is not an item's."""
     prefix, _, rest = name.partition("_")
     part, index = _PARTS.get(prefix), None
     if part is None:
@@ -72,13 +71,13 @@ def parse_item_id(name: str) -> ItemName | None:
 
 
 def _plain(digits: str) -> bool:
-    """A number as we write it: no leading zero, no foreign digits, and not so long that reading it costs."""
+    """True for a number as we write it: ASCII digits, no leading zero, not so long that parsing is slow."""
     return digits.isascii() and digits.isdecimal() and len(digits) < 19 and str(int(digits)) == digits
 
 
 Item = dict[str, Any]
 
-# Where servers put what a model thought. Some send it twice, under two names: the first one counts.
+# The fields in which servers send reasoning. Some send it twice, under two names: the first is used.
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 SHOWN_ELSEWHERE = (
     *("id", "type", "status", "role", "content", "refusal", "annotations", "tool_calls", "function_call"),
@@ -87,7 +86,7 @@ SHOWN_ELSEWHERE = (
 
 
 def items_of(message: Message, *, custom_tools: Collection[str] = ()) -> list[Item]:
-    """The items of a stored message. Calls of `custom_tools` are shown as such."""
+    """The items of a stored message. Calls of `custom_tools` become custom tool calls."""
     interrupted = message.status is MessageStatus.INTERRUPTED
     return items_from(
         message.shown(),
@@ -106,7 +105,7 @@ def items_from(
     custom_tools: Collection[str] = (),
     gaps: Collection[int] = (),
 ) -> list[Item]:
-    """The same, of a message that will be stored under this id. Of its calls, those at `gaps` are gone."""
+    """The items of a message that will be stored under this id. Its calls at `gaps` were deleted."""
     role = content.get("role")
     if role in ("tool", "function"):
         items = [_result(content, message_id)]
@@ -122,8 +121,8 @@ def items_from(
 def without_item(
     content: Mapping[str, Any], name: ItemName, gaps: Collection[int] = ()
 ) -> dict[str, Any] | None:
-    """The message without what this item shows of it; None if nothing is left. Of its calls, those at `gaps`
-    are gone already."""
+    """The message without the part that this item is; None if nothing is left. Its calls at `gaps` were
+    deleted before."""
     left = dict(content)
     match name.part:
         case ItemPart.REASONING:
@@ -151,7 +150,7 @@ def without_item(
 
 
 def listed(items: Sequence[Item], *, has_more: bool = False) -> dict[str, Any]:
-    """OpenAI's list of items; the SDK's types want its ids to be text, also when there are none."""
+    """OpenAI's list of items. The SDK's types require strings as first and last id, also of an empty list."""
     return {
         "object": "list",
         "data": list(items),
@@ -169,11 +168,11 @@ def item_page(
     descending: bool = False,
     more: bool = False,
 ) -> dict[str, Any]:
-    """A page of items, made of messages in the order of the list.
+    """A page of items, made from messages in the order of the list.
 
-    `messages` begin with the one that `after` belongs to (all its items up to and with `after` are
-    skipped; it need not be there any more), and are enough for the page: each gives one item or more.
-    `more`: there are messages beyond these.
+    `messages` start with the message of `after` and are enough for the page: each has at least one item. The
+    items up to and including `after` are skipped; `after` itself may have been deleted. `more`: there are
+    further messages.
     """
     skipping = parse_item_id(after) if after else None
     items: list[Item] = []
@@ -192,18 +191,18 @@ _ORDER = (ItemPart.REASONING, ItemPart.TEXT, ItemPart.CALL, ItemPart.RESULT)
 
 
 def _rank(name: ItemName) -> tuple[int, int]:
-    """The place of an item within its message."""
+    """The sort key of an item within its message."""
     return _ORDER.index(name.part), name.index or 0
 
 
 def _is_behind(name: str, seen: tuple[int, int], descending: bool) -> bool:
     named = parse_item_id(name)
-    assert named is not None  # we made it
+    assert named is not None  # the id was made here
     return _rank(named) < seen if descending else _rank(named) > seen
 
 
 def reasoning_of(content: Mapping[str, Any]) -> str:
-    """What a reply says that it thought."""
+    """The reasoning of a reply."""
     for field in REASONING_FIELDS:
         text = content.get(field)
         if isinstance(text, str) and text:
@@ -260,7 +259,7 @@ def _calls(
 
 
 def _places(gaps: Collection[int], count: int) -> Iterator[int]:
-    """The places of `count` calls, those at `gaps` being gone."""
+    """The original positions of the `count` calls that are left after those at `gaps` were deleted."""
     return islice((at for at in numbers() if at not in gaps), count)
 
 
@@ -285,8 +284,8 @@ def _call(call: Mapping[str, Any], name_of_item: str, custom_tools: Collection[s
 
 
 def custom_input(arguments: str) -> str:
-    """What a model gave a custom tool, out of the arguments of the function that stands for it; as much of
-    it as there is if the model did not keep to its one parameter."""
+    """A custom tool's input, from the arguments of the function that replaces it; the raw arguments if the
+    model did not use its one parameter."""
     try:
         given = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,7 +1,7 @@
-"""Reads the parameters of a request, and refuses what is not as it should be.
+"""Reads and validates the parameters of a request.
 
-A refusal names the parameter by its path, `input[3].content[0].image_url`, in its sentence and as a fact of
-its own, because OpenAI's error object has a field for it. JSON's null counts as "not given" everywhere.
+An error names the parameter by its path, `input[3].content[0].image_url`, in its message and as the attribute
+`param`, because OpenAI's error object has a field for it. JSON's null always means "not given".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_VALUE = 512
 
 
 class BadParameter(BadInput):
-    """A parameter of a request that cannot be used; `param` is its path."""
+    """An invalid parameter of a request; `param` is its path."""
 
     def __init__(self, param: str, sentence: str) -> None:
         super().__init__(f"{param} {sentence}")
@@ -26,7 +26,7 @@ class BadParameter(BadInput):
 
 
 def kind(value: object) -> str:
-    """What JSON calls it."""
+    """The JSON type of a value, for error messages."""
     match value:
         case None:
             return "null"
@@ -44,7 +44,7 @@ def kind(value: object) -> str:
 
 
 def given_text(value: object, param: str) -> str:
-    """A text that has to be there; it may be empty, but it must be one that can be stored."""
+    """A required string; it may be empty, but must be storable."""
     if not isinstance(value, str):
         raise BadParameter(param, f"must be text, not {kind(value)}")
     fault = unstorable(value)
@@ -54,7 +54,7 @@ def given_text(value: object, param: str) -> str:
 
 
 def given_name(value: object, param: str) -> str:
-    """A text that has to be there and must say something."""
+    """A required string that is not empty."""
     if not given_text(value, param):
         raise BadParameter(param, "must not be empty")
     return str(value)
@@ -118,7 +118,7 @@ def one_of(body: Mapping[str, Any], name: str, choices: tuple[str, ...], param: 
 
 
 def metadata_of(value: object, param: str = "metadata") -> dict[str, str]:
-    """Up to 16 pairs of text, as OpenAI has it; empty if there are none."""
+    """Up to 16 pairs of strings, like OpenAI's metadata; empty if not given."""
     if value is None:
         return {}
     pairs = given_object(value, param)

@@ -1,4 +1,4 @@
-"""The parts of a message's content, from the Responses API's names to chat's and back.
+"""Converts the parts of a message's content between the Responses API and chat.
 
 | item           | chat                                  |
 |----------------|---------------------------------------|
@@ -9,9 +9,9 @@
 | `refusal`      | `refusal`, as a field or as a part    |
 | `input_audio`  | `input_audio`                         |
 
-One plain text becomes content that is a text, which every server understands; anything else stays a list of
-parts. Fields nobody here knows stay on their part, both ways. What was stored is never refused on its way
-back: it came from many kinds of client, and is shown as well as it can be.
+One plain text becomes content that is a string, which every server accepts; anything else stays a list of
+parts. Unknown fields stay on their part, in both directions. Stored content is never rejected when it is
+converted back: it came from many kinds of client, and is shown as well as possible.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ def _chat_file(part: Mapping[str, Any], param: str) -> Part:
     return {"type": "file", "file": file, **_others(part, "type", "file_url", *FILE_FIELDS)}
 
 
-# --- and back ------------------------------------------------------------------------------------------
+# --- from chat -----------------------------------------------------------------------------------------
 
 
 def input_parts(content: object) -> list[Part]:
-    """What a person, a developer or a tool said."""
+    """The parts of a message of a user, a developer or a tool."""
     if isinstance(content, str):
         return [{"type": "input_text", "text": content}]
     return [_input_part(part) for part in _parts(content)]
@@ -131,7 +131,7 @@ def _input_part(part: Mapping[str, Any]) -> Part:
 
 
 def output_parts(message: Mapping[str, Any]) -> list[Part]:
-    """What a model said, without what it thought; empty if it said nothing."""
+    """The parts of a model's message, without its reasoning; empty if it has none."""
     content, refusal = message.get("content"), message.get("refusal")
     parts = []
     for part in _parts([content] if isinstance(content, str) and content else content):
@@ -158,7 +158,7 @@ def output_text(text: str, annotations: object = None) -> Part:
 
 
 def thoughts(content: object) -> str:
-    """What the parts of a content say that are thoughts, as some servers send them."""
+    """The text of the reasoning parts of a content, as some servers send them."""
     if isinstance(content, str):
         return ""
     return "".join(
@@ -174,14 +174,14 @@ def without_thoughts(content: list[Any]) -> list[Any]:
 
 
 def shown(value: object) -> str:
-    """Text as it is; anything else as its JSON; nothing as nothing."""
+    """A string unchanged, any other value as JSON, None as an empty string."""
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()
 
 
 def _annotation(value: Any) -> Any:
-    """Chat keeps the facts of an annotation one level deeper."""
+    """An annotation for Responses: chat nests its fields one level deeper."""
     if isinstance(value, Mapping) and isinstance(facts := value.get(str(value.get("type"))), Mapping):
         return {"type": value["type"], **facts}
     return value
@@ -196,5 +196,5 @@ def _parts(content: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _others(part: Mapping[str, Any], *known: str) -> dict[str, Any]:
-    """The fields nobody here knows. An empty list says nothing that is worth keeping."""
+    """The unknown fields of a part. Empty lists are dropped: they carry no information."""
     return {name: value for name, value in part.items() if name not in known and value not in (None, [])}

@@ -1,7 +1,7 @@
-"""The events that tell of one output item: that it began, how its parts grew, that it is done.
+"""The events of a Responses stream: an output item is added, its parts grow, it is done.
 
-A stream sends them as the model speaks; a stream that is told afterwards sends the same with one piece for
-each part. Numbers are given later, by whoever puts the events in their order.
+A live stream sends them while the model generates (`ResponseEvents`). A replay of a stored response sends the
+same events with one delta for each part (`replay`). These also number the events.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .response_object import CUT_SHORT, IN_PROGRESS, ResponseHead, ResponseState
 
 Event = dict[str, Any]
 
-# Of each kind of part: the events that tell of it, and the field that grows.
+# For each kind of part: the prefix of its event types, and the field that grows.
 PARTS = {
     "output_text": ("response.output_text", "text"),
     "refusal": ("response.refusal", "refusal"),
@@ -32,7 +32,7 @@ EMPTY: Mapping[str, Mapping[str, Any]] = {
     "refusal": {"type": "refusal", "refusal": ""},
     "reasoning_text": {"type": "reasoning_text", "text": ""},
 }
-# Of each kind of call: the events that tell of it, and the field that grows.
+# For each kind of call: the prefix of its event types, and the field that grows.
 CALLS = {
     "function_call": ("response.function_call_arguments", "arguments"),
     "custom_tool_call": ("response.custom_tool_call_input", "input"),
@@ -40,7 +40,7 @@ CALLS = {
 
 
 def item_added(item: Mapping[str, Any], index: int) -> Event:
-    """It begins; nothing of it has been said."""
+    """The event that adds an item, which is still empty."""
     begun = {**item, "status": "in_progress"}
     if item["type"] in CALLS:
         begun[CALLS[item["type"]][1]] = ""
@@ -99,7 +99,7 @@ def call_done(item: Mapping[str, Any], index: int) -> Event:
 
 
 def whole_item(item: Mapping[str, Any], index: int) -> tuple[list[Event], list[Event]]:
-    """An item told afterwards: what says it, and what says that it is done."""
+    """The events of a stored item: those that add and fill it, and those that finish it."""
     said, done = [item_added(item, index)], []
     if item["type"] in CALLS:
         text = item[CALLS[item["type"]][1]]
@@ -126,16 +126,17 @@ LAST = {
 
 
 def terminal_event(response: Mapping[str, Any], number: int) -> Event:
-    """The last event of a stream, from its final response object."""
+    """The last event of a stream, with its final response object."""
     return {"type": LAST[response["status"]], "response": response, "sequence_number": number}
 
 
 def replay(response: Mapping[str, Any], *, last: int | None = None, first: int = 0) -> list[Event]:
-    """A finished response as a whole stream, for a client whose stream was not kept.
+    """A finished response as a complete stream, for a client whose original events were not kept.
 
-    What was said is numbered from `first` on; that the last item is done, and the end, so that the end has
-    number `last` (if there is room). So a client that had heard part of it gets, with `starting_after`, at
-    least the whole of the last item and the response, and the rest only if it had not come so far.
+    The content is numbered from `first` on. The events that finish the last item, and the terminal event, are
+    numbered so that the terminal event has number `last` (if there is room). So a client that resumes with
+    `starting_after` gets at least the complete last item and the response, and earlier content only if it had
+    not received that.
     """
     begun = {
         **{name: value for name, value in response.items() if name != "holdfast"},
@@ -175,10 +176,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ResponseEvents:
-    """The events of one attempt at a response, numbered from `first_number` on without a gap.
+    """Makes the events of one attempt at a response, numbered from `first_number` on without a gap.
 
-    The reply will be message `seq` of the conversation. One turn may hold several replies, when tools are
-    run here between them: `next_message` goes on to the next.
+    The reply will be message `seq` of the conversation. One turn has several replies if tools are run here
+    between them: `next_message` starts the next.
     """
 
     def __init__(
@@ -204,7 +205,7 @@ class ResponseEvents:
         return self._numbered([{"type": name, "response": response} for name in types])
 
     def add(self, chunk: Chunk) -> list[Event]:
-        """What this chunk adds. Only the first choice counts: a response is one answer."""
+        """The events of this chunk. Only the first choice is used: a response is one answer."""
         self._reply.folder.add(chunk)
         events: list[Event] = []
         for choice in chunk.value.get("choices") or ():
@@ -214,8 +215,8 @@ class ResponseEvents:
         return self._numbered(events)
 
     def next_message(self, seq: int, message: Mapping[str, Any] | None = None) -> list[Event]:
-        """The reply is whole (`message`, if it was stored otherwise than it was said); the next is number
-        `seq`."""
+        """The events that finish the reply; the next reply is message `seq`. `message`: the stored reply, if
+        it differs from the streamed one."""
         events: list[Event] = []
         said = message is not None or bool(self._reply.places)
         items = self._items(message if message is not None else self._reply.message()) if said else []
@@ -233,9 +234,9 @@ class ResponseEvents:
         completed_at: datetime | None = None,
         holdfast: Mapping[str, Any] | None = None,
     ) -> list[Event]:
-        """The end. `message` is the reply as it was stored, if that is not what was said; `usage`, if it is
-        not what the last answer reported. Of a reply that is not whole, the texts are kept: see
-        `domain.drafts`."""
+        """The events that end the stream. `message`: the stored reply, if it differs from the streamed one.
+        `usage`: if it differs from what the last answer reported. Of an incomplete reply only the texts are
+        kept."""
         answered = state.status == "completed" or state.reason in CUT_SHORT.values()
         if message is None:
             message = self._reply.message() if answered else self._reply.kept()
@@ -274,7 +275,7 @@ class ResponseEvents:
             self._number += 1
         return events
 
-    # --- while the model speaks ------------------------------------------------------------------------
+    # --- while the model generates ---------------------------------------------------------------------
 
     def _add(self, delta: Mapping[str, Any], logprobs: object, events: list[Event]) -> None:
         content = delta.get("content")
@@ -303,14 +304,14 @@ class ResponseEvents:
         events.append(part_delta(name, index, at, kind, storable(text), logprobs))
 
     def _call(self, events: list[Event]) -> None:
-        """Tell what is new about the calls. Servers send them in many ways; the folder knows them all."""
+        """Add the events of new call data. Servers send calls in many ways; `ReplyFolder` handles all."""
         reply = self._reply
         message = reply.message()
         for at, call in enumerate(message["tool_calls"]):
             function = call["function"]
             if at == len(reply.told):
                 if not function["name"]:
-                    return  # nothing can be told of a call without a name, nor of those behind it
+                    return  # no event is possible for a call without a name, nor for later calls
                 reply.told.append(0)
             name = item_id(reply.id, ItemPart.CALL, at)
             new = function["arguments"][reply.told[at] :]
@@ -322,10 +323,10 @@ class ResponseEvents:
             reply.told[at] = len(function["arguments"])
 
     def _turn_to(self, name: str, item: Mapping[str, Any], events: list[Event]) -> None:
-        """The model goes on to this item, new or not: the one before is done, as far as one can know."""
+        """Finish the previous item, as complete as it is known, and make this one, new or not, current."""
         reply = self._reply
         if reply.current is not None:
-            # Not the calls of custom tools: what their input is can be said when their arguments are whole.
+            # Not calls of custom tools: their input is known only when their arguments are complete.
             items = [item for item in self._items(reply.message()) if item["type"] != "custom_tool_call"]
             if any(item["id"] == reply.current for item in items):
                 self._close(reply.current, items, events)
@@ -348,7 +349,7 @@ class ResponseEvents:
         return items
 
     def _finish(self, items: list[Item], events: list[Event]) -> None:
-        """Close what is open, and tell of what could not be told before."""
+        """Finish the open items, and send those that could not be sent before."""
         for name in list(self._reply.undone):
             self._close(name, items, events)
         for item in items:
@@ -358,10 +359,10 @@ class ResponseEvents:
                 self._places += 1
                 events += [*said, *done]
             elif item != self._reply.done.get(item["id"]):
-                events.append(item_done(item, self._reply.places[item["id"]]))  # more was said about it since
+                events.append(item_done(item, self._reply.places[item["id"]]))  # it has changed since
 
     def _close(self, name: str, items: Iterable[Item], events: list[Event]) -> None:
-        """An item that is not kept (a call of a reply that broke off) is never done."""
+        """Finish an item. One that is not kept (a call of an incomplete reply) gets no done event."""
         reply = self._reply
         if name not in reply.undone:
             return
@@ -393,27 +394,27 @@ class ResponseEvents:
 
 
 class _ReplyItems:
-    """One reply of the model, and what has been told of it."""
+    """One reply of the model, and which of its events were sent."""
 
     def __init__(self, message_id: str) -> None:
         self.id = message_id
         self.names = {part: item_id(message_id, part) for part in (ItemPart.TEXT, ItemPart.REASONING)}
         self.folder = ReplyFolder(message_id)
         self.places: dict[str, int] = {}
-        """Where in the output each item stands that has begun."""
+        """The output index of each item that was added."""
         self.undone: dict[str, None] = {}
         self.done: dict[str, Item] = {}
-        """As they were when they were last said to be done."""
+        """Each finished item, as in its last done event."""
         self.current: str | None = None
         self.parts: dict[str, int] = {}
-        """Where in their item the parts stand that have begun, by kind."""
+        """The content index of each part that was added, by kind."""
         self.told: list[int] = []
-        """How much of each call's arguments."""
+        """How many characters of each call's arguments were sent."""
         self.logprobs: list[Any] = []
         self._thinks_in: str | None = None
 
     def message(self) -> dict[str, Any]:
-        """What it amounts to so far, as it can be stored."""
+        """The reply so far as a chat message that can be stored."""
         message = self.folder.reply().message
         for name, value in message.items():
             if isinstance(value, str):
@@ -426,7 +427,7 @@ class _ReplyItems:
         return message
 
     def kept(self) -> dict[str, Any] | None:
-        """What is kept of it if it stays as it is."""
+        """What is kept of the reply if it remains incomplete: its texts; None without any."""
         texts = {
             name: text
             for name, text in self.message().items()
@@ -435,7 +436,7 @@ class _ReplyItems:
         return {"role": "assistant", "content": "", **texts} if texts else None
 
     def thought(self, delta: Mapping[str, Any]) -> str:
-        """What this piece says under the name that the thoughts of this reply go by."""
+        """The reasoning in this delta, from the one field that this reply uses for reasoning."""
         for name in REASONING_FIELDS:
             text = delta.get(name)
             if text and isinstance(text, str) and self._thinks_in in (None, name):
@@ -452,7 +453,7 @@ class _ReplyItems:
         return new
 
     def begun(self, kind: str) -> Item:
-        """The item that such a part stands in, as it begins."""
+        """The empty item that a part of this kind belongs to."""
         if kind == "reasoning_text":
             return {"id": self.names[ItemPart.REASONING], "type": "reasoning", "summary": [], "content": []}
         whole = items_from({"role": "assistant", "content": ""}, self.id)[0]
@@ -460,12 +461,12 @@ class _ReplyItems:
 
 
 def encoded(events: Iterable[Event]) -> list[tuple[int, bytes]]:
-    """Each event's number and its JSON, on one line, `type` first."""
+    """Each event's number and its JSON in one line, with `type` first."""
     return [(event["sequence_number"], _encode(event)) for event in events]
 
 
 def frame(number: int, data: bytes) -> bytes:
-    """An encoded event as server-sent events carry it; its number is what comes back as Last-Event-ID."""
+    """An encoded event in SSE format. Its number is its SSE id, which clients send back as Last-Event-ID."""
     return b"event: %b\nid: %d\ndata: %b\n\n" % (data[9 : data.index(b'"', 9)], number, data)
 
 
@@ -474,7 +475,7 @@ def _is_text(part: object) -> bool:
 
 
 def _logprob(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The SDK's types want lists where chat may say null."""
+    """A logprob for Responses: the SDK's types require lists where chat may send null."""
     fields = {"token": "", "logprob": 0.0, **value, "bytes": value.get("bytes") or []}
     top = value.get("top_logprobs")
     fields["top_logprobs"] = [_logprob_alone(one) for one in top] if isinstance(top, list) else []

@@ -1,13 +1,13 @@
-"""The `response` object of the Responses API, at any moment of its turn's life.
+"""The `response` object of the Responses API, for every status of its turn.
 
-    running      in_progress (queued, while nobody has begun)
-    completed    completed; incomplete, if the model stopped for want of tokens or by a filter
+    running      in_progress (queued, until it is started)
+    completed    completed; incomplete, if the model stopped at a token limit or by a content filter
     interrupted  incomplete, for the reason `interrupted`, which OpenAI does not have
     failed       failed, with its error
     cancelled    cancelled
 
-Every field of OpenAI's is there, null where there is nothing to say; a default that is the model's own
-business is null, too. `holdfast` says which conversation it became part of.
+Every field of OpenAI's is present, null if it has no value; a default that only the model knows is null, too.
+`holdfast` names the conversation that it became part of.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...domain.turns import TurnStatus
 
 CUT_SHORT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 INTERRUPTED = "interrupted"
-# What the SDKs' types allow as the code of a response's error, as far as it can happen here.
+# The error codes that the SDKs' types allow in a response, as far as they can occur here.
 CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt", 413: "invalid_prompt", 422: "invalid_prompt"}
 NOTHING_ASKED: Mapping[str, Any] = {
     "instructions": None,
@@ -48,12 +48,12 @@ NOTHING_ASKED: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """What is certain about a response from its beginning."""
+    """The fields of a response that are known from its start."""
 
     id: str
     created_at: datetime
     echo: Mapping[str, Any] = field(default_factory=dict)
-    """Of its request, as `ResponsesRequest` has it."""
+    """The request's `ResponsesRequest.echo`."""
     model: str = ""
     conversation_id: str | None = None
     previous_response_id: str | None = None
@@ -62,7 +62,7 @@ class ResponseHead:
 
 @dataclass(frozen=True, slots=True)
 class ResponseState:
-    """How it stands with a response."""
+    """The status of a response, with its error or its reason for being incomplete."""
 
     status: str
     reason: str | None = None
@@ -81,7 +81,7 @@ IN_PROGRESS = ResponseState("in_progress")
 def state_of(
     status: TurnStatus, *, finish_reason: str | None = None, error: Mapping[str, Any] | None = None
 ) -> ResponseState:
-    """How it stands with a response whose turn has this status; `finish_reason` is the model's."""
+    """The state of a response whose turn has this status; `finish_reason` is the model's."""
     match status:
         case TurnStatus.RUNNING:
             return IN_PROGRESS
@@ -97,7 +97,7 @@ def state_of(
 
 
 def response_error(message: str, status: int | None = None) -> dict[str, Any]:
-    """The error of a failed response; `status` is the HTTP status that it would have had as a request."""
+    """The error of a failed response; `status` is the HTTP status that the request would have got."""
     return {"code": CODES.get(status or 500, "server_error"), "message": message}
 
 
@@ -111,7 +111,7 @@ def response_object(
     completed_at: datetime | None = None,
     holdfast: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The response. `usage` is the model's, by either of OpenAI's names; `model` is who answered."""
+    """The response object. `usage`: in either of OpenAI's formats; `model`: the one that answered."""
     conversation = {"id": head.conversation_id} if head.conversation_id else None
     response = {
         "id": head.id,
@@ -137,7 +137,7 @@ def response_object(
 
 
 def response_usage(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Tokens as the Responses API counts them; None if the model did not say."""
+    """Token counts in the Responses API's format; None if the model reported none."""
     if not usage:
         return None
     read = _count(usage, "input_tokens", "prompt_tokens")

@@ -1,10 +1,10 @@
-"""`/v1/responses`: a turn under OpenAI's other API.
+"""`/v1/responses`: a turn of a durable conversation through OpenAI's Responses API.
 
-It can be asked for in the background, looked at, cancelled, and listened to again from any event on: after
-the client, the network or the server died.
+A response can run in the background, be read, cancelled, and streamed again from any event on, also after the
+client, the network or the server died.
 
-A response is a turn's other name: what it says is the conversation's messages, its events are the turn's
-drafts. A stream that nobody runs any more ends as truthfully as it can: with what was kept.
+A response is another name of a turn: its content is the conversation's messages, its events are stored in the
+turn's checkpoints (drafts). The stream of a turn that no longer runs ends with what was kept.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from .stored_responses import Record, StoredStream, record_of
 
 ROUTE = "/v1/responses"
 NOWHERE = Address(id=f"resp_{'0' * 32}", create=False)
-"""An id that nothing ever had: behind it nothing begins."""
+"""An id that is never assigned, so that no new turn can start there."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -83,7 +83,7 @@ async def create(call: RequestContext) -> HttpResponse:
             return await continuity.behind(call.owner, previous.turn, history)
         if asked.conversation_id is not None:
             return await continuity.appended(call.owner, naming.address, history)
-        if asked.previous_response_id is not None:  # gone; but if this request came before, it is answered
+        if asked.previous_response_id is not None:  # deleted; only a retry can be answered
             return Placement(NOWHERE, history.messages, history.prints)
         return await continuity.placed(call.owner, naming.address, history)
 
@@ -129,7 +129,7 @@ async def create(call: RequestContext) -> HttpResponse:
 async def _answered(
     call: RequestContext, asked: ResponsesRequest, naming: ConversationRef, turn: RunningTurn | TurnRepeated
 ) -> HttpResponse:
-    """The turn as its request wants to be told of it."""
+    """The turn in the form that was requested: a stream, one body, or the object of a background response."""
     headers = (
         headers_of(turn.session, turn.turn) if isinstance(turn, TurnRepeated) else headers_begun(turn.begun)
     )
@@ -140,7 +140,8 @@ async def _answered(
     if isinstance(turn, TurnRepeated) or (asked.background and not asked.stream):
         record = await record_of(call, response_id)
         return JsonResponse(await record.object(call), headers=headers, answers=_answered_turn(call, record))
-    # What runs in the background is nobody's request: nobody is missed, and no refusal is an HTTP status.
+    # A background turn belongs to no connection: a disconnect does not interrupt it, and its errors are no
+    # HTTP status.
     interrupts = naming.interrupted_by_leaving and not asked.background
     if asked.stream:
         return TurnStream(turn, interrupts=interrupts, waits=not asked.background)
@@ -148,7 +149,7 @@ async def _answered(
 
 
 def _named(naming: ConversationRef, asked: ResponsesRequest) -> ConversationRef:
-    """A conversation may be named in the body or in a header, not in both."""
+    """The conversation named in the body or in a header; raises BadParameter if it is named in both."""
     name, param = asked.conversation_id, "conversation"
     if name is None:
         name, param = asked.previous_response_id, "previous_response_id"
@@ -170,7 +171,7 @@ async def _previous(call: RequestContext, response_id: str | None) -> Response |
 
 
 def _as_named(asked: ResponsesRequest, error: NotFound) -> NotFound:
-    """What was not found, by the name that the request gave it."""
+    """The NotFound error with the id that the request used."""
     if asked.previous_response_id is not None:
         return NotFound("response", asked.previous_response_id)
     if asked.conversation_id is not None:
@@ -179,7 +180,7 @@ def _as_named(asked: ResponsesRequest, error: NotFound) -> NotFound:
 
 
 def _history(asked: ResponsesRequest) -> History:
-    """The input. Behind a conversation that is named, it may be empty, or instructions alone."""
+    """The input. If the request continues a conversation, it may be empty or consist only of instructions."""
     values = list(asked.messages)
     continues = asked.conversation_id is not None or asked.previous_response_id is not None
     try:
@@ -210,7 +211,7 @@ def _head(asked: ResponsesRequest, response_id: str, begun: TurnBegun | None) ->
 def _whole(
     running: RunningTurn, asked: ResponsesRequest, outcome: Answered, ours: dict[str, Any]
 ) -> dict[str, Any]:
-    """The response object of a turn that was just answered here."""
+    """The response object of a turn that has just completed in this process."""
     begun = running.begun
     assert begun.turn.response_id is not None
     reply = outcome.reply
@@ -234,7 +235,7 @@ def _whole(
 
 
 class ResponseRenderer:
-    """A turn as the events of a Responses stream, each under its number."""
+    """Renders a turn as the numbered events of a Responses stream."""
 
     numbered = True
     apart = True
@@ -286,7 +287,7 @@ def _framed(events: Any) -> list[bytes]:
     return [frame(number, data) for number, data in encoded(events)]
 
 
-# --- looking, cancelling, deleting -----------------------------------------------------------------------
+# --- read, cancel, delete --------------------------------------------------------------------------------
 
 
 async def retrieve(call: RequestContext) -> HttpResponse:
@@ -304,7 +305,7 @@ async def retrieve(call: RequestContext) -> HttpResponse:
 
 
 async def _read(call: RequestContext) -> Record:
-    """The response that the path names; an admin may name its owner, who is told."""
+    """The response that the path names. If an admin reads another owner's, an event records it."""
     owner = owner_of(call)
     record = await record_of(call, call.path("id"), owner)
     if owner != call.owner:
@@ -313,7 +314,7 @@ async def _read(call: RequestContext) -> Record:
 
 
 def _answered_turn(call: RequestContext, record: Record) -> str | None:
-    """The turn whose whole answer its own client reads here."""
+    """The id of the turn if it is completed and its own owner reads it: then it counts as delivered."""
     turn = record.turn
     return turn.id if turn.status is TurnStatus.COMPLETED and turn.owner == call.owner else None
 
@@ -326,7 +327,7 @@ def _wants_stream(call: RequestContext) -> bool:
 
 
 def _starting_after(call: RequestContext) -> int:
-    """The number of the last event that the client has seen; -1: none."""
+    """The number of the last event that the client has received; -1: none."""
     if call.query("starting_after") not in (None, ""):
         return call.query_number("starting_after", 0)
     seen = call.header("last-event-id")
@@ -373,14 +374,14 @@ async def input_items(call: RequestContext) -> HttpResponse:
 
 
 def _unkept(call: RequestContext, asked: ResponsesRequest, history: History) -> HttpResponse:
-    """`store: false` without a name."""
+    """The HTTP response for `store: false` without a conversation: nothing is stored."""
     prompt = call.services.settings.agent.system_prompt
     first = (instruction(prompt),) if prompt else ()
     bodies = (*first, *_instructions(asked, history), *(message.body for message in history.messages))
     accepted = asyncio.Event()
     messages = b"[%b]" % b",".join(bodies)
     request = ModelRequest(messages, asked.model, options=asked.options, on_accepted=accepted.set)
-    # Nobody will ever look these ids up: they only tie the events of one answer together.
+    # These ids are never looked up: they only connect the events of one answer.
     events = ResponseEvents(
         _head(asked, new_id("resp"), None), new_id("conv"), 1, custom_tools=asked.custom_tools
     )

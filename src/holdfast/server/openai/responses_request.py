@@ -1,14 +1,14 @@
-"""A request to the Responses API, read: what is said, what the chat model is asked for, what is echoed.
+"""Parses a request to the Responses API into chat messages, options for the model, and echoed fields.
 
-Every field that is read here is checked, and a refusal names it. Fields nobody here knows go to the model
-as they are. Where the two APIs differ:
+Every field that is used here is validated, and an error names it. Unknown fields are passed to the model
+unchanged. Where the two APIs differ:
 
-- `max_output_tokens` is sent as `max_completion_tokens`. OpenAI refuses `max_tokens` for its reasoning
-  models, and refuses both at once; vLLM and llama.cpp understand either. Ollama knows only `max_tokens`:
-  `models/upstream.py`, which knows who is asked, says it that way.
-- `truncation` and `context_management` say how to make room in the context. holdfast compacts by itself.
+- `max_output_tokens` is sent as `max_completion_tokens`. OpenAI rejects `max_tokens` for its reasoning
+  models, and rejects both together; vLLM and llama.cpp accept either. Ollama accepts only `max_tokens`:
+  `models/upstream.py`, which knows the server, renames it.
+- `truncation` and `context_management` control how the context is shortened. holdfast compacts by itself.
 - `store`, `metadata`, `background`, `include` and `stream` are for holdfast, not for the model.
-- `prompt`, a template kept at OpenAI, cannot be had.
+- `prompt`, a template stored at OpenAI, is not supported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .parameters import (
 )
 
 LOGPROBS = "message.output_text.logprobs"
-# Read here; whatever else a request holds is passed on to the model.
+# Fields that are read here; all others are passed to the model.
 OURS = frozenset(
     {
         *("model", "input", "instructions", "stream", "store", "background", "previous_response_id"),
@@ -52,11 +52,11 @@ class ResponsesRequest:
     messages: tuple[dict[str, Any], ...]
     """The input as chat messages; may be empty if a conversation or a previous response is named."""
     instructions: str | None = None
-    """What the model is told for this turn alone."""
+    """Instructions for the model, for this turn only."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further fields for the chat model."""
     echo: Mapping[str, Any] = field(default_factory=dict)
-    """What the response object repeats of the request; JSON, to be kept with the response."""
+    """The request's fields that the response object repeats; JSON, stored with the response."""
     model: str | None = None
     stream: bool = False
     store: bool = True
@@ -66,11 +66,11 @@ class ResponsesRequest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     include: tuple[str, ...] = ()
     custom_tools: frozenset[str] = frozenset()
-    """The tools whose calls are shown as custom ones; `custom_tools_of(echo)` gives them again."""
+    """The tools whose calls are shown as custom tool calls; can be restored by `custom_tools_of(echo)`."""
 
 
 def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> ResponsesRequest:
-    """Read a request. Raises BadParameter, naming the field, for whatever cannot be used."""
+    """Parse a request. Raises BadParameter, naming the field, for an invalid value."""
     _refuse(given_object(body, "the request"))
     previous, conversation = text(body, "previous_response_id"), _conversation(body.get("conversation"))
     if previous is not None and conversation is not None:
@@ -109,7 +109,7 @@ def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> Respons
 
 
 def custom_tools_of(echo: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the custom tools that a request had, by its echo."""
+    """The names of a request's custom tools, from its echo."""
     return frozenset(str(tool["name"]) for tool in echo.get("tools", ()) if tool.get("type") == "custom")
 
 
@@ -150,7 +150,7 @@ def _messages(
 
 
 def _plain_options(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What chat takes as it is, or under another name."""
+    """The options that chat takes unchanged or under another name."""
     effort = text(object_of(body, "reasoning"), "effort", "reasoning.effort")
     options = {
         "max_completion_tokens": whole_number(body, "max_output_tokens", 1),
@@ -164,7 +164,7 @@ def _plain_options(body: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_cache_key": text(body, "prompt_cache_key"),
         "prompt_cache_retention": text(body, "prompt_cache_retention"),
     }
-    whole_number(body, "max_tool_calls", 0)  # of built-in tools, of which there are none
+    whole_number(body, "max_tool_calls", 0)  # only validated: it limits built-in tools, and there are none
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -195,7 +195,7 @@ def _text_options(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _echo(body: Mapping[str, Any], metadata: Mapping[str, str], store: bool) -> dict[str, Any]:
-    """What was asked for. A default that is the model's own is not known here: null."""
+    """The request's fields for the response object. A default that only the model knows is null."""
     as_given = (
         *(
             "instructions",

@@ -1,8 +1,8 @@
-"""The model's answer as it is: for `store: false`, of which nothing is kept.
+"""Sends the model's answer without storing anything: for `store: false`.
 
-Nobody but its client has a use for it, so the model is stopped when the client leaves. Otherwise it is a
-stream like any other: the status line waits for the model, though not for ever, comments keep it alive, and
-an error after the first word comes inside it.
+Only its client can use the answer, so the model call is cancelled when the client disconnects. Otherwise it
+is like other streams: the status line waits for the model, for a limited time; SSE comments keep the
+connection alive; an error after the stream has started is sent inside it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .response_object import response_error, state_of
 @dataclass(slots=True)
 class StatelessCompletion:
     chunks: Any
-    """The model's answer as it comes: an asynchronous generator of chunks."""
+    """The model's answer: an asynchronous generator of chunks."""
     stream: bool
     wants_usage: bool
     accepted: asyncio.Event
@@ -44,7 +44,7 @@ class StatelessCompletion:
             try:
                 await listener.waits_for(telling)
             finally:
-                telling.cancel()  # does nothing to what is done
+                telling.cancel()  # no effect on a task that is done
                 await asyncio.gather(telling, return_exceptions=True)
         if not telling.cancelled():
             telling.result()
@@ -106,7 +106,7 @@ class StatelessResponse:
     accepted: asyncio.Event
     """Set when the model has accepted the request."""
     _left: bool = False
-    """Has the client gone, or lost its right to listen?"""
+    """True: the client has disconnected, or its API key was revoked."""
 
     async def send(self, call: RequestContext) -> None:
         async with (
@@ -148,7 +148,8 @@ class StatelessResponse:
         await call.send({"type": "http.response.body", "body": _framed(ending)})
 
     async def _heard(self, listener: Listener) -> AsyncGenerator[Chunk | None, None]:
-        """The model's chunks while somebody listens; None: it is silent, but what waits for it must not."""
+        """The model's chunks until the client disconnects. Yields None while the model is silent, so that
+        headers and keepalives are sent."""
         async with aclosing(self.chunks):
             coming = _next(self.chunks)
             patience = HEADERS_SECONDS
@@ -181,7 +182,7 @@ class StatelessResponse:
                 await asyncio.gather(coming, return_exceptions=True)
 
     async def _until_accepted(self, coming: asyncio.Future[Chunk | None]) -> None:
-        """Until the model's status is known. Some refuse with their first event, right after a good one."""
+        """Wait until the model's status is known. Some send an error as first event after a good status."""
         if await either(coming, self.accepted, HEADERS_SECONDS):
             await asyncio.wait({coming}, timeout=STATUS_SECONDS)
 
@@ -192,7 +193,7 @@ def _next(chunks: AsyncGenerator[Chunk, None]) -> asyncio.Future[Chunk | None]:
 
 @dataclass(slots=True)
 class _StatelessEnd:
-    """Follows an answer to its end, to say how it ended."""
+    """Collects the finish reason of an answer and makes its final events."""
 
     events: ResponseEvents
     reason: str | None = None
@@ -204,7 +205,7 @@ class _StatelessEnd:
         return self.events.add(chunk)
 
     def answered(self) -> list[Event]:
-        """ModelError if the answer is not whole."""
+        """The final events; raises ModelError if the answer is incomplete."""
         if self.reason is None:
             raise ModelError("the model's answer broke off before its end")
         state = state_of(TurnStatus.COMPLETED, finish_reason=self.reason)

@@ -1,7 +1,6 @@
-"""A response as it stands in the store: the turn it is a name of, what it was asked, what it has said.
+"""Reads a response from the store: its turn, its request, its input and output items, its events.
 
-While its turn runs it shows what the checkpoints hold, so that whoever looks again sees it grow, from any
-node.
+While its turn runs, the output is that of the checkpoints, so that a client can poll it from any node.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class Record:
         return self.response.turn
 
     async def object(self, call: RequestContext) -> dict[str, Any]:
-        """The response object, as it is now. A turn that has moved on while it was read is read again, or
-        what it has just committed would be shown beside the drafts of it."""
+        """The response object in its present state. If the turn changed status or attempt during the read, it
+        is read again; otherwise a reply could be shown twice, as committed and as draft."""
         record = self
         while True:
             value = await record._object(call)
@@ -83,13 +82,13 @@ class Record:
         )
 
     async def input(self, call: RequestContext) -> list[Item]:
-        """What the request brought."""
+        """The items of the request's input."""
         last = self.turn.first_seq + self.response.brought - 1
         messages = [m for m in await call.store.turn_messages(self.turn.id) if m.seq <= last]
         return [item for message in messages for item in self._items(message)]
 
     async def output(self, call: RequestContext) -> list[Item]:
-        """What was answered; of several attempts the last."""
+        """The items of the answer; if there were several attempts, of the last."""
         messages = await call.store.turn_messages(self.turn.id)
         first = self.turn.first_seq + self.response.brought
         said = [message for message in messages if message.seq >= first]
@@ -102,8 +101,8 @@ class Record:
         if self.turn.status is TurnStatus.RUNNING:
             last = messages[-1].seq if messages else self.turn.first_seq - 1
             return items + await self._growing(call, last + 1)
-        # What an attempt left unfinished was written in the moment the turn ended; older pieces are of
-        # attempts that were made again.
+        # The partial reply of the last attempt has the time at which the turn ended; older partial replies
+        # are of attempts that were retried.
         cut = [
             m for m in said if m.status is MessageStatus.INTERRUPTED and m.created_at == self.turn.ended_at
         ]
@@ -112,9 +111,9 @@ class Record:
         return items
 
     async def _growing(self, call: RequestContext, seq: int) -> list[Item]:
-        """What the checkpoints hold of the reply that will be message `seq`."""
+        """The items, so far as checkpointed, of the reply that will be message `seq`."""
         drafted = await call.store.drafts(self.turn.id)
-        kept = [draft for draft in drafted if draft.after_seq == seq - 1]  # not of an earlier one
+        kept = [draft for draft in drafted if draft.after_seq == seq - 1]  # not of an earlier reply
         texts = {name: text for name, text in turns.said(kept).items() if text}
         if not texts:
             return []
@@ -128,7 +127,7 @@ class Record:
 
 
 async def record_of(call: RequestContext, response_id: str, owner: str | None = None) -> Record:
-    """NotFound, for this owner (or whoever calls), if there is no such response."""
+    """The response of this owner (default: the caller); raises NotFound if there is none."""
     response = await call.store.response(owner or call.owner, response_id)
     return Record(response, msgspec.json.decode(response.request))
 
@@ -138,7 +137,7 @@ _ENDINGS = tuple(f"event: {name}\n".encode() for name in set(LAST.values()))
 
 @dataclass(slots=True)
 class StoredStream:
-    """The events of a response numbered above `after`."""
+    """Streams the events of a response numbered above `after`, from the store."""
 
     response_id: str
     owner: str
@@ -165,7 +164,7 @@ class StoredStream:
                 call.services.runner.receipts.note(turn.id, Delivery.WHOLE)
 
     async def _tell(self, call: RequestContext, listener: Listener) -> bool:
-        """True: the last event was sent."""
+        """Send the events as they are stored. True: the terminal event was sent."""
         while not listener.gone and not call.services.draining.is_set():
             version = call.store.version()
             record = await record_of(call, self.response_id, self.owner)
@@ -185,7 +184,7 @@ class StoredStream:
         return False
 
     async def _end(self, call: RequestContext, record: Record, are_kept: bool) -> list[Event]:
-        """The end that no checkpoint holds, told from what is known now."""
+        """The final events if no checkpoint has the terminal event, made from the stored response."""
         heard = self.after
         response = await record.object(call)
         above = await call.store.last_number(record.turn.id) + 1
@@ -196,13 +195,13 @@ class StoredStream:
             return [event for event in told if event["sequence_number"] > heard] or [
                 terminal_event(response, heard + 1)
             ]
-        # Its checkpoints are there: what was said has been sent, as far as it was kept.
+        # All checkpointed events have been sent: only the terminal event can be missing.
         if heard == above or await self._has_ended(call, record):
             return []
         return [terminal_event(response, max(above, heard + 1))]
 
     async def _has_ended(self, call: RequestContext, record: Record) -> bool:
-        """Is the last event that the client has heard an end that was kept?"""
+        """True: the last event that the client has received is a stored terminal event."""
         kept = kept_events(
             await call.store.drafts(record.turn.id, after_event=self.after - 1), self.after - 1
         )
@@ -212,13 +211,13 @@ class StoredStream:
 def kept_events(drafts: Iterable[Draft], after: int) -> tuple[Sequence[bytes], int] | None:
     """The events above `after` of the newest attempt, as they were sent, and the last one's number.
 
-    None: some of them are gone, because drafts are dropped one by one when they are old.
+    None: some of them are missing, because old drafts are deleted one by one.
     """
     events: list[bytes] = []
     last, is_whole = after, True
     for draft in drafts:
         if draft.restarts:
-            events.clear()  # an earlier attempt, which nobody goes on with
+            events.clear()  # of an earlier attempt, which was abandoned
             is_whole = True
         elif draft.first_event > last + 1:
             is_whole = False
