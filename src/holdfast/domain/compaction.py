@@ -62,7 +62,7 @@ class CompactionFailure(StrEnum):
 
     @property
     def is_nobodys_fault(self) -> bool:
-        """True: caused by a concurrent change, so the next try may succeed."""
+        """True: interrupted by something else (busy, outdated, stopped), so a retry may well succeed."""
         return self in (CompactionFailure.BUSY, CompactionFailure.OUTDATED, CompactionFailure.STOPPED)
 
 
@@ -99,7 +99,7 @@ class SummarySpan:
 
     @property
     def first(self) -> int:
-        """0: it has no seq here, because it is a summary copied from another conversation."""
+        """First seq; 0: nothing in it has one here, because it is a summary of another conversation."""
         return min((entry.first for entry in self.entries if entry.first), default=0)
 
     @property
@@ -276,8 +276,7 @@ def _head(blocks: Sequence[Sequence[Entry]], wanted: int) -> int:
 
 
 def _tail(blocks: Sequence[Sequence[Entry]], wanted: int) -> int:
-    """Index of the first of the last blocks that hold `wanted` messages; always includes the newest user
-    message."""
+    """Index of the first of the last blocks that hold `wanted` messages; always includes the newest block."""
     start, messages = len(blocks) - 1, len(blocks[-1])
     while start > 0 and messages < wanted:
         start -= 1

@@ -156,7 +156,7 @@ def opening_from(session: Session, last_seq: int) -> Opening:
 
 
 def continued_by(line: Sequence[Session], session_id: str) -> Session:
-    """The newest session of the line that continues this one's context; itself, if the next one began fresh.
+    """The newest session of the line that continues this one's context; itself, if a fresh one followed.
     `line` is complete, oldest first."""
     found = next(session for session in line if session.id == session_id)
     goes_on = {found.id}
