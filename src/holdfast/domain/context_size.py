@@ -33,8 +33,8 @@ would be escaped."""
 _HAS_BYTES = re.compile(rb'"(?:data|file_data|url)":"(?:data:[^",]*,)?([A-Za-z0-9+/=_-]{256,})"')
 
 GROWTH_TOKENS, GROWTH_SHARE, NOTICED_SHARE = 256, 0.1, 0.2
-"""If a context grew by this many tokens and by this share, and less than that share is reported, the upstream
-may have truncated it."""
+"""If a context grew by this many tokens and this share, and less than NOTICED_SHARE of the growth is
+reported, the upstream may have truncated it."""
 RISES_NEEDED, FLAT_NEEDED, PLATEAU_SHARE = 2, 3, 0.75
 """How many reports must have risen first, how many must then have stayed level, and how near to the
 highest."""
