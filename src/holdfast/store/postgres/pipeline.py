@@ -66,7 +66,7 @@ class Pipeline:
         self._pg.enter_pipeline_mode()
         self.backend = self._pg.backend_pid
         self.history: str | None = None
-        """Id of the server's write history (timeline); None: not asked, or not reported."""
+        """Id of the server's write history; None: not asked, or not reported."""
 
     @property
     def lost(self) -> bool:

@@ -400,8 +400,7 @@ class PostgresWriter:
 
 
 def _history_of(wire: Pipeline) -> str | None:
-    """Id of the server's write history (timeline); None if the server does not report it, as some services
-    do."""
+    """Id of the server's write history; None if it is not reported: some services do not."""
     try:
         ((history,),) = wire.ask(statement(Q.server_history))
     except psycopg.Error as error:
