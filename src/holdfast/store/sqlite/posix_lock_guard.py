@@ -84,6 +84,6 @@ def _lock(handle: int, kind: int, where: tuple[int, int]) -> None:
     try:
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, *where, 0))
     except OSError as error:
-        # The filesystem has no such locks, or another process is closing the file: then there is no guard.
+        # The filesystem has no such locks, or the file is being closed right now: then there is no guard.
         if error.errno not in (errno.EINVAL, errno.EAGAIN, errno.EACCES, errno.EBADF):
             raise

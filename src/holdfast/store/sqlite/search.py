@@ -246,13 +246,11 @@ class SearchIndex:
             forgetting = sorted(asked.keys() - self._told)
             if newest <= cursor and not forgetting:
                 return False
-            if (
-                forgetting
-            ):  # its rows in `unindexed` are dropped durably, so the removal must be on disk first
+            if forgetting:  # rows of `unindexed` are deleted durably: first this removal must be on disk
                 connection.execute("PRAGMA main.synchronous = FULL")
             with connection:
-                # The first statement takes this file's write lock, and only this file's: an immediate transaction
-                # would take the database's too.
+                # The first statement takes this file's write lock, and only this file's: an immediate
+                # transaction would take the database's too.
                 connection.execute("UPDATE cursor SET no = no")
                 cursor, newest = self._where(connection)  # another process may have indexed meanwhile
                 upto = min(newest, cursor + BATCH)
@@ -389,8 +387,8 @@ class SearchIndex:
         limit: int,
         deadline: Deadline,
     ) -> tuple[list[int], bool]:
-        """Numbers of matching messages of these owners, unindexed ones first, then the best; and whether there
-        may be more. May include messages deleted a moment ago; of partly deleted ones only the rest is
+        """Numbers of matching messages of these owners, unindexed ones first, then the best; and whether
+        there may be more. May include messages deleted a moment ago; of partly deleted ones only the rest is
         searched. Raises SearchTimeout at the deadline."""
         with self._searching(deadline) as connection, connection:  # one snapshot for everything
             cursor, newest = self._where(connection)

@@ -1,7 +1,7 @@
 """A read-only snapshot of a store, read table by table: for migrating it to another engine.
 
-The source is only read. The copy beside it is migrated to this version's schema, and deleted at the end; a copy
-left by a killed run is overwritten by the next.
+The source is only read. The copy beside it is migrated to this version's schema, and deleted at the end; a
+copy left by a killed run is overwritten by the next.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class FileChangeWatch:
         self._connection: apsw.Connection | None = None
         self._connecting = threading.Lock()
         self._guard = threading.Lock()
-        """Guards only `_waiters`, which event loops and the writer thread share. Held briefly: the writer must
-        never wait for a read."""
+        """Guards only `_waiters`, which event loops and the writer thread share. Held briefly: the writer
+        must never wait for a read."""
         self._waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def version(self) -> int:

@@ -9,10 +9,10 @@ Limits: full and busy are reported to the callers and are transient; an I/O erro
 file stops this writer for good, and every later call says so. The same holds if the thread itself ends by a
 bug: waiting and later callers get StoreFailed.
 
-Between groups the thread maintains the write-ahead log. Usually a passive checkpoint is enough: the log starts
-over at the next commit that finds no reader in it. Where reads overlap all the time no commit does, so a log
-past `RESTART_PAGES` is restarted under the write lock, with a bounded wait for running reads. After a deletion
-the log is truncated the same way, because its old pages hold the deleted text.
+Between groups the thread maintains the write-ahead log. Usually a passive checkpoint is enough: the log
+starts over at the next commit that finds no reader in it. Where reads overlap all the time no commit does, so
+a log past `RESTART_PAGES` is restarted under the write lock, with a bounded wait for running reads. After a
+deletion the log is truncated the same way, because its old pages hold the deleted text.
 """
 
 from __future__ import annotations
