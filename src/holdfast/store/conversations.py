@@ -72,7 +72,7 @@ def add_messages(
 def _session_for(
     tx: Transaction, known: Conversation, node_id: str, messages: Sequence[NewMessage]
 ) -> Session:
-    """The open tip, detached if a client of another node writes to it; or the next session of the line."""
+    """The open tip, detached if another node writes to it; or the next session of the line."""
     session = session_for(tx, known, session_of(tx, None, known.tip_id), messages, None, "")
     if session.attached and session.node_id != node_id:
         tx.run(Q.detach_session, id=session.id, node=node_id)

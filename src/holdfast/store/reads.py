@@ -283,7 +283,7 @@ def statistics(tx: Transaction, owner: str | None) -> Statistics:
 
 
 MOST_LOOKED_AT = 200_000
-"""Length of the beginning of a message in which the snippet is searched."""
+"""How many characters of a message are searched for its snippet."""
 
 
 def snippet(message: Message, words: str, width: int = 160) -> str:

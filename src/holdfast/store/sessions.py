@@ -44,7 +44,7 @@ def free_left_behind(tx: Transaction, conversation_id: str) -> bool:
 
 
 def end_left_behind(tx: Transaction, session_id: str) -> bool:
-    """End an attached session of a node that is gone, unless another node's turn holds it."""
+    """End an attached session of a node that is gone, unless a turn holds it."""
     if tx.one(Q.is_attached_to_the_gone, id=session_id) is None:
         return False
     write_end(tx, session_of(tx, None, session_id), EndReason.REAPED)
