@@ -162,7 +162,7 @@ class Due:
 
 
 def due(policy: ResetPolicy, since: datetime, last_activity_at: datetime) -> Due | None:
-    """When a session is reset whose context began, or was resumed by a person, at `since`; None: never."""
+    """When a session is reset whose context began, or was resumed on purpose, at `since`; None: never."""
     found: list[Due] = []
     if policy.mode.by_idleness:
         found.append(Due(max(since, last_activity_at) + policy.idle, EndReason.IDLE))
@@ -265,8 +265,7 @@ def minutes(span: timedelta) -> str:
 
 
 def clock_of(policy: ResetPolicy, now: datetime) -> Callable[[datetime], str]:
-    """Formats a time in the policy's zone, as short as today allows: `00:10`, `Mon 22:10`, `2026-11-02
-    22:10`."""
+    """Formats a time in the policy's zone, in its shortest form: `00:10`, `Mon 22:10`, `2026-11-02 22:10`."""
     zone = ZoneInfo(policy.timezone or "UTC")
 
     def clock(time: datetime) -> str:

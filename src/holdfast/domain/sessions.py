@@ -4,7 +4,7 @@ A session is opened, then ended with one reason, and never reopened:
 
     (new) ──open──► open ──end(reason)──► ended
 
-The state shown for an open session depends on the node that it depends on: `active` (a turn is running and
+The state shown for an open session depends on its node's liveness: `active` (a turn is running and
 its node is alive), `idle`, or `orphaned` (its node is dead, not yet reaped).
 """
 
@@ -87,9 +87,9 @@ class Session:
     input_tokens: int = 0
     output_tokens: int = 0
     fresh_by: str | None = None
-    """`idle` or `daily`, if such a reset opened it."""
+    """`idle` or `daily`, if it is fresh after such a reset."""
     fresh_since: datetime | None = None
-    """When its context began or a person resumed it: before it was opened, if it continues another."""
+    """When its context began or was resumed on purpose: before it was opened, if it continues another."""
 
     @property
     def since(self) -> datetime:

@@ -335,7 +335,7 @@ def event_bounds(tx: Transaction) -> tuple[int, int]:
 def resets_waiting(tx: Transaction, owner: str | None, limit: int) -> list[Session]:
     check_limit(limit, LOOKED_AT)
     policies = tx.policies
-    soon = tx.now + policies.look_again // MICROSECOND  # every deferral is checked again before that
+    soon = tx.now + policies.look_again // MICROSECOND  # every deferral is checked again by then
     rows = tx.all(Q.resets_waiting, now=tx.now, soon=soon, stamp=policies.stamp, owner=owner, limit=limit)
     return [to_session(row) for row in rows]
 
