@@ -3,8 +3,7 @@
 A node is an *incarnation*: its id is never reused. Death is proven, never guessed from a clock:
 
 - its lock (of its node file, or a PostgreSQL advisory lock), if it can be tested, alone decides whether it
-was
-  killed;
+  was killed;
 - another boot id of the same machine, in a store that only one machine can use: dead;
 - the same boot and the same pid namespace, but no such process (or another one under that pid): dead;
 - anything else: unknown, which is not dead.

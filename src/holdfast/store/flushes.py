@@ -1,7 +1,7 @@
 """The transactions of flushes: schedule, claim, finish; retry and skip.
 
-`schedule` and `carry_on` are called by the transactions that end and continue sessions, so that a session
-never has ended without its flush on disk. `domain.flushes` decides whether and when.
+`schedule` and `carry_on` are called by the transactions that end and continue sessions, so that an
+ended session always has its flush on disk. `domain.flushes` decides whether and when.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def _is_long_enough(tx: Transaction, session: Session, after_seq: int, enough: i
 
 
 def carry_on(tx: Transaction, before: Session, session_id: str, edge: Edge) -> None:
-    """A session continues the context of `before`: its flush begins where that one's did. A pending flush is
-    taken over, if by the store's rules this session will be flushed itself."""
+    """A session continues the context of `before`: its flush continues where that one's left off. A pending
+    flush is taken over, if by the store's rules this session will be flushed itself."""
     known = {"parent": before.id, "session": session_id}
     row = tx.one(Q.flush_by_session, session=before.id, owner=None)
     if edge is Edge.RESUME and tx.one(Q.was_continued, conversation=before.conversation_id, **known):
