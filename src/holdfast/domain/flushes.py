@@ -156,7 +156,7 @@ def memory_in(answer: str) -> str | None:
 
 
 def backlog_line(sessions: int, per_minute: int) -> str:
-    """Log line for an operator when the backlog exceeds one minute of flushing."""
+    """Text for an operator when the backlog exceeds one minute of flushing."""
     minutes = -(-sessions // per_minute)
     span = f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"
     return (

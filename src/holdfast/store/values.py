@@ -184,6 +184,6 @@ class Figures:
     events: int
     undelivered_notices: int
     log_bytes: int
-    """Bytes in the log, not yet checkpointed."""
+    """Size of the write-ahead log: written, not yet checkpointed."""
     unindexed: int | None
     """Messages that are not indexed for search yet; None: unknown."""

@@ -108,7 +108,7 @@ WHERE s.ended_at >= :since AND (:owner IS NULL OR +s.owner = :owner) ORDER BY s.
 
 -- name: resets_waiting
 -- Sessions due by the policies of this stamp, deferred or not, the longest due first. Every deferred one is checked
--- again before `soon`, so the index scan ends there.
+-- again by `soon`, so the index scan ends there.
 SELECT {session_columns} FROM {session_tables}
 WHERE s.ended_at IS NULL AND s.next_due_at IS NOT NULL AND s.dated_by = :stamp
   AND coalesce(s.recheck_at, s.next_due_at) <= :soon AND s.next_due_at <= :now AND (:owner IS NULL OR +s.owner = :owner)
