@@ -1,12 +1,12 @@
-"""API keys: who a request of the server acts as, and how far it reaches.
+"""API keys: which owner a request acts as, and which data it may reach.
 
 A key's token is `hf_<id>_<secret>`: the id finds the row, the secret proves it. The store keeps only the
-secret's SHA-256, and secrets are compared by it in constant time. The secret is 256 random bits: nobody can
-guess their way back from the hash, so a slow password hash would protect nothing and make every request slow.
+secret's SHA-256, and hashes are compared in constant time. The secret is 256 random bits, so the hash cannot
+be reversed by guessing: a slow password hash would add no protection and make every request slow.
 
-Every key belongs to one owner. A `chat` key is that owner. A `bridge` key is that owner or, by naming them,
-the owners one step below it: `team` may act as `team/ada`, never as `other` or `team/ada/notes`. An `admin`
-key is its owner and may, by naming another, read what is theirs.
+Every key belongs to one owner. A `chat` key acts as that owner. A `bridge` key acts as that owner or, by
+naming them, as owners one step below: `team` may act as `team/ada`, never as `other` or `team/ada/notes`. An
+`admin` key acts as its owner and may read another owner's data by naming that owner.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ..errors import BadInput, NotAllowed
 from .ids import DEFAULT_OWNER, check_name, new_id, new_secret
 
 TERMINAL = "terminal"
-"""The right to run commands as the server's user, and so to see and signal what that user runs."""
+"""The right to run commands as the server's user, and so to see and signal that user's processes."""
 TOOLS = (TERMINAL, "process", "memory", "search")
-"""The server-side tools a key may be allowed."""
+"""Server-side tools that a key can be granted."""
 
 EVERYBODY = "*"
-"""What an operator names to mean all owners. No owner is called so."""
+"""Means all owners where an operator names one. No owner can have this name."""
 
 _TOKEN = re.compile(r"hf_([0-9a-f]{32})_([A-Za-z0-9_-]{43,128})")
 
@@ -41,7 +41,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is known of a key, which is all but its secret."""
+    """A key's stored record: everything except its secret."""
 
     id: str
     owner: str
@@ -53,7 +53,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A key as its user has it: which one it claims to be, and the secret that proves it."""
+    """A key as its user holds it: the claimed id, and the secret that proves it."""
 
     key_id: str
     secret: str
@@ -62,17 +62,17 @@ class Token:
         return f"hf_{self.key_id.removeprefix('key_')}_{self.secret}"
 
     def __repr__(self) -> str:
-        return f"Token({self.key_id}, …)"  # it may end up in a log
+        return f"Token({self.key_id}, …)"  # hides the secret: a repr may end up in a log
 
     @property
     def hash(self) -> bytes:
-        """What the store keeps of it."""
+        """The secret's hash, as stored."""
         return sha256(self.secret.encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a request acts as: whose data it writes, with which rights, by which key."""
+    """Identity of a request: whose data it writes, with which rights, by which key."""
 
     owner: str
     scope: Scope
@@ -84,36 +84,36 @@ class Caller:
 
 
 def new_key(owner: str, scope: Scope, tools: Iterable[str], now: datetime) -> tuple[ApiKey, Token]:
-    """A key that did not exist before, and its token, which is not kept anywhere."""
+    """A new key, and its token, which is stored nowhere."""
     key = ApiKey(new_id("key"), check_owner(owner), scope, check_tools(tools), now)
     return key, Token(key.id, new_secret())
 
 
 def local_admin(token: Token, now: datetime) -> ApiKey:
-    """The key of whoever may read this user's files, on this machine: everything, as the default owner."""
+    """Admin key, as the default owner, for a caller that can read this user's files on this machine."""
     return ApiKey(token.key_id, DEFAULT_OWNER, Scope.ADMIN, frozenset(TOOLS), now)
 
 
 def parse_token(text: str) -> Token | None:
-    """The token in this text, or None if it does not have the form of one."""
+    """Parse a token; None if the text does not have the form of one."""
     found = _TOKEN.fullmatch(text)
     return Token(f"key_{found[1]}", found[2]) if found else None
 
 
 def holds_token(text: str) -> bool:
-    """Is there a token of ours anywhere in this text? Such a text is never sent to another server."""
+    """True if the text contains one of our tokens. Such text is never sent to another server."""
     return _TOKEN.search(text) is not None
 
 
 def same_secret(given: bytes, kept: bytes) -> bool:
-    """Are these hashes equal? Takes the same time wherever they differ."""
+    """Compare two hashes in constant time."""
     return compare_digest(given, kept)
 
 
 def check_owner(owner: str) -> str:
-    """Returns the name of an owner that a key may have, or raises BadInput.
+    """Returns `owner` if a key may belong to it, else raises BadInput.
 
-    It may have parts (`team/ada`): that is how a person behind a bridge gets a key of their own.
+    It may have parts (`team/ada`), so a person served through a bridge can have their own key.
     """
     check_name("an owner", owner)
     for part in owner.split("/"):
@@ -122,7 +122,7 @@ def check_owner(owner: str) -> str:
 
 
 def check_tools(names: Iterable[str]) -> frozenset[str]:
-    """Returns the tools, or raises BadInput naming the first that there is not."""
+    """Returns the tools, or raises BadInput naming the first unknown one."""
     tools = frozenset(names)
     for name in sorted(tools - set(TOOLS)):
         raise BadInput(f"there is no tool {name!r}; the tools are {', '.join(TOOLS)}")
@@ -133,10 +133,10 @@ def check_tools(names: Iterable[str]) -> frozenset[str]:
 
 
 def acting_as(key: ApiKey, named: str | None) -> Caller:
-    """Who a request with this key acts as, when it names (`X-Holdfast-Owner`) this owner, or nobody (None).
+    """Which owner a request with this key acts as, if it names one (`X-Holdfast-Owner`) or none (None).
 
-    Only a bridge may name one, and reaches exactly one step below its own owner. From any other key the name
-    is refused and never ignored: whoever sends it believes that it keeps people apart.
+    Only a bridge may name one, exactly one step below its own owner. From any other key the header is
+    refused, never ignored: its sender relies on it to keep people's data apart.
     """
     if named is None:
         return Caller(key.owner, key.scope, key.tools, key.id)
@@ -155,10 +155,11 @@ def acting_as(key: ApiKey, named: str | None) -> Caller:
 
 
 def acting_for(caller: Caller, named: str | None) -> str | None:
-    """Whose data a read is about, when it names (`?owner=`) this owner, or nobody; None: everybody's.
+    """Whose data a read is about, if it names an owner (`?owner=`) or none (None); returns None for all
+    owners.
 
-    Only an admin may name one. Everybody's lists may be read, never everybody's messages: that is for the
-    caller of this to refuse.
+    Only an admin may name one. Lists may cover all owners, messages may not: the caller of this function must
+    refuse that.
     """
     if named is None:
         return caller.owner
@@ -167,15 +168,15 @@ def acting_for(caller: Caller, named: str | None) -> str | None:
 
 
 def check_admin(caller: Caller, what: str) -> None:
-    """Raises NotAllowed, saying what it was, unless this caller is an admin."""
+    """Raises NotAllowed, naming `what`, unless this caller is an admin."""
     if caller.scope is not Scope.ADMIN:
         raise NotAllowed(f"{what} needs a key of scope admin, and this one's is {caller.scope.value}")
 
 
 def check_right(tools: Collection[str], right: str, what: str) -> None:
-    """Raises NotAllowed, saying what it was, unless this right is among the tools that a caller may use.
+    """Raises NotAllowed, naming `what`, unless `right` is among the caller's tools.
 
-    Called where the thing is done, for every way that leads there.
+    Called where the action is done, so every path to it is checked.
     """
     if right not in tools:
         raise NotAllowed(
@@ -185,13 +186,14 @@ def check_right(tools: Collection[str], right: str, what: str) -> None:
 
 
 def may_see_commands(caller: Caller) -> bool:
-    """May this caller see the command line and directory of processes that sessions did not start?"""
+    """True if this caller may see the command line and directory of processes that sessions did not start."""
     return caller.scope is Scope.ADMIN or TERMINAL in caller.tools
 
 
 def _check_part(what: str, part: str) -> None:
-    """One step of an owner's name. Names are compared as they are, so what people, paths or terminals would
-    read as another one is refused: dots, the word for everybody, space around it, control characters."""
+    """Check one part of an owner's name. Names are compared byte by byte, so parts that people, paths or
+    terminals could read as another name are refused: dots, the name for all owners, surrounding space,
+    control characters."""
     check_name(what, part)
     if part in (".", "..", EVERYBODY):
         raise BadInput(f"{what} cannot be {part!r}")

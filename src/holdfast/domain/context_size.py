@@ -1,12 +1,12 @@
-"""How much of a model's window a context takes: what the model reported, and an estimate of what came since.
+"""Token size of a context in a model's window: the model's last report plus an estimate of what came since.
 
-A model that answers says how many tokens it was given. Kept beside how many bytes that was, it gives both a
-base to count from and the number of tokens in a byte, for this model and this kind of talk. Before the first
-such report a byte is taken for TOKENS_PER_BYTE. What is not text (images, sound, files) counts as a stated
-number of tokens each, never by its length; the next report corrects it.
+A model reports how many tokens it was given. Stored with the number of bytes sent, that gives a base to count
+from and the tokens per byte, for this model and this kind of text. Before the first report, TOKENS_PER_BYTE
+is assumed. Content that is not text (images, sound, files) counts as a fixed number of tokens each, never by
+its length; the next report corrects it.
 
-An estimate is not a promise: an upstream may still find a context too long, and says so. Nor is a report: it
-corrects the estimate if it is plausible, and never decides that messages leave a context without a summary.
+An estimate is not a guarantee: an upstream may still refuse a context as too long. Neither is a report: it
+corrects the estimate if it is plausible, and never causes messages to leave a context without a summary.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 TOKENS_PER_BYTE = 0.3
 LEAST_PER_BYTE, MOST_PER_BYTE = 0.05, 1.0
 SMALLEST_SAMPLE = 1000
-"""Bytes; in less than that the words around the words weigh too much to learn anything from."""
+"""Bytes; in smaller contexts the fixed overhead is too large to learn a ratio from."""
 
 PART_TOKENS: Mapping[bytes, int] = {
     b'"type":"image_url"': 1000,
@@ -28,37 +28,38 @@ PART_TOKENS: Mapping[bytes, int] = {
     b'"type":"file"': 4000,
     b'"type":"input_file"': 4000,
 }
-"""What a part that is not text is taken for. Quoted marks stand only in JSON itself: within a text they would
-be escaped."""
+"""Tokens assumed for a part that is not text. The quoted marks occur only in JSON itself: within a text they
+would be escaped."""
 _HAS_BYTES = re.compile(rb'"(?:data|file_data|url)":"(?:data:[^",]*,)?([A-Za-z0-9+/=_-]{256,})"')
 
 GROWTH_TOKENS, GROWTH_SHARE, NOTICED_SHARE = 256, 0.1, 0.2
-"""A context that has grown by so many tokens, and by this share, of which less than that share is reported,
-may have been cut by whoever reported it."""
+"""If a context grew by this many tokens and this share, and less than NOTICED_SHARE of the growth is
+reported, the upstream may have truncated it."""
 RISES_NEEDED, FLAT_NEEDED, PLATEAU_SHARE = 2, 3, 0.75
-"""How many reports must have risen before, how many must then have stayed, and how near to the highest."""
+"""How many reports must have risen first, how many must then have stayed level, and how near to the
+highest."""
 SPARE_TOKENS = 1000
-"""What an upstream may add to what it is given."""
+"""Tokens that an upstream may add to its input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     bytes: int = 0
-    """Of text, as JSON."""
+    """Bytes of text, as JSON."""
     parts: int = 0
-    """Tokens that images, sound and files stand for."""
+    """Tokens assumed for images, sound and files."""
 
     def __add__(self, other: Size) -> Size:
         return Size(self.bytes + other.bytes, self.parts + other.parts)
 
     @property
     def most(self) -> int:
-        """More tokens than this it cannot be."""
+        """Upper bound in tokens."""
         return int(self.bytes * MOST_PER_BYTE) + self.parts
 
 
 def weigh(body: bytes) -> Size:
-    """What these messages, as compact JSON, weigh."""
+    """Size of these messages, given as compact JSON."""
     if b'"type":"' not in body:
         return Size(len(body))
     parts = sum(body.count(mark) * tokens for mark, tokens in PART_TOKENS.items())
@@ -70,31 +71,31 @@ def weigh(body: bytes) -> Size:
 
 @dataclass(frozen=True, slots=True)
 class TokenReport:
-    """What a model reported of the last thing it was given in a turn."""
+    """A model's token report for the last input of a turn."""
 
     tokens: int
     bytes: int
     extra: int = 0
-    """Those of the bytes that are not of the context: instructions and tools."""
+    """Bytes outside the context: instructions and tools."""
     parts: int = 0
 
     @property
     def ratio(self) -> float:
-        """Tokens in a byte."""
+        """Tokens per byte."""
         if self.bytes < SMALLEST_SAMPLE:
             return TOKENS_PER_BYTE
         return min(MOST_PER_BYTE, max(LEAST_PER_BYTE, (self.tokens - self.parts) / self.bytes))
 
     @property
     def is_plausible(self) -> bool:
-        """Can it be the whole of what was given, and no more? Some servers report only what they had not seen
-        before, or anything at all. Images may be more than they are taken for."""
+        """True if it can be the count of the whole input, and no more. Some servers report only uncached
+        tokens, or arbitrary numbers. Images may be more than assumed."""
         if self.tokens > self.bytes * MOST_PER_BYTE + 3 * self.parts + SPARE_TOKENS:
             return False
         return self.bytes < SMALLEST_SAMPLE or self.tokens - self.parts >= self.bytes * LEAST_PER_BYTE
 
     def fields(self) -> dict[str, int]:
-        """As it is kept with the turn's usage."""
+        """The fields as stored in the turn's usage."""
         return {
             "context_tokens": self.tokens,
             "context_bytes": self.bytes,
@@ -104,8 +105,8 @@ class TokenReport:
 
 
 def measured_in(usage: Mapping[str, Any] | None) -> TokenReport | None:
-    """What a turn's usage holds of it. A program's own turn says only what went in: then nothing is known of
-    the bytes, and nothing is learnt."""
+    """The report stored in a turn's usage. A program's own turn reports only input tokens: the bytes are
+    unknown then, and nothing is learnt."""
     if not usage or not usage.get("context_tokens"):
         return None
     return TokenReport(
@@ -115,22 +116,23 @@ def measured_in(usage: Mapping[str, Any] | None) -> TokenReport | None:
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimator:
-    """Turns weights into tokens: by the last report, if there is one."""
+    """Converts sizes to tokens, by the last report if there is one."""
 
     measured: TokenReport | None = None
     same_context: bool = False
-    """Was the report made of this very session, so that it is a base to count from?"""
+    """True: the report is of this same session, so it is a base to count from."""
 
     @property
     def ratio(self) -> float:
         return self.measured.ratio if self.measured else TOKENS_PER_BYTE
 
     def tokens(self, weight: Size) -> int:
-        """Of a part of a context."""
+        """Tokens of a part of a context."""
         return round(weight.bytes * self.ratio) + weight.parts
 
     def total(self, context: Size, extra: int | None = None) -> int:
-        """Of a whole context with `extra` bytes of instructions and tools; None: as many as the last time."""
+        """Tokens of a whole context with `extra` bytes of instructions and tools; None: as many as last
+        time."""
         before = self.measured
         if extra is None:
             extra = before.extra if before else 0
@@ -143,13 +145,13 @@ class TokenEstimator:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A context against its window."""
+    """A context's size compared with its window."""
 
     tokens: int
     window: int
     threshold: float
     reserve: int = 0
-    """Kept free for the answer."""
+    """Reserved for the answer."""
 
     @property
     def fits(self) -> bool:
@@ -161,12 +163,12 @@ class Budget:
 
     @property
     def target(self) -> int:
-        """What a compaction should bring it down to: below the threshold, with some room to go on."""
+        """Target size of a compaction: below the threshold, with room to continue."""
         return int(min(self.window * self.threshold * 0.8, max(self.window - self.reserve, self.window / 2)))
 
 
 def reserve_of(options: Mapping[str, Any], window: int) -> int:
-    """What to keep free for the answer: what the request asks for, else an eighth, at most 4096 tokens."""
+    """Tokens to reserve for the answer: what the request asks for, else an eighth, at most 4096 tokens."""
     for name in ("max_completion_tokens", "max_tokens"):
         wanted = options.get(name)
         if isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0:
@@ -176,11 +178,11 @@ def reserve_of(options: Mapping[str, Any], window: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A series of reports about one session of one model, and whether they show that it leaves something out.
+    """A series of reports about one session of one model, and whether they show that it drops input.
 
-    Only a model whose reports first rose with what it was given, and then stopped while it was given more, is
-    suspected: a report that never follows (constant, falling, without what was cached) says nothing about a
-    window. Images, sound and files are not counted: many reports leave them out.
+    Only a model whose reports first rose with its input, and then stopped while the input grew, is suspected:
+    reports that never follow the input (constant, falling, without cached tokens) say nothing about a window.
+    Images, sound and files are not counted: many reports leave them out.
     """
 
     base: TokenReport
@@ -191,7 +193,7 @@ class Growth:
 
     @property
     def is_cut(self) -> bool:
-        """Has the upstream, by several reports that agree, silently left something out?"""
+        """True: several consistent reports show that the upstream silently dropped input."""
         return self.rises >= RISES_NEEDED and self.flat >= FLAT_NEEDED
 
     def followed_by(self, now: TokenReport) -> Growth:
@@ -201,9 +203,9 @@ class Growth:
             return Growth(now)
         grown = (now.bytes - base.bytes) * base.ratio
         if grown < max(GROWTH_TOKENS, base.tokens * GROWTH_SHARE):
-            return self  # not enough more to tell
+            return self  # too little growth to decide
         if now.tokens - base.tokens >= grown * NOTICED_SHARE:
             return Growth(now, self.rises + 1)
         if now.tokens < base.tokens * PLATEAU_SHARE:
-            return Growth(now)  # it means something else by its reports
+            return Growth(now)  # its reports have another meaning: start over
         return Growth(base, self.rises, self.flat + 1)

@@ -1,15 +1,15 @@
-"""What the model gets to see of a session: its view, rendered.
+"""Renders a session's view into the context sent to the model.
 
-Almost all messages go to the model as the bytes they were stored as. A few need care, and they are
-found by marks lifted out when they were stored, so nothing else is ever decoded:
+Almost all messages are sent as their stored bytes. The exceptions are found by marks that were extracted when
+they were stored, so nothing else is ever decoded:
 
 - an interrupted reply says that it was interrupted;
-- a tool call whose result never came is answered, right behind its message, by "no result was
-  given" (rendered, not stored), because models refuse a history with an open call;
+- a tool call without a result is answered, right after its message, by "no result was given" (rendered, not
+  stored), because models refuse a history with an open call;
 - a tool result whose call is not in the context is left out, for the same reason.
 
-Calls of the newest message are *awaited*: somebody may still bring their results, so nothing is
-rendered for them yet.
+Calls of the newest message are *awaited*: their results may still arrive, so nothing is rendered for them
+yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_RESULT = "[No result was given for this call.]"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A message that is not simply passed on: it calls tools, answers a call, or was interrupted."""
+    """A message that needs rendering: it calls tools, answers a call, or was interrupted."""
 
     seq: int
     calls: tuple[str, ...] = ()
@@ -42,14 +42,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """How a context departs from the stored bytes."""
+    """How a context differs from the stored bytes."""
 
     left_out: frozenset[int] = frozenset()
     interrupted: frozenset[int] = frozenset()
     behind: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
-    """Bodies rendered right behind a message."""
+    """Bodies rendered right after a message."""
     awaited: tuple[str, ...] = ()
-    """Calls of the newest message whose results may still come."""
+    """Calls of the newest message whose results may still arrive."""
 
     @property
     def plain(self) -> bool:
@@ -59,18 +59,17 @@ class Rendering:
 def render(
     marks: Sequence[Mark], shown: Sequence[tuple[int, int]], hidden: frozenset[int] = frozenset()
 ) -> Rendering:
-    """Decide how the marked messages of a context (in order) are shown.
+    """Decide how the marked messages of a context (in order) are rendered.
 
-    `shown` are the spans of numbers in the context, `hidden` the numbers among them that are not shown at
-    all. The results of a message's calls stand right behind it; whatever else follows closes the calls that
-    are still open.
+    `shown` are the ranges of seqs in the context, `hidden` the seqs in them that are left out. The results of
+    a message's calls come right after it; any other message closes the calls that are still open.
     """
     left_out: set[int] = set()
     behind: dict[int, tuple[bytes, ...]] = {}
     caller, open_calls, expected = 0, list[str](), 0
 
     def follows(seq: int) -> bool:
-        """Does nothing that is shown stand between the calls, with their results so far, and `seq`?"""
+        """True: no visible message is between the calls, with their results so far, and `seq`."""
         return not any(
             between not in hidden
             for first, last in shown
@@ -102,7 +101,7 @@ def render(
 
 
 def mark_interrupted(body: bytes) -> bytes:
-    """An interrupted reply as the model sees it: what was said, and that it stopped there."""
+    """An interrupted reply for the model: its text, and a note that it was interrupted."""
     message: dict[str, Any] = msgspec.json.decode(body)
     content = message.get("content")
     if isinstance(content, list):
@@ -113,7 +112,7 @@ def mark_interrupted(body: bytes) -> bytes:
 
 
 def summary_body(text: str) -> bytes:
-    """A summary as the model sees it."""
+    """A summary as sent to the model."""
     return msgspec.json.encode(
         {"role": "user", "content": f"[Summary of the earlier part of this conversation]\n{text}"}
     )
@@ -121,7 +120,7 @@ def summary_body(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the model gets: JSON objects joined by commas, in chunks that are never decoded."""
+    """What is sent to the model: JSON objects joined by commas, in chunks that are never decoded."""
 
     chunks: tuple[bytes, ...]
     last_seq: int

@@ -1,8 +1,8 @@
-"""Conversations: what a person calls "the chat", and how it is addressed.
+"""Conversations: the durable chat, and how it is addressed.
 
-A conversation never changes its id. It holds one append-only, gap-free list of messages and a line
-of sessions; its *tip* is the newest of them, so any id that ever named a part of it leads to its
-newest continuation in one step.
+A conversation never changes its id. It holds one append-only, gap-free list of messages and a line of
+sessions. Its *tip* is the newest session, so any id that ever named a part of it leads to its newest
+continuation in one step.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ class Conversation:
     forked_from: str | None = None
     """The session whose view was copied to begin this conversation."""
     revision: int = 0
-    """Moves when a context changes in any other way than by an appended message."""
+    """Changes when a context changes in any way other than an appended message."""
     history: bytes | None = None
-    """The chain of prints of all that was shown; None while a turn runs, and whenever it is not known."""
+    """Fingerprint chain of all visible messages; None while a turn runs, and whenever it is unknown."""
     metadata: Mapping[str, str] | None = None
-    """What a client has noted about it. None where nobody asked: resolving, which every turn does, leaves it
-    unread."""
+    """A client's metadata. None where it was not read: resolving, which every turn does, skips it."""
 
 
 def check_metadata(pairs: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns what is to be noted about a conversation, or raises BadInput."""
+    """Returns the metadata to store with a conversation, or raises BadInput."""
     for name, text in pairs.items():
         for what, value in (("a name in metadata", name), (f"metadata {name!r:.80}", text)):
             if not isinstance(value, str):
@@ -52,13 +51,13 @@ def check_metadata(pairs: Mapping[str, str]) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """How a caller names a conversation: by an id (of a session, stale or not, of the conversation,
-    or an alias), by a key, or not at all (a new one)."""
+    """How a caller names a conversation: by an id (of a session, stale or not, of the conversation, or an
+    alias), by a session key, or not at all (a new one)."""
 
     id: str | None = None
     key: str | None = None
     create: bool = True
-    """May a key, or an id that is not of our form (an alias), that is new open a conversation?"""
+    """True: an unknown key, or unknown id not of our form (an alias), opens a conversation."""
 
     def __post_init__(self) -> None:
         if self.id is not None and self.key is not None:

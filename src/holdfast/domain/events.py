@@ -1,7 +1,6 @@
-"""Events: what happened, in order. Ids and numbers, never message text.
+"""Events: what happened, in order. They hold ids and numbers, never message text.
 
-The dashboard, `why`, metrics and webhooks read them. Types are only added; fields never change
-their meaning.
+Read by the dashboard, `why`, metrics and webhooks. Types are only added; fields never change their meaning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flushes: when an ended session is carried into memory, what is read for it, and what an attempt comes to.
+"""Flushes: when an ended session is written to memory, what a flush reads, and how an attempt ends.
 
 A flush belongs to one session and is scheduled by the transaction that ends it:
 
@@ -7,10 +7,10 @@ A flush belongs to one session and is scheduled by the transaction that ends it:
                           │  └─skip/resume─► │   ╲─► dead ──retry──► pending
                           └────── failed ────┘
 
-`taken`: the session was resumed while its flush was waiting, so what it said is read when the session that
-went on with it ends. `skipped`: a person said so. Both are shown as no flush at all.
+`taken`: the session was resumed while its flush was pending, so its messages are read when the session that
+continues it ends. `skipped`: a person skipped it. Both are shown as no flush at all.
 
-Nothing is read twice: a session knows up to which message earlier flushes have read its context, and hands
+Nothing is read twice: a session records up to which message earlier flushes have read its context, and passes
 that on to the session that continues it.
 """
 
@@ -26,15 +26,15 @@ from .sessions import EndReason, Session
 from .views import Part, Range, Summary, View
 
 WAIT = timedelta(minutes=10)
-"""How long a session that ended with its process may be resumed before it is flushed."""
+"""Delay before flushing a session that ended with its process, because it may be resumed."""
 LONGEST_PAUSE = timedelta(hours=1)
 MOST_INTERRUPTIONS = 50
-"""A flush during which so many nodes have died is not tried again by itself: it may be what kills them."""
+"""Not retried automatically after this many nodes died during the flush: it may be what kills them."""
 LONGEST_MEMORY = 20_000
 LONGEST_ERROR = 500
 NONE = "NONE"
 _THOUGHTS = re.compile(r"^\s*<think>.*?(</think>|\Z)", re.DOTALL)
-"""What some models say to themselves before they answer."""
+"""Reasoning text that some models write before they answer."""
 
 _FLUSHED = frozenset(set(EndReason) - {EndReason.COMPACTION})
 _RESUMABLE = frozenset({EndReason.CLOSED, EndReason.REAPED})
@@ -51,23 +51,23 @@ class FlushState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FlushRules:
-    """Which sessions are flushed. What a store is opened with counts only until a node has recorded a
-    `FlushPolicy` for the whole store; without any it schedules nothing."""
+    """Which sessions are flushed. The rules a store is opened with apply only until a node has recorded a
+    `FlushPolicy` for the whole store; without rules it schedules nothing."""
 
     min_messages: int = 4
-    """Sessions with fewer messages since the last flush are too short to matter."""
+    """Minimum number of messages since the last flush; shorter sessions are not flushed."""
     wait: timedelta = WAIT
 
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """Whether sessions that end anywhere in the store are flushed: one fact for all its nodes."""
+    """Whether ended sessions are flushed: one value for all nodes of the store."""
 
     on: bool
     min_messages: int = 4
     assumed: bool = False
-    """True: the settings leave it open (the local model is not asked unless they say so). Any node that can
-    flush, or whose settings say so, replaces it."""
+    """True: not set explicitly (the local model is used only if the settings say so). Any node that can
+    flush, or whose settings set it, replaces it."""
 
     def rules(self, wait: timedelta = WAIT) -> FlushRules | None:
         return FlushRules(self.min_messages, wait) if self.on else None
@@ -85,20 +85,20 @@ class Flush:
     """Why its session ended."""
     state: FlushState
     after_seq: int
-    """Messages up to this number were read by an earlier flush."""
+    """Messages up to this seq were read by an earlier flush."""
     last_seq: int
     attempts: int
     interruptions: int
-    """How often a node has died, or was stopped, in the middle of it; that counts as no attempt."""
+    """How often a node died or was stopped during it; does not count as an attempt."""
     next_attempt_at: datetime | None
     node_id: str | None
     token: int
-    """Rises with each claim, over all flushes: a late claimant is refused by it."""
+    """Fencing token: rises with each claim, over all flushes, so a late claimant is refused."""
     error: str | None
-    """What went wrong last, or who skipped it."""
+    """The last error, or who skipped it."""
     created_at: datetime
     settled_at: datetime | None
-    """When it was done, given up, skipped or taken over."""
+    """When it was done, given up (dead), skipped or taken."""
 
     @property
     def idempotency_key(self) -> str:
@@ -106,7 +106,7 @@ class Flush:
 
     @property
     def shown(self) -> str:
-        """Its state as a session's reader sees it."""
+        """Its state as shown with the session."""
         return "none" if self.state in (FlushState.SKIPPED, FlushState.TAKEN) else self.state.value
 
 
@@ -119,16 +119,16 @@ class FlushInput:
 
 
 def scheduled_at(rules: FlushRules | None, reason: str, now: datetime) -> datetime | None:
-    """When a session that ends now, for this reason, is to be flushed; None: never. Compaction ends no
-    context, and what was imported has been remembered, or not, elsewhere."""
+    """When to flush a session that ends now for this reason; None: never. Compaction does not end a context,
+    and imported sessions were remembered, or not, elsewhere."""
     if rules is None or reason not in _FLUSHED:
         return None
     return now + rules.wait if reason in _RESUMABLE else now
 
 
 def unread(view: View, after_seq: int, last_seq: int) -> tuple[Part, ...]:
-    """The parts of a context that no earlier flush has read. A summary that tells also of what was read
-    before is read whole. One that a fork has copied stands for no messages here: it is read the first time.
+    """The parts of a context that no earlier flush has read. A summary that also covers messages already read
+    is read whole. A summary copied by a fork covers no messages here, so it is read the first time.
     """
     parts: list[Part] = []
     for part in view.closed_at(last_seq).parts:
@@ -141,7 +141,7 @@ def unread(view: View, after_seq: int, last_seq: int) -> tuple[Part, ...]:
 
 
 def pause_after(attempts: int, max_attempts: int, retry: timedelta) -> timedelta | None:
-    """How long to wait after so many failed attempts, doubled each time; None: give it up, visibly."""
+    """Backoff after this many failed attempts, doubled each time; None: give up (dead letter)."""
     if attempts >= max_attempts:
         return None
     doubled: int = 2 ** min(attempts - 1, 30)
@@ -149,14 +149,14 @@ def pause_after(attempts: int, max_attempts: int, retry: timedelta) -> timedelta
 
 
 def memory_in(answer: str) -> str | None:
-    """The memory that a model's answer holds; None: there is nothing to remember. An empty text: it holds no
-    answer at all, which is a failure."""
+    """The memory in a model's answer; None: nothing to remember. Empty text: no answer at all, which is a
+    failure."""
     text = _THOUGHTS.sub("", answer).strip()
     return None if text.strip("\"'`*.[] \n").upper() == NONE else text
 
 
 def backlog_line(sessions: int, per_minute: int) -> str:
-    """What an operator is told when there is more to flush than a minute's worth."""
+    """Text for an operator when the backlog exceeds one minute of flushing."""
     minutes = -(-sessions // per_minute)
     span = f"{minutes} min" if minutes < 120 else f"{minutes / 60:.0f} h"
     return (

@@ -1,14 +1,16 @@
-"""What is new in a request that carries a history, and where it belongs.
+"""Matches a request's message history with the stored conversation: what is new, and where it belongs.
 
 OpenAI clients send the whole conversation each time. Some trim it, some send only what is new, some edit it
-or ask again. The stored conversation is compared with it message by message, by *prints*: digests of what a
-client could not change without meaning it (role, text, tool calls), blind to fields that clients add or drop.
+or regenerate. The stored conversation is compared with it message by message, by *fingerprint*: a digest of
+what a client cannot change by accident (role, text, tool calls), which ignores fields that clients add or
+drop.
 
-A chain of prints stands for a whole history: `extended(EMPTY, prints)`. Equal chains are equal histories.
+A chain of fingerprints identifies a whole history: `extended(EMPTY, prints)`. Equal chains are equal
+histories.
 
 Messages are compared by meaning: the arguments of a tool call as JSON, text parts as text, null as empty. An
-assistant message that says nothing has the empty print and is skipped. Stores hold chains of an older kind,
-made by comparing arguments as text: `History.past_before` finds those, and `is_current` tells them apart.
+assistant message without content has the empty fingerprint and is skipped. Stores may hold chains of an older
+version, which compared arguments as text: `History.past_before` finds those; `is_current` detects them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ..errors import BadMessage, ToolCallClosed
 from .messages import NewMessage, new_message
 
 EMPTY = b"\2" + b"\0" * 16
-"""The chain of no messages. Its first byte, which every chain has, is the version of comparing."""
+"""The chain of no messages. The first byte of every chain is the version of the comparison."""
 _EMPTY_BEFORE = b"\0" * 16
 INSTRUCTING = frozenset({"system", "developer"})
 
@@ -33,20 +35,20 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The messages of a request: its instructions, and what was said."""
+    """The messages of a request: its instructions and its conversation."""
 
     instructions: tuple[NewMessage, ...]
     """Leading system and developer messages: for this turn only, never stored."""
     messages: tuple[NewMessage, ...]
     prints: tuple[bytes, ...]
     answered: int
-    """How many of the messages come before what is new: all up to the last one by the assistant that says
-    something."""
+    """How many of the messages precede the new ones: all up to the last assistant message that has
+    content."""
     past: Sequence[Any] = field(default=(), compare=False, repr=False)
-    """Those, as they came."""
+    """Those messages, unchanged."""
 
     def past_before(self) -> bytes:
-        """The chain of the past as older versions made it, which stores may hold."""
+        """The chain of the past as older versions computed it; stores may hold it."""
         return _chain_before(self.past)
 
     @property
@@ -56,7 +58,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class VisibleMessage:
-    """A stored message that a client has seen: neither excluded nor deleted."""
+    """A stored message visible to clients: neither excluded nor deleted."""
 
     seq: int
     session_id: str
@@ -65,13 +67,13 @@ class VisibleMessage:
     calls: tuple[str, ...] = ()
     interrupted: bool = False
     unanswered: bool = False
-    """Did its turn end without an answer, and did it stay without one?"""
+    """True: its turn ended without an answer and has none since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continues:
-    """The stored conversation goes on: messages from index `new_from` on are new. None may be: then the
-    newest message, which nobody has answered, is answered now."""
+    """The stored conversation continues: messages from index `new_from` on are new. If none is new, the
+    newest stored message, which is unanswered, is answered now."""
 
     new_from: int
 
@@ -85,8 +87,8 @@ class AnswersAgain:
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """The history differs: a fork begins behind message `seq` of `session_id` (None: it has nothing in
-    common) and goes on with the messages from index `new_from` on."""
+    """The history differs: fork after message `seq` of `session_id` (None: nothing in common) and continue
+    with the messages from index `new_from` on."""
 
     session_id: str | None
     seq: int
@@ -97,7 +99,7 @@ HistoryMatch = Continues | AnswersAgain | Branches
 
 
 def history_of(values: Sequence[Any]) -> History:
-    """Check the messages of a request. BadMessage names the first that is wrong."""
+    """Validate the messages of a request. BadMessage names the first invalid one."""
     if not isinstance(values, list) or not values:
         raise BadMessage("messages must be a list with at least one message")
     checked = []
@@ -124,8 +126,8 @@ def history_of(values: Sequence[Any]) -> History:
 
 
 def fingerprint_of(message: Mapping[str, Any]) -> bytes:
-    """The digest of what a message says, or nothing for an assistant message that says nothing. Fields that
-    are null, unknown or only for display do not count."""
+    """Digest of a message's meaning; empty for an assistant message without content. Null, unknown and
+    display-only fields are ignored."""
     return _print(message, _arguments)
 
 
@@ -133,7 +135,7 @@ def _print(message: Mapping[str, Any], arguments: Callable[[Any], Any]) -> bytes
     role = message.get("role")
     content = _plain(message.get("content"))
     if role == "assistant" and isinstance(content, str):
-        content = content.strip()  # many clients trim what they keep of an answer
+        content = content.strip()  # many clients trim the answers they store
     calls = [
         [call.get("id"), _called(call.get("function") or call.get("custom"), arguments)]
         for call in message.get("tool_calls") or ()
@@ -145,8 +147,8 @@ def _print(message: Mapping[str, Any], arguments: Callable[[Any], Any]) -> bytes
 
 
 def _arguments(given: Any) -> Any:
-    """The arguments of a call by their meaning: white space and the order of names do not count. None is no
-    argument; what is not JSON counts as it is."""
+    """A call's arguments by meaning: white space and key order are ignored. None means no arguments; text
+    that is not JSON is compared as is."""
     if not isinstance(given, str):
         return given or {}
     try:
@@ -160,7 +162,7 @@ def _as_text(given: Any) -> Any:
 
 
 def _chain_before(messages: Sequence[Mapping[str, Any]]) -> bytes:
-    """The chain of these messages as older versions made it: with arguments as text, skipping none."""
+    """The chain as older versions computed it: arguments compared as text, no message skipped."""
     chain = _EMPTY_BEFORE
     for message in messages:
         chain = hashlib.blake2b(chain + _print(message, _as_text), digest_size=16).digest()
@@ -168,12 +170,12 @@ def _chain_before(messages: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def fingerprint_of_body(body: bytes) -> bytes:
-    """The same of a stored body."""
+    """Fingerprint of a stored body."""
     return fingerprint_of(msgspec.json.decode(body))
 
 
 def extended(chain: bytes, prints: Iterable[bytes]) -> bytes:
-    """The chain of a history that goes on with these messages."""
+    """The chain after appending these fingerprints."""
     for each in prints:
         if each:
             chain = EMPTY[:1] + hashlib.blake2b(chain + each, digest_size=16).digest()
@@ -181,15 +183,15 @@ def extended(chain: bytes, prints: Iterable[bytes]) -> bytes:
 
 
 def is_current(chain: bytes) -> bool:
-    """Was this chain made by comparing as it is done now, so that it can be extended?"""
+    """True: computed by the current version of the comparison, so it can be extended."""
     return len(chain) == len(EMPTY)
 
 
 def place(history: History, shown: Sequence[VisibleMessage], awaited: Sequence[str] = ()) -> HistoryMatch:
-    """Where a request's messages belong in a conversation that has shown these.
+    """Where a request's messages belong in a conversation with these visible messages.
 
-    `awaited` are the calls whose results may still come. Raises ToolCallClosed for a result of any other call
-    that the conversation knows. Assistant messages that say nothing are skipped on both sides.
+    `awaited` are the calls whose results may still arrive. Raises ToolCallClosed for a result of any other
+    call that the conversation knows. Assistant messages without content are skipped on both sides.
     """
     kept = [at for at, each in enumerate(history.prints) if each]
     said = [each for each in shown if each.print]
@@ -232,7 +234,7 @@ def _place(history: History, shown: Sequence[VisibleMessage], awaited: Sequence[
 
 
 def _remembered(shown: Sequence[VisibleMessage]) -> Iterator[Sequence[VisibleMessage]]:
-    """What a client may have kept of this: all; not the replies that were cut short; nor what failed."""
+    """What a client may have kept: everything; without interrupted replies; or also without failed turns."""
     yield shown
     whole = [each for each in shown if not each.interrupted]
     if len(whole) < len(shown):
@@ -243,7 +245,7 @@ def _remembered(shown: Sequence[VisibleMessage]) -> Iterator[Sequence[VisibleMes
 
 
 def _cut_short(shown: Sequence[VisibleMessage]) -> tuple[int, ...]:
-    """The replies at the end that were cut short, if any."""
+    """Seqs of the interrupted replies at the end, if any."""
     whole = len(shown)
     while whole and shown[whole - 1].interrupted:
         whole -= 1
@@ -254,15 +256,15 @@ def _placed(history: History, shown: Sequence[VisibleMessage]) -> Continues | An
     cut_short = len(_cut_short(shown))
     return (
         _asked_again(history, shown, whole=not cut_short)
-        or _continued(history, shown[: len(shown) - cut_short])  # by a client that dropped these
+        or _continued(history, shown[: len(shown) - cut_short])  # the client dropped the interrupted replies
         or _continued(history, shown)
         or _asked_again(history, shown)
     )
 
 
 def _continued(history: History, shown: Sequence[VisibleMessage]) -> Continues | None:
-    """Does what the request calls its past end the stored conversation, whole or trimmed at its beginning?
-    Messages that nobody has answered may stand behind it; those that the request repeats are not new."""
+    """Match if the request's past is the end of the stored conversation, complete or trimmed at its
+    beginning. Unanswered stored messages may follow it; those that the request repeats are not new."""
     answered, messages = history.answered, history.messages
     past = len(shown)
     while past and shown[past - 1].role != "assistant":
@@ -273,13 +275,13 @@ def _continued(history: History, shown: Sequence[VisibleMessage]) -> Continues |
     if answered:
         return Continues(answered + repeated)
     if not repeated or (len(messages) == 1 and messages[0].answers is None):
-        return None  # one message alone is new, even if somebody has said the same before
+        return None  # a single message is new, even if an identical one is stored
     return Continues(repeated)
 
 
 def _repeated(history: History, unanswered: Sequence[VisibleMessage]) -> int:
-    """How many of the new messages are there already, since nobody has answered them? All may be if the
-    conversation ends with them; if somebody else has spoken since, at least one must be new."""
+    """How many of the new messages are already stored, unanswered. All may be, if the conversation ends with
+    them; if other messages follow, at least one must be new."""
     new = len(history.messages) - history.answered
     for count in range(min(new, len(unanswered)), 0, -1):
         if _equal(history, history.answered, unanswered[-count:]):
@@ -294,7 +296,7 @@ def _repeated(history: History, unanswered: Sequence[VisibleMessage]) -> int:
 def _asked_again(
     history: History, shown: Sequence[VisibleMessage], *, whole: bool = False
 ) -> AnswersAgain | None:
-    """Is the request everything before the newest replies, or, unless `whole` is wanted, the end of it?"""
+    """Match if the request is everything before the newest replies or, unless `whole`, the end of it."""
     first = len(shown)
     while first and shown[first - 1].role == "assistant":
         first -= 1
@@ -302,28 +304,28 @@ def _asked_again(
     if first == len(shown) or first < count or not history.brings_history:
         return None
     if first != count and (whole or not history.answered):
-        return None  # a few messages without any history are new, even if somebody said the same before
+        return None  # a few messages without history are new, even if identical ones are stored
     if not _equal(history, 0, shown[first - count : first]):
         return None
     return AnswersAgain(tuple(each.seq for each in shown[first:]))
 
 
 def _equal(history: History, start: int, shown: Sequence[VisibleMessage]) -> bool:
-    """Are the request's messages from index `start` on these, as many as there are?"""
+    """True if the request's messages from index `start` on equal all of `shown`."""
     if len(history.messages) - start < len(shown):
         return False
     return all(_same(history, start + at, each) for at, each in enumerate(shown))
 
 
 def _same(history: History, at: int, shown: VisibleMessage) -> bool:
-    """An interrupted reply equals whatever a client has kept of it."""
+    """An interrupted reply equals any part of it that a client kept."""
     return history.prints[at] == shown.print or (
         shown.interrupted and history.messages[at].role == shown.role
     )
 
 
 def check_results(new: Sequence[NewMessage], shown: Sequence[VisibleMessage], awaited: Sequence[str]) -> None:
-    """A result must be for a call that is awaited, or be part of the history the request itself brings."""
+    """Raise unless each result is for an awaited call or is part of the request's own history."""
     brought = {call for message in new for call in message.calls}
     called = {call for each in shown for call in each.calls}
     for message in new:
@@ -336,7 +338,7 @@ def check_results(new: Sequence[NewMessage], shown: Sequence[VisibleMessage], aw
 
 
 def _plain(content: Any) -> Any:
-    """Text and a list of text parts that says the same are the same."""
+    """Normalise content: a list of text parts equals the same text as a string."""
     if not isinstance(content, list):
         return content or ""
     parts = [_part(part) for part in content]

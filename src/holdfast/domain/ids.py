@@ -1,8 +1,8 @@
-"""Identifiers: random, 128 bits, with a prefix that says what they name.
+"""Identifiers: random, 128 bits, with a prefix for their type.
 
-A message's id is derived from its conversation's id and its number, so it needs neither a column
-nor an index and is as hard to guess as the conversation's. The secrets of API keys are made here too:
-this is the one place of the domain where chance comes in.
+A message's id is derived from its conversation's id and its number, so it needs neither a column nor an index
+and is as hard to guess as the conversation's. API key secrets are made here too: this is the only module of
+the domain that uses randomness.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import secrets
 from ..errors import BadInput
 
 OUR_PREFIXES = ("conv_", "sess_", "resp_", "turn_", "msg_")
-"""What can name a conversation. Other ids of ours never do, so a client's own `key_1` or `note_1` is free."""
+"""Prefixes of ids that can name a conversation. Other ids cannot, so clients may use `key_1` or `note_1`."""
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id such as `conv_9f…`, never handed out twice."""
+    """A new unique id such as `conv_9f…`."""
     return f"{prefix}_{_random_id()}"
 
 
 def new_request_id() -> str:
-    """A name for one HTTP request, to find it again in a log."""
+    """An id for one HTTP request, to find it in a log."""
     return f"req_{_random_id()}"
 
 
@@ -30,8 +30,8 @@ _ready: list[str] = []
 
 
 def _random_id() -> str:
-    """128 bits. The system is asked for many at once: each time it is asked, the interpreter's lock is let
-    go, and whoever asks in the middle of a busy event loop waits for it."""
+    """128 random bits. Fetched from the system in batches: each system call releases the GIL, and a caller in
+    a busy event loop would wait to get it back."""
     try:
         return _ready.pop()
     except IndexError:
@@ -41,7 +41,7 @@ def _random_id() -> str:
         return ids[0]
 
 
-os.register_at_fork(after_in_child=_ready.clear)  # or the child would hand out its parent's
+os.register_at_fork(after_in_child=_ready.clear)  # else parent and child would issue the same ids
 
 
 def new_secret() -> str:
@@ -50,7 +50,7 @@ def new_secret() -> str:
 
 
 def is_ours(name: str) -> bool:
-    """Does it have the form of an id that names a conversation? Such a name can never become an alias."""
+    """True: it has the form of an id that names a conversation. Such a name can never become an alias."""
     return name.startswith(OUR_PREFIXES)
 
 
@@ -74,7 +74,7 @@ DEFAULT_SOURCE = "api"
 
 
 def check_name(what: str, value: str) -> str:
-    """Returns `value`, or raises BadInput saying what is wrong with this owner, key, alias, …"""
+    """Returns `value`, or raises BadInput saying why this owner, key, alias, … is invalid."""
     check_text(what, value)
     size = len(value.encode())
     if size > MAX_NAME_BYTES:
@@ -83,7 +83,7 @@ def check_name(what: str, value: str) -> str:
 
 
 def check_text(what: str, value: str, limit: int = MAX_NAME) -> str:
-    """The same for a text that is stored but not looked up: a title, a reason, a command, a memory."""
+    """The same for a text that is stored but never looked up: a title, a reason, a command, a memory."""
     if not isinstance(value, str):
         raise BadInput(f"{what} must be text, not {type(value).__name__}")
     if not value.strip():
@@ -97,12 +97,12 @@ def check_text(what: str, value: str, limit: int = MAX_NAME) -> str:
 
 
 def cut_name(text: str) -> str:
-    """The beginning of a storable text that is short enough to be a name."""
+    """The beginning of a storable text, cut to the length of a name."""
     return text[:MAX_NAME].encode()[:MAX_NAME_BYTES].decode("utf-8", "ignore")
 
 
 def unstorable(text: str) -> str | None:
-    """Why no database can keep this text faithfully, or None if one can."""
+    """Why no database can store this text faithfully; None if one can."""
     if "\x00" in text:
         return f"holds a NUL byte at position {text.index(chr(0))}"
     try:
@@ -113,14 +113,14 @@ def unstorable(text: str) -> str | None:
 
 
 def storable(text: str) -> str:
-    """The same text with a replacement character for whatever no database can keep. For what a model or a
-    tool says: it must not be refused, because nobody is there to say it differently."""
+    """The text with a replacement character for everything that no database can store. For output of models
+    and tools: it must not be refused, because they cannot correct it."""
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode() if unstorable(text) else text
 
 
 def source_of_key(key: str | None) -> str:
-    """Where a conversation comes from, read off its key: `telegram:dm:42` and
-    `agent:main:telegram:dm:42` come from telegram; no key, from the API."""
+    """The source of a conversation, from its session key: `telegram:dm:42` and `agent:main:telegram:dm:42`
+    come from telegram; no key, from the API."""
     if not key:
         return DEFAULT_SOURCE
     parts = key.split(":")
@@ -130,8 +130,8 @@ def source_of_key(key: str | None) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that is not printable: control, bidirectional and invisible
-    characters. For lines that people read in a log or a terminal."""
+    """The text with non-printable characters escaped: control, bidirectional and invisible ones. For lines
+    that people read in a log or a terminal."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,7 +1,7 @@
-"""Memories: what is carried from one session to the next, with where it came from.
+"""Memories: facts carried from one session to the next, with their origin.
 
-A memory belongs to a conversation, and so to its key and its owner. It is given to later sessions as part of
-their instructions, the newest first until the room for them is full.
+A memory belongs to a conversation, and so to its session key and owner. Later sessions get it as part of
+their instructions, newest first, until the size limit is reached.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADING = "[What is remembered from earlier sessions, newest last. These are not
 
 
 class MemoryOrigin(StrEnum):
-    """Who made it: the flush of a session, or the model by its tool, or a person or program."""
+    """What created it: a session's flush, the model by its tool, or a person or program."""
 
     FLUSH = "flush"
     TOOL = "tool"
@@ -40,19 +40,19 @@ class Memory:
 
 
 def check_memory(text: str) -> str:
-    """Raises BadInput if this cannot be kept."""
+    """Raises BadInput if this cannot be stored."""
     return check_text("a memory", text, LONGEST_MEMORY)
 
 
 def holds(memory: Memory, words: Sequence[str]) -> bool:
-    """Does it hold all these words, in whatever case?"""
+    """True if it contains all these words, ignoring case."""
     text = memory.text.casefold()
     return all(word.casefold() in text for word in words)
 
 
 def told(newest_first: Sequence[Memory], room: int) -> str | None:
-    """Memories as a part of the instructions: whole ones, as many of the newest as fit into `room`
-    characters, in the order they were made. None: nothing fits."""
+    """Memories as a part of the instructions: as many of the newest as fit whole into `room` characters, in
+    creation order. None: nothing fits."""
     lines: list[str] = []
     left = room - len(HEADING)
     for memory in newest_first:

@@ -1,8 +1,8 @@
-"""Messages: OpenAI message objects, kept as the JSON bytes they came as.
+"""Messages: OpenAI message objects, stored as the JSON bytes they arrived as.
 
-A body is validated once, when it enters; after that it travels as bytes, because the fastest way
-to send a history on is not to parse it. Only what decisions need is lifted out: the role, the ids
-of the tool calls it makes, the call it answers. Unknown fields stay in the body untouched.
+A body is validated once, on input; after that it is passed on as bytes, because the fastest way to send a
+history on is not to parse it. Only what decisions need is extracted: the role, the ids of its tool calls, the
+call it answers. Unknown fields stay in the body unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .ids import message_id, storable, unstorable
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MOST_NESTED = 100
-"""Levels of objects and lists in a message. Deeper ones could be stored and not be read everywhere."""
+"""Maximum nesting of objects and lists in a message. Deeper ones could be stored but not read everywhere."""
 NESTED_TOO_DEEPLY = "[nested too deeply to be shown]"
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
@@ -32,7 +32,7 @@ class MessageStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A valid message on its way into a conversation."""
+    """A validated message, not stored yet."""
 
     role: str
     body: bytes
@@ -40,19 +40,19 @@ class NewMessage:
     answers: str | None = None
     status: MessageStatus = MessageStatus.COMPLETED
     inner: bool = False
-    """Was it said between the model and the server's own tools, so that no client is shown it?"""
+    """True: exchanged between the model and the server's own tools; not shown to clients."""
     own_calls: tuple[str, ...] = ()
-    """Those of its calls that the server answers itself; a client is shown the others."""
+    """Calls that the server answers itself; clients see only the others."""
 
 
 def size_of(messages: Iterable[NewMessage]) -> int:
-    """The bytes that a conversation grows by with these."""
+    """Bytes that these messages add to a conversation."""
     return sum(len(message.body) for message in messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as it stands in its conversation, under its number `seq`."""
+    """A stored message of a conversation, with its number `seq`."""
 
     conversation_id: str
     seq: int
@@ -63,20 +63,20 @@ class Message:
     created_at: datetime
     body: bytes
     origin: str | None = None
-    """The id of the message this one was copied from, if a fork did."""
+    """The id of the message this one was copied from, if by a fork."""
     gaps: tuple[int, ...] = ()
-    """The places, from 0, of calls that were deleted from it: those that are left keep theirs."""
+    """Indexes, from 0, of calls deleted from it; the remaining calls keep theirs."""
     inner: bool = False
     own_calls: tuple[str, ...] = ()
     extra: str | None = None
-    """A JSON object: what it carried that is not for the model. Shown with it, never sent."""
+    """A JSON object with data that is not for the model. Shown with the message, never sent to the model."""
 
     @property
     def id(self) -> str:
         return message_id(self.conversation_id, self.seq)
 
     def content(self) -> dict[str, Any]:
-        """The OpenAI message object; of one that is nested too deeply to be read, a note in its place."""
+        """The OpenAI message object; a placeholder note if it is nested too deeply to be read."""
         try:
             decoded: dict[str, Any] = msgspec.json.decode(self.body)
         except RecursionError:
@@ -85,18 +85,18 @@ class Message:
         return decoded
 
     def carried(self) -> dict[str, Any]:
-        """What came with it and is not for the model."""
+        """Data stored with it that is not for the model."""
         return msgspec.json.decode(self.extra, type=dict[str, Any]) if self.extra else {}
 
     def shown(self) -> dict[str, Any]:
-        """The same as a client is shown it: without the calls that the server answers itself."""
+        """The message object as clients see it: without the calls that the server answers itself."""
         return without_calls(self.content(), self.own_calls)
 
 
 def new_message(value: Mapping[str, Any] | bytes) -> NewMessage:
-    """Check an OpenAI message object (or its JSON) and make it ready to be stored.
+    """Validate an OpenAI message object (or its JSON) and prepare it for storing.
 
-    Raises BadMessage, naming what is wrong and where, for anything else.
+    Raises BadMessage, naming the error and its location, if it is invalid.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         value = decode_object(bytes(value))
@@ -118,8 +118,8 @@ def new_message(value: Mapping[str, Any] | bytes) -> NewMessage:
 
 
 def said_by_model(value: Mapping[str, Any]) -> NewMessage:
-    """A model's answer, made ready to be stored. What cannot be stored of its text is replaced: a model is
-    not a client that could be told to mend it."""
+    """A model's answer, prepared for storing. Unstorable text is replaced, not refused: a model cannot
+    correct its answer as a client could."""
     try:
         return new_message(value)
     except BadMessage:
@@ -137,7 +137,7 @@ def _mended(value: Any, level: int = 1) -> Any:
 
 
 def is_nested_deeper(value: object, levels: int) -> bool:
-    """Do objects and lists stand in each other in more levels than these? Without recursion."""
+    """True if objects and lists are nested deeper than this. Not recursive."""
     layer = [value]
     for _ in range(levels):
         layer = [part for item in layer for part in _parts(item) if isinstance(part, Mapping | list | tuple)]
@@ -167,12 +167,12 @@ def user_message(text: str) -> NewMessage:
 
 
 def instruction(text: str) -> bytes:
-    """The JSON of a system message, which goes to the model and is not stored."""
+    """The JSON of a system message, sent to the model and not stored."""
     return msgspec.json.encode({"role": "system", "content": text})
 
 
 def new_messages(value: str | Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> tuple[NewMessage, ...]:
-    """What a person hands in: a text (said by the user), one message object, or several."""
+    """Messages from user input: a text (as the user), one message object, or several."""
     if isinstance(value, str):
         return (user_message(value),)
     if isinstance(value, Mapping):
@@ -193,7 +193,7 @@ def decode_object(data: bytes) -> dict[str, Any]:
 
 
 def is_part(rest: object, whole: object) -> bool:
-    """Is `rest` what is left of `whole` when something is taken away: nothing new, all in the same order?"""
+    """True if `rest` is `whole` with something removed: nothing new, same order."""
     if rest is None or rest == whole:
         return True
     if isinstance(rest, Mapping) and isinstance(whole, Mapping):
@@ -234,8 +234,8 @@ def _encode(value: Mapping[str, Any]) -> bytes:
     except (TypeError, ValueError, RecursionError, msgspec.EncodeError) as error:
         raise BadMessage(f"the message cannot be stored: {error}") from error
     if b"\\u0000" in body or b"\\ud" in body:
-        # Escapes only appear where a character has no plain form; look closer before refusing, since
-        # a backslash followed by "u0000" is ordinary text.
+        # An escape sequence appears only if a character has no plain form. Decode before refusing, because a
+        # backslash followed by "u0000" is ordinary text.
         fault = _unstorable_text(value)
         if fault:
             raise BadMessage(f"the message cannot be stored: {fault}")
@@ -247,7 +247,7 @@ def _encode(value: Mapping[str, Any]) -> bytes:
 
 
 def _unstorable_text(value: object, path: str = "message") -> str | None:
-    """Where in the message a text stands that cannot be stored, and why."""
+    """The path of a text in the message that cannot be stored, and why."""
     stack: list[tuple[str, object]] = [(path, value)]
     while stack:
         where, item = stack.pop()
@@ -265,12 +265,12 @@ def _unstorable_text(value: object, path: str = "message") -> str | None:
 
 
 BETWEEN = "\n\n"
-"""What parts the texts of two steps."""
+"""Separator between the texts of two steps."""
 
 
 def joined(replies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several replies of one turn as the one message that a chat client has; anything but the text is the
-    last one's."""
+    """Several replies of one turn as one chat message; texts are joined, all other fields are the last
+    reply's."""
     whole = dict(replies[-1])
     texts = [text for reply in replies if (text := text_of(reply.get("content")))]
     if len(replies) > 1 and texts:
@@ -279,7 +279,7 @@ def joined(replies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def reply_in(messages: Sequence[Message]) -> dict[str, Any] | None:
-    """What a chat client has as the answer of a turn with these messages; None: nothing was answered."""
+    """The answer that a chat client gets for a turn with these messages; None: there is none."""
     said = [
         message
         for message in as_shown([message for message in messages if not message.inner])
@@ -289,7 +289,7 @@ def reply_in(messages: Sequence[Message]) -> dict[str, Any] | None:
 
 
 def as_shown(messages: Sequence[Message], *, apart: bool = False) -> list[Message]:
-    """These messages, in order, as a client has them: steps joined with what they led to, or `apart`, and
+    """These messages, in order, as clients see them: steps joined with the reply they led to, or `apart`, and
     without the calls that the server answers itself."""
     if not any(message.own_calls for message in messages):
         return list(messages)
@@ -309,7 +309,7 @@ def as_shown(messages: Sequence[Message], *, apart: bool = False) -> list[Messag
 
 
 def is_step(message: Message) -> bool:
-    """Does this reply only call tools of the server, whatever else it says?"""
+    """True: this reply calls only server-side tools, whatever its text."""
     return bool(message.own_calls) and not message.shown().get("tool_calls")
 
 

@@ -1,15 +1,16 @@
-"""Nodes: running holdfast processes, and how we know whether one still lives.
+"""Nodes: running holdfast processes, and how to decide whether one is still alive.
 
-A node is an *incarnation*: its id is never used again. Death is proven, never guessed from a clock:
+A node is an *incarnation*: its id is never reused. Death is proven, never guessed from a clock:
 
-- its lock (of its node file, or an advisory one of PostgreSQL), if it can be tested, alone decides whether it
+- its lock (of its node file, or a PostgreSQL advisory lock), if it can be tested, alone decides whether it
   was killed;
 - another boot id of the same machine, in a store that only one machine can use: dead;
 - the same boot and the same pid namespace, but no such process (or another one under that pid): dead;
 - anything else: unknown, which is not dead.
 
-A living process may still hang. That is told by its beat counter: unchanged for a whole window of the
-observer's *own* awake time. No two clocks are compared, so sleep, clock jumps and full disks reap nobody.
+A live process may still hang. Its heartbeat counter shows that: unchanged for a whole window of the
+observer's *own* awake time. No two clocks are compared, so sleep, clock jumps and full disks never cause a
+reap.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Liveness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells one operating-system process from any other, past or present."""
+    """Identifies one operating-system process among all others, past or present."""
 
     host: str
     boot_id: str
@@ -42,11 +43,11 @@ class Identity:
     pid: int
     pid_start: str
     machine: str = ""
-    """The machine's own id, whatever it is called; empty: not known, and then equal to no other."""
+    """The machine's own id, independent of its name; empty: unknown, and then equal to no other."""
 
     def is_on(self, other: Identity) -> bool:
-        """Does it run on the machine of this other one, in this boot or another? A hostname says nothing:
-        clones and containers share it."""
+        """True: it runs on the same machine as the other, in this boot or another. Hostnames are not
+        compared: clones and containers share them."""
         return self.boot_id == other.boot_id or (bool(self.machine) and self.machine == other.machine)
 
 
@@ -61,11 +62,11 @@ class Node:
     left_at: datetime | None = None
     reaped_at: datetime | None = None
     stale_seconds: float | None = None
-    """After how long without a beat it may be taken for hung, by its own settings; None: it does not say."""
+    """Time without a heartbeat after which it counts as hung, by its own settings; None: not declared."""
 
     @property
     def gone(self) -> bool:
-        """Has it left in good order, or been reaped?"""
+        """True: it has left cleanly or was reaped."""
         return self.left_at is not None or self.reaped_at is not None
 
 
@@ -78,12 +79,12 @@ def proof_of_death(
     one_machine: bool = False,
     is_hidden: bool = False,
 ) -> str | None:
-    """Why this node is certainly dead, or None if it is not certain.
+    """Why this node is certainly dead, or None if that is not certain.
 
-    `lock_free` is None when the lock could not be tested; `start_of_their_pid` is the start time of
-    the process that has their pid now in our own namespace, None if there is none. `one_machine`: only one
-    machine can use this store. Otherwise a changed boot id proves nothing: machines that were cloned share
-    even their machine id. `is_hidden`: such a process exists, but we may not look at it, so it is no proof.
+    `lock_free` is None when the lock could not be tested. `start_of_their_pid` is the start time of the
+    process that has their pid now in our own namespace, None if there is none. `one_machine`: only one
+    machine can use this store. Otherwise a changed boot id proves nothing: cloned machines share even their
+    machine id. `is_hidden`: such a process exists, but we may not inspect it, so it proves nothing.
     """
     if lock_free is not None:
         return "its lock is free: the process is gone" if lock_free else None
@@ -99,19 +100,19 @@ def proof_of_death(
 
 @dataclass(slots=True)
 class BeatWatch:
-    """An observer's memory of other nodes' beats, in its own awake time.
+    """An observer's record of other nodes' heartbeats, in its own awake time.
 
-    Awake time is what passes between two ticks that followed each other as planned: a gap longer than
-    `longest_gap` means that the observer itself was asleep or stopped, and counts as one gap. Every look is
-    a tick; an observer whose looks may be far apart, because its sweeps take long, ticks in between.
-    A node is judged by the `stale_seconds` it has declared itself, else by the observer's.
-    `forget` drops everything, for when the observer could not write its own beat either.
+    Awake time is the time between ticks that followed each other as planned. A gap longer than `longest_gap`
+    means that the observer itself was asleep or stopped, and counts as one gap. Every look is a tick; an
+    observer whose sweeps take long must tick in between. A node is judged by the `stale_seconds` it has
+    declared, else by the observer's. `forget` drops everything, for when the observer could not write its own
+    heartbeat either.
     """
 
     stale_seconds: float
     longest_gap: float
     _seen: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """The beat of each node, and the observer's awake time when it was first seen."""
+    """Each node's heartbeat counter, and the observer's awake time when it was first seen."""
     _awake: float = 0.0
     _last_tick: float | None = None
 
@@ -124,8 +125,8 @@ class BeatWatch:
     def look(
         self, beats: Mapping[str, int], monotonic: float, declared: Mapping[str, float | None] | None = None
     ) -> dict[str, int]:
-        """Note these beats; returns the nodes that have hung, with the beat they hang at. `declared`: the
-        nodes' own `stale_seconds`."""
+        """Record these heartbeats; returns the hung nodes, with the counter at which they hang. `declared`:
+        the nodes' own `stale_seconds`."""
         self.tick(monotonic)
         seen: dict[str, tuple[int, float]] = {}
         for node, beat in beats.items():

@@ -1,8 +1,7 @@
-"""Notices: what a person should be told, such as a reset or processes that were stopped.
+"""Notices: messages to a person, such as about a reset or stopped processes.
 
-A notice is written in the transaction of the change it tells of, so there is none without the other. It
-stays undelivered until whoever talks to the person says that they have been told; delivering it twice is
-delivering it once.
+A notice is written in the transaction of the change it reports, so neither exists without the other. It stays
+undelivered until the client that talks to the person marks it delivered. Delivery is idempotent.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ class Notice:
     owner: str
     conversation_id: str
     key: str | None
-    """The conversation's key: where the person can be reached."""
+    """The conversation's session key: where to reach the person."""
     kind: str
     text: str
     created_at: datetime
     delivered_at: datetime | None = None
     process_id: str | None = None
-    """The process whose end it tells of, if that is what it does."""
+    """The process whose end it reports, if any."""
 
 
 def check_notice(kind: str, text: str) -> None:
-    """Raises BadInput if this cannot be kept."""
+    """Raises BadInput if this cannot be stored."""
     check_text("a notice's kind", kind)
     check_text("a notice's text", text, LONGEST_TEXT)

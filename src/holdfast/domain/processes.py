@@ -1,19 +1,19 @@
-"""Processes: what a session has started in the background, and what may be decided about them.
+"""Background processes of sessions: their states, their identity, and how they defer resets.
 
-    (add) ► starting ──► running ──► exited    (it ended by itself; of a watched one nobody knows the code)
-               │            ├──────► stopped   (it ended after it was asked to)
-               │            └──────► lost      (it is gone, and nobody saw how it ended)
-               └──► exited | stopped | lost    (it ended, or came to nothing, before it was seen running)
+    (add) ► starting ──► running ──► exited    (ended by itself; a watched process has no known exit code)
+               │            ├──────► stopped   (ended after a stop request)
+               │            └──────► lost      (gone; how it ended is unknown)
+               └──► exited | stopped | lost    (ended, or failed to start, before it was seen running)
 
-A process is told from any other, past or present, by machine, boot, pid namespace, pid and the kernel's own
-start time. A pid alone is never believed, and nothing is signalled that is not the same.
+A process is identified by machine, boot, pid namespace, pid and the kernel's start time, which together are
+unique over time. A pid alone is never trusted, and only a process with the same identity is signalled.
 
-A process is *active* while a recent sample says that it did something: it used the CPU, read or wrote, said
-something, or has somebody connected, over its whole tree. Only that, or a pin, may hold a due reset up, and
-both only until a stated time. Age alone decides nothing.
+A process is *active* while a recent sample of its whole tree shows CPU use, reads or writes, output, or an
+open connection. Only activity or a pin may defer a due reset, and both only until a stated time. Age alone
+decides nothing.
 
-A process runs as long as anything it started runs. Its exit code is known as soon as the command itself has
-ended, which may be earlier.
+A process counts as running while anything it started runs. Its exit code is known as soon as the command
+itself has ended, which may be earlier.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=.*", re.DOTALL)
 _PROGRAM = re.compile(r"[\w.+-]{1,40}", re.ASCII)
 
 BUSY_SHARE = 0.02
-"""The part of one CPU that a tree must use to count as busy: an idle server wakes up now and then."""
+"""Share of one CPU that a tree must use to count as busy: an idle server wakes up now and then."""
 BUSY_SECONDS = 0.03
-"""And at least this much, however close two samples are: the kernel counts in hundredths."""
+"""Minimum CPU time to count as busy, however close two samples are: the kernel counts in hundredths."""
 BUSY_BYTES = 4096
-"""What a tree must read or write between two samples to count as busy."""
+"""Bytes that a tree must read or write between two samples to count as busy."""
 
 
 class ProcessState(StrEnum):
@@ -69,23 +69,24 @@ class Process:
     conversation_id: str
     session_id: str
     identity: Identity
-    """Of the command itself. While it is `starting`, only the machine's part is known: the pid is 0."""
+    """Identity of the command itself. In state `starting` only the machine's part is known: the pid is 0."""
     command: str
     cwd: str
     state: ProcessState
     started_at: datetime
     supervisor: str | None
-    """The node that looks after it; one that is gone is replaced by the next on that machine."""
+    """The node that supervises it; if that node is gone, the next node on the same machine takes over."""
     shim_pid: int | None = None
     shim_start: str | None = None
-    """The shim that owns its log and learns its exit code; None: watched, started by somebody else."""
+    """The shim that owns its log and reads its exit code; None: watched, not started by holdfast."""
     exit_code: int | None = None
-    """Of the command itself; negative: ended by that signal. Known before the end if others stayed behind."""
+    """Exit code of the command itself; negative: killed by that signal. Set before the end if children
+    remain."""
     last_active_at: datetime | None = None
     activity: str | None = None
-    """What it was seen doing then, in a few words: `it used the CPU`."""
+    """Short text of its last seen activity: `it used the CPU`."""
     listening: bool = False
-    """Does it wait for connections?"""
+    """True: it has a listening socket."""
     sampled_at: datetime | None = None
     ended_at: datetime | None = None
     stop_requested_at: datetime | None = None
@@ -93,7 +94,7 @@ class Process:
     pinned_until: datetime | None = None
     watched: bool = False
     may_stop: bool = True
-    """May holdfast signal it? Not what somebody only asked to be watched."""
+    """True: holdfast may signal it. False for processes that are only watched on request."""
 
     @property
     def host(self) -> str:
@@ -109,7 +110,7 @@ class Process:
 
     @property
     def finished(self) -> bool:
-        """Has the command itself ended? What it left behind may still run."""
+        """True: the command itself has ended. Its children may still run."""
         return self.ended or self.exit_code is not None
 
     @property
@@ -119,7 +120,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What the settings say about processes."""
+    """The settings about processes."""
 
     max_block: timedelta = timedelta(minutes=120)
     active_window: timedelta = timedelta(seconds=60)
@@ -129,21 +130,21 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a process and everything it started has done up to a moment, all counts since it began."""
+    """Counters of a process and everything it started, since its start, at one moment."""
 
     at: float
-    """Seconds of the sampler's own monotonic clock."""
+    """Seconds on the sampler's monotonic clock."""
     cpu_seconds: float = 0.0
     io_bytes: int = 0
     output_bytes: int = 0
     listening: bool = False
     connected: int = 0
-    """How many are connected to it right now."""
+    """Number of connections to it right now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a sample has shown, to be noted: what it was seen doing since the sample before, if anything."""
+    """Result of a sample, to be stored: activity since the previous sample, if any."""
 
     process_id: str
     activity: str | None
@@ -151,7 +152,8 @@ class Sighting:
 
 
 def check_process_step(process_id: str, old: ProcessState, new: ProcessState) -> None:
-    """The one place that says how a process may change."""
+    """Raise IllegalTransition unless PROCESS_TRANSITIONS allows this change. The only check of process
+    states."""
     if new not in PROCESS_TRANSITIONS[old]:
         raise IllegalTransition(f"process {process_id} is {old.value}; it cannot become {new.value}")
 
@@ -160,11 +162,11 @@ def check_command(command: str) -> str:
     return check_text("a command", command, LONGEST_COMMAND)
 
 
-# --- who is who ----------------------------------------------------------------------------------------
+# --- identity ------------------------------------------------------------------------------------------
 
 
 def is_same(process: Process, found: Identity | None) -> bool:
-    """Is what has been found under its pid the process itself? A host may be renamed; the rest may not."""
+    """True if the process found under its pid is the same one. The host name may change; the rest may not."""
     return found is not None and _print(process.identity) == _print(found)
 
 
@@ -173,14 +175,14 @@ def _print(identity: Identity) -> tuple[str, str, int, str]:
 
 
 def end_of(process: Process, exit_code: int | None, seen: bool) -> ProcessState:
-    """The state it ends in. `seen`: is it known how it ended, or was it only watched?"""
+    """The state it ends in. `seen`: how it ended is known; False: it was only watched."""
     if process.stop_requested_at is not None:
         return ProcessState.STOPPED
     return ProcessState.EXITED if seen or exit_code is not None or process.watched else ProcessState.LOST
 
 
 def told_of(process: Process, state: ProcessState, exit_code: int | None) -> str:
-    """How a process ended, in a sentence for whoever started it."""
+    """One sentence about how a process ended, for the session that started it."""
     who = f'"{label_of(process)}" ({process.id})'
     if state is ProcessState.LOST:
         return f"{who} is gone, and nobody saw how it ended."
@@ -191,11 +193,11 @@ def told_of(process: Process, state: ProcessState, exit_code: int | None) -> str
     return f"{who} has ended with exit code {exit_code}."
 
 
-# --- what it does --------------------------------------------------------------------------------------
+# --- activity ------------------------------------------------------------------------------------------
 
 
 def activity_between(before: Sample | None, after: Sample) -> str | None:
-    """What it did between two samples, in a few words; None: nothing worth holding anything up for."""
+    """Short text of what it did between two samples; None: no activity that may defer a reset."""
     if after.connected:
         return "somebody is connected"
     if before is None:
@@ -210,7 +212,7 @@ def activity_between(before: Sample | None, after: Sample) -> str | None:
 
 
 def is_active(process: Process, now: datetime, limits: ProcessLimits) -> bool:
-    """Did it do something within the window, as far as anybody has seen?"""
+    """True if its last seen activity is within the window."""
     return (
         not process.ended
         and process.last_active_at is not None
@@ -222,7 +224,7 @@ def is_pinned(process: Process, now: datetime) -> bool:
     return not process.ended and process.pinned_until is not None and now < process.pinned_until
 
 
-# --- what it holds up ----------------------------------------------------------------------------------
+# --- deferring a reset ---------------------------------------------------------------------------------
 
 
 def utc_clock(time: datetime) -> str:
@@ -236,9 +238,9 @@ def hold_of(
     limits: ProcessLimits,
     clock: Callable[[datetime], str] = utc_clock,
 ) -> Blocker:
-    """Does this process hold a reset up that is due at `due_at` (None: never), until when, and why (not)?
+    """Whether this process defers a reset due at `due_at` (None: never), until when, and why (not).
 
-    `clock` says a time as whoever reads this would.
+    `clock` formats a time for the reader.
     """
     who = f'"{label_of(process)}"'
     named = f"{who} (pid {process.pid})" if process.pid is not None else who
@@ -286,13 +288,13 @@ def _fate(process: Process, limits: ProcessLimits) -> str:
 
 
 def shown(command: str) -> str:
-    """A command on one line, not too long."""
+    """A command on one line, truncated."""
     line = " ".join(command.split())
     return line if len(line) <= SHOWN_OF_A_COMMAND else f"{line[: SHOWN_OF_A_COMMAND - 1]}…"
 
 
 def program_of(command: str) -> str:
-    """The name of the program that a command line runs, without directory, arguments or variables."""
+    """Name of the program that a command line runs, without directory, arguments or variables."""
     for word in command.split():
         if not _ASSIGNMENT.fullmatch(word):
             name = word.strip("'\"").rpartition("/")[2]
@@ -301,18 +303,18 @@ def program_of(command: str) -> str:
 
 
 def label_of(process: Process) -> str:
-    """A process in sentences that everybody of its owner reads: what the owner's sessions started by its
-    command, what was started elsewhere only by its program. Its arguments may hold another's secrets."""
+    """Label of a process in texts that its whole owner can read: the command if the owner's sessions started
+    it, else only the program, because the arguments may hold another user's secrets."""
     return program_of(process.command) if process.watched else shown(process.command)
 
 
 def log_name(process: Process) -> str:
-    """A process in log lines: never a command line, which may hold secrets."""
+    """Label of a process in log lines: never a command line, which may hold secrets."""
     return f"process {process.id} ({program_of(process.command)})"
 
 
 def span(time: timedelta) -> str:
-    """How long, in the one unit that matters: `3 days`."""
+    """A duration in its largest unit: `3 days`."""
     seconds = max(0, int(time.total_seconds()))
     for size, name in ((86_400, "day"), (3_600, "h"), (60, "min")):
         if seconds >= size:
@@ -329,9 +331,9 @@ def _ago(time: timedelta) -> str:
 
 
 def pinned_until(hours: float, now: datetime, *, by_agent: bool) -> datetime | None:
-    """Until when a process pinned for so long is pinned; None: for 0 hours, no longer.
+    """End of a pin of this length from now; None for 0 hours: unpinned.
 
-    BadInput if that is too long: an agent may pin for a day at most, a person for as long as they like.
+    BadInput if it is too long: an agent may pin for at most 24 hours, a person for any time.
     """
     if not 0 <= hours < 24 * 365 * 1000:
         raise BadInput(f"a process is pinned for a number of hours, 0 or more, not {hours}")

@@ -1,7 +1,7 @@
-"""How much a conversation and an owner may hold, and the refusal of what would be more.
+"""Storage quotas of a conversation and an owner.
 
-A quota is asked only when something new is to be taken in: a turn begins, an item is added, a conversation is
-opened. What has begun is finished, so a conversation may end up somewhat above its limit.
+A quota is checked only when something new is accepted: a turn begins, an item is added, a conversation is
+opened. Running turns always finish, so a conversation may end up somewhat above its limit.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Limits of [limits], in bytes and in conversations; 0: unlimited."""
+    """The [limits] settings, in bytes and in conversations; 0: unlimited."""
 
     conversation_bytes: int = 0
     owner_bytes: int = 0
     owner_conversations: int = 0
 
     def check_conversation(self, conversation_id: str | None, used: int, added: int) -> None:
-        """Raises QuotaExceeded if a conversation that holds `used` bytes would hold too many with `added`."""
+        """Raises QuotaExceeded if a conversation of `used` bytes would exceed its limit with `added` more."""
         limit = self.conversation_bytes
         if limit and used + added > limit:
             raise QuotaExceeded(
@@ -35,7 +35,7 @@ class Quotas:
             )
 
     def check_owner_bytes(self, owner: str, used: int, added: int) -> None:
-        """The same for everything that an owner holds."""
+        """The same for all data of an owner."""
         limit = self.owner_bytes
         if limit and used + added > limit:
             raise QuotaExceeded(
@@ -63,12 +63,12 @@ UNLIMITED = Quotas()
 
 
 def to_bytes(mebibytes: float) -> int:
-    """A limit in bytes. However small, it stays a limit: only 0 is none."""
+    """A limit in bytes. A tiny limit stays a limit: only 0 means unlimited."""
     return max(1, int(mebibytes * MEBIBYTE)) if mebibytes else 0
 
 
 def _mb(number: int) -> str:
-    """Bytes for people; three figures tell a limit from what is a little more."""
+    """Bytes for people; three digits, to distinguish a limit from slightly more."""
     if number < 10_000:
         return f"{number:,} bytes"
     return f"{number / MEBIBYTE:,.3f} MiB"

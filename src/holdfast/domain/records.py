@@ -1,9 +1,9 @@
-"""Records: a conversation with everything in it, as it is carried from one store to another.
+"""Export records: a conversation with everything in it, as moved from one store to another.
 
 Each record is one line of an export, in this order: the conversation, then each of its sessions followed by
-that session's turns and messages, then what else hangs on the conversation. Ids, numbers and times are kept.
-A body is the JSON it was stored as. What belongs to a process and not to the conversation (leases, drafts,
-events, notices, background processes, flushes that wait) is not carried.
+that session's turns and messages, then everything else of the conversation. Ids, numbers and times are kept.
+A body is the JSON it was stored as. Data of a process rather than the conversation (leases, drafts, events,
+notices, background processes, pending flushes) is not exported.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ NOTHING = Raw(b"null")
 
 
 def bytes_in(raw: Raw) -> bytes | None:
-    """The JSON that a record carries; None if it carries none."""
+    """The JSON of a record's raw field; None if it is empty."""
     data = bytes(raw)
     return None if data == b"null" else data
 
 
 class RecordsBegin(Struct, frozen=True, tag="holdfast", tag_field="record"):
-    """The first line of an export: what this file is."""
+    """The first line of an export: identifies the file."""
 
     format: int = FORMAT
 
 
 class RecordsEnd(Struct, frozen=True, tag="end", tag_field="record"):
-    """The last line: a file without it was cut off."""
+    """The last line: a file without it is truncated."""
 
     conversations: int
     messages: int
@@ -80,7 +80,7 @@ class SessionRecord(Struct, frozen=True, tag="session", tag_field="record"):
 
 
 class RequestRecord(Struct, frozen=True):
-    """The request that a turn was asked by: a repetition is recognised by it."""
+    """The request that began a turn, by which a retry is recognised."""
 
     route: str
     key: str
@@ -89,7 +89,7 @@ class RequestRecord(Struct, frozen=True):
 
 
 class ResponseRecord(Struct, frozen=True):
-    """The turn's name in the Responses API."""
+    """The turn's id in the Responses API."""
 
     id: str
     previous_id: str | None
@@ -125,7 +125,7 @@ class MessageRecord(Struct, frozen=True, tag="message", tag_field="record"):
     status: str
     created_at: datetime
     body: Raw
-    """Nothing, if its text was deleted."""
+    """Empty if its text was deleted."""
     calls: tuple[str, ...] = ()
     answers: str | None = None
     deleted_at: datetime | None = None
@@ -161,19 +161,19 @@ decode_line = msgspec.json.Decoder(Line).decode
 
 @dataclass(frozen=True, slots=True)
 class ImportMark:
-    """How far something has been taken over: its name elsewhere, the session it is here, and the number
-    there of its last message that has come."""
+    """Progress of an import: the item's name at its source, its session here, and the source's number of its
+    last imported message."""
 
     name: str
     session_id: str
     last_row: int
     whole: bool = True
-    """Is that all there is? Otherwise the rest belongs to the same session."""
+    """True: complete. False: the rest belongs to the same session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Where a conversation stood when it was looked at: its last number and its newest session."""
+    """Version of a conversation when it was read: its last seq and its newest session."""
 
     last_seq: int
     tip_id: str
@@ -181,22 +181,23 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A conversation to be taken over, or what is new of one that was; whole or, if it is large, a piece of
-    it. Records come in the order of an export, without the conversation's own."""
+    """A conversation to import, or what is new in an imported one; whole or, if large, a piece of it. Records
+    are in export order, without the conversation's own record."""
 
     origin: str
     conversation: ConversationRecord
     records: tuple[Hanging, ...]
     marks: tuple[ImportMark, ...] = ()
     behind: Stand | None = None
-    """None: it is new here. Else it must stand exactly so, and what comes goes behind that."""
+    """None: it is new here. Else an optimistic lock: it must be at this version, and the records are
+    appended."""
     aliases: tuple[AliasRecord, ...] = ()
-    """Names that come with this part."""
+    """Aliases imported with this part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What is known of something that was taken over before."""
+    """State of an item that was imported before."""
 
     name: str
     conversation_id: str
@@ -204,13 +205,13 @@ class Imported:
     last_row: int
     whole: bool
     last_seq: int
-    """The conversation's last number right after it had come."""
+    """The conversation's last seq right after the import."""
     stand: Stand | None
-    """Where the conversation stands now; None: it was deleted here."""
+    """The conversation's version now; None: it was deleted here."""
     held: bool = False
-    """Is a turn running in it?"""
+    """True: a turn is running in it."""
 
     @property
     def gone_on(self) -> bool:
-        """Has somebody spoken here since?"""
+        """True: it has new messages here since the import."""
         return self.stand is not None and self.stand.last_seq != self.last_seq

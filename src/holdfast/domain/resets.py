@@ -1,14 +1,13 @@
-"""When a session is reset, and why (not): by policy, given the time and what is in its way.
+"""When a session is reset, and why (not): a pure decision from policy, time and blockers.
 
 Idle is due `idle` after the last activity. Daily is due at the first boundary after the session's context
 began (the first instant of a local date at or after `at_hour`), stays due until it happens, and waits while
-somebody spoke within `quiet`. Both: the earlier. A session that only goes on, behind a crash or a
-compaction, goes on being due; one that a person took up on purpose is theirs for a while.
+there was activity within `quiet`. Both: the earlier. A session that continues another after a crash or a
+compaction keeps its due time. After a resume by a person, the time counts from the resume.
 
-What may defer a due reset does so for at most a stated time.
+A blocker may defer a due reset for at most a stated time.
 
-A reset is a decision about a session that may be looked at again and again: the verdict carries every reason,
-either way, so that people and agents can be told.
+The decision is repeatable: the verdict carries every reason, for and against, to show to people and agents.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .ids import printable
 from .sessions import EndReason, Session
 
 DEFAULT = "the default"
-"""Where a value came from that nobody has set."""
+"""Origin of a value that no setting has set."""
 
 
 class ResetMode(StrEnum):
@@ -45,17 +44,17 @@ class ResetMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResetPolicy:
-    """What the settings say about sessions of one source."""
+    """The reset settings for sessions of one source."""
 
     mode: ResetMode = ResetMode.NONE
     idle: timedelta = timedelta(minutes=1440)
     at_hour: float = 4.0
-    """4.5 is half past four."""
+    """Local hour; 4.5 is half past four."""
     quiet: timedelta = timedelta(minutes=15)
     timezone: str = ""
-    """An IANA name; empty: this machine's, which the settings have filled in."""
+    """An IANA name; empty: this machine's zone, filled in by the settings."""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Where each value came from, by the name of its setting."""
+    """Where each value came from, by setting name."""
 
     @property
     def never(self) -> bool:
@@ -67,23 +66,23 @@ NEVER = ResetPolicy()
 
 @dataclass(frozen=True, slots=True)
 class ResetPolicies:
-    """The policy of each source; of one that is not named, the default."""
+    """The policy of each source; the default for sources without their own."""
 
     default: ResetPolicy = NEVER
     by_source: Mapping[str, ResetPolicy] = field(default_factory=dict)
     max_block: timedelta = timedelta(minutes=120)
     """How long something active may defer a reset."""
     look_again: timedelta = timedelta(seconds=30)
-    """How soon a deferred reset is worth another look."""
+    """Interval between checks of a deferred reset."""
     active_window: timedelta = timedelta(seconds=60)
-    """A process that did something within this time is active."""
+    """A process with activity within this time is active."""
     stop_processes: bool = True
-    """Does a reset stop what the conversation has left running?"""
+    """True: a reset stops the conversation's background processes."""
 
     never: bool = field(init=False, compare=False)
-    """Is nothing ever reset by them?"""
+    """True: these policies never reset anything."""
     stamp: str = field(init=False, compare=False)
-    """Another for any other policies: sessions that were dated by others are to be dated again."""
+    """Hash of the policies. Sessions scheduled under another stamp must be rescheduled."""
 
     def __post_init__(self) -> None:
         policies = [("", self.default), *sorted(self.by_source.items())]
@@ -91,9 +90,9 @@ class ResetPolicies:
             (source, policy.mode.value, policy.idle, policy.at_hour, policy.quiet, policy.timezone)
             for source, policy in policies
         ]
-        # What a reset does belongs to it: a node with other limits must not carry out another's resets.
+        # The limits are part of the stamp: a node with other limits must not do resets scheduled under these.
         limits = (self.max_block, self.active_window, self.stop_processes)
-        # Reckoned here, once: every turn asks.
+        # Computed once here, because every turn reads it.
         object.__setattr__(self, "never", all(policy.never for _, policy in policies))
         object.__setattr__(
             self, "stamp", hashlib.blake2b(repr((said, limits)).encode(), digest_size=8).hexdigest()
@@ -112,14 +111,14 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason of a verdict: in a word, in a sentence, and what it concerns."""
+    """One reason of a verdict: its code, a sentence, and the process concerned."""
 
     code: str
     message: str
     process_id: str | None = None
     until: datetime | None = None
     logged: str | None = None
-    """The sentence for the log, where `message` has a command line: id and program instead."""
+    """The sentence for the log, if `message` has a command line: id and program instead."""
 
     @property
     def log_message(self) -> str:
@@ -128,43 +127,42 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """Something that may hold a due reset up, until a stated time at most."""
+    """Something that may defer a due reset, until a stated time at most."""
 
     reason: Reason
     holds: bool
-    """Does it, right now? What does not is told all the same."""
+    """True: it defers the reset right now. If False, its reason is reported all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     decision: Decision
     next_due_at: datetime | None = None
-    """When the policy wants the reset; None: never."""
+    """When the policy resets it; None: never."""
     end_reason: EndReason | None = None
     """`idle` or `daily`, if it is or will be due."""
     recheck_at: datetime | None = None
-    """When a deferred reset is to be looked at again."""
+    """When to check a deferred reset again."""
     reasons: tuple[Reason, ...] = ()
     holding: tuple[Reason, ...] = ()
-    """Those of the reasons that defer it."""
+    """The reasons that defer it."""
 
     @property
     def deferral(self) -> str:
-        """What holds it, in one word per reason: another word is a change that is told."""
+        """Codes and processes that defer it, as one string: if the string changes, the change is reported."""
         return " ".join(sorted({f"{each.code}:{each.process_id or ''}" for each in self.holding}))
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """When a policy wants a session to be reset, and on which ground."""
+    """When a policy resets a session, and by which rule."""
 
     at: datetime
     end_reason: EndReason
 
 
 def due(policy: ResetPolicy, since: datetime, last_activity_at: datetime) -> Due | None:
-    """When is a session to be reset whose context began, or was taken up on purpose, at `since`? None:
-    never."""
+    """When a session is reset whose context began, or was resumed on purpose, at `since`; None: never."""
     found: list[Due] = []
     if policy.mode.by_idleness:
         found.append(Due(max(since, last_activity_at) + policy.idle, EndReason.IDLE))
@@ -178,8 +176,8 @@ def due(policy: ResetPolicy, since: datetime, last_activity_at: datetime) -> Due
 def verdict(
     session: Session, policy: ResetPolicy, blockers: Sequence[Blocker], now: datetime, look_again: timedelta
 ) -> Verdict:
-    """Should this session be reset at `now`? `look_again`: how soon a deferred reset is worth another
-    look."""
+    """Whether this session is reset at `now`, with reasons. `look_again`: interval between checks of a
+    deferred reset."""
     if session.ended:
         reason = Reason("ended", f"it ended ({session.end_reason})")
         return Verdict(Decision.ENDED, reasons=(reason,))
@@ -201,7 +199,7 @@ def verdict(
 
 
 def late(policy: ResetPolicy, wanted: Due, now: datetime) -> Verdict:
-    """What is found of a session that ended with its process before its policy would have reset it."""
+    """Verdict for a session that ended with its process before its policy would have reset it."""
     return Verdict(Decision.DUE, wanted.at, wanted.end_reason, reasons=(ground_of(policy, wanted, now),))
 
 
@@ -222,8 +220,7 @@ def ground_of(policy: ResetPolicy, wanted: Due, now: datetime) -> Reason:
 
 
 def notice_of(found: Verdict, stopped: Sequence[str] = (), kept: Sequence[str] = ()) -> str:
-    """What the person of a session that is reset now should be told; with what was running, by its
-    command."""
+    """Notice to the person of a session that is reset now; lists running processes by command."""
     if found.end_reason is EndReason.IDLE:
         said = f"This conversation has been reset: {found.reasons[0].message}. It begins afresh."
     else:
@@ -236,7 +233,7 @@ def notice_of(found: Verdict, stopped: Sequence[str] = (), kept: Sequence[str] =
 
 
 def line_of(session: Session, found: Verdict, stopped: Sequence[str] = ()) -> str:
-    """The same for the log: which session, why, and which processes, by id and program (`log_name`)."""
+    """The same for the log: session, reason and processes, by id and program (`log_name`)."""
     name = f"session {session.id}" + (f" ({printable(session.key)})" if session.key else "")
     if found.decision is Decision.DEFERRED:
         holding = "; ".join(reason.log_message for reason in found.holding)
@@ -258,7 +255,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def minutes(span: timedelta) -> str:
-    """A span as a person would say it."""
+    """A time span, formatted for people."""
     total = span.total_seconds()
     if total >= 2 * 86400 and total % 86400 == 0:
         return f"{total / 86400:g} days"
@@ -268,7 +265,7 @@ def minutes(span: timedelta) -> str:
 
 
 def clock_of(policy: ResetPolicy, now: datetime) -> Callable[[datetime], str]:
-    """Says a time as people of the policy's zone would, today: `00:10`, `Mon 22:10`, `2026-11-02 22:10`."""
+    """Formats a time in the policy's zone, in its shortest form: `00:10`, `Mon 22:10`, `2026-11-02 22:10`."""
     zone = ZoneInfo(policy.timezone or "UTC")
 
     def clock(time: datetime) -> str:
@@ -285,7 +282,7 @@ def clock_of(policy: ResetPolicy, now: datetime) -> Callable[[datetime], str]:
 
 
 def wall_clock(at_hour: float) -> str:
-    """What a clock shows at this hour: 04:30, or 04:30:36 if it has to."""
+    """Wall-clock text of this hour: 04:30, or 04:30:36 if it has seconds."""
     return _time_of(at_hour).isoformat().removesuffix(":00")
 
 
@@ -295,7 +292,7 @@ def _time_of(at_hour: float) -> time:
 
 
 def boundary_after(instant: datetime, at_hour: float, timezone: str) -> datetime | None:
-    """The first boundary of a day behind this instant."""
+    """The first day boundary after this instant."""
     start = instant.astimezone(ZoneInfo(timezone)).date()
     days = (start + timedelta(days=offset) for offset in range(-1, 5))
     found = (boundary_of(day, at_hour, timezone) for day in days)
@@ -306,7 +303,7 @@ def boundary_after(instant: datetime, at_hour: float, timezone: str) -> datetime
 def boundary_of(day: date, at_hour: float, timezone: str) -> datetime | None:
     """The first instant of this local date at or after the hour, in UTC; None: there is none.
 
-    A skipped hour ends with its gap, a repeated one counts once, the first time.
+    In a DST gap it is the end of the gap. A repeated hour counts once, the first time.
     """
     zone = ZoneInfo(timezone)
     wall = datetime.combine(day, _time_of(at_hour))
@@ -319,7 +316,7 @@ def boundary_of(day: date, at_hour: float, timezone: str) -> datetime | None:
 
 def _end_of_gap(wall: datetime, zone: ZoneInfo) -> datetime:
     """The instant at which the clock jumped over this wall time."""
-    before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)  # by the offset that holds afterwards
+    before = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)  # with the offset that applies after the gap
     after = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
     jumped = after.astimezone(zone).utcoffset()
     while after - before > timedelta(seconds=1):

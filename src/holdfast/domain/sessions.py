@@ -4,8 +4,8 @@ A session is opened, then ended with one reason, and never reopened:
 
     (new) ──open──► open ──end(reason)──► ended
 
-What a reader sees of an open one depends on whether somebody living stands behind it: `active` (a
-turn is running and its node lives), `idle`, or `orphaned` (its node is dead, not yet reaped).
+The state shown for an open session depends on its node's liveness: `active` (a turn is running and
+its node is alive), `idle`, or `orphaned` (its node is dead, not yet reaped).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .views import View
 
 
 class Edge(StrEnum):
-    """How a session came from an earlier one. `fork` and `subagent` open a new conversation."""
+    """How a session derives from an earlier one. `fork` and `subagent` open a new conversation."""
 
     COMPACTION = "compaction"
     RESET = "reset"
@@ -53,7 +53,7 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session with what its conversation says about it."""
+    """A session, with its conversation's data about it."""
 
     id: str
     conversation_id: str
@@ -63,12 +63,12 @@ class Session:
     source: str
     attached: bool
     node_id: str | None
-    """The node an attached session lives and dies with."""
+    """The node that an attached session ends with."""
     edge: Edge | None
     parent_id: str | None
     tip_id: str
     ordinal: int
-    """Its place in the conversation's line, from 1."""
+    """Its position in the conversation's line of sessions, from 1."""
     opened_at: datetime
     last_activity_at: datetime
     next_due_at: datetime | None
@@ -78,7 +78,7 @@ class Session:
     view: View
     first_seq: int
     last_seq: int
-    """Its messages are those numbered first_seq to last_seq; none yet if last_seq is the smaller."""
+    """Its messages have seqs first_seq to last_seq; none yet if last_seq is the smaller."""
     running_turn: str | None
     running_node: str | None
     """The turn that holds the conversation's lease, and its node, if this session is the tip."""
@@ -87,13 +87,13 @@ class Session:
     input_tokens: int = 0
     output_tokens: int = 0
     fresh_by: str | None = None
-    """`idle` or `daily`, if such a reset made it fresh."""
+    """`idle` or `daily`, if it is fresh after such a reset."""
     fresh_since: datetime | None = None
-    """When its context began or was taken up on purpose: before it was opened, if it only goes on."""
+    """When its context began or was resumed on purpose: before it was opened, if it continues another."""
 
     @property
     def since(self) -> datetime:
-        """From when on its policy counts."""
+        """The time from which its reset policy counts."""
         return self.fresh_since or self.opened_at
 
     @property
@@ -106,12 +106,12 @@ class Session:
 
     @property
     def answering_node(self) -> str | None:
-        """The node whose life this session hangs on right now: its turn's, else the one it is attached to."""
+        """The node that this session depends on now: its running turn's, else the one it is attached to."""
         return self.running_node or (self.node_id if self.attached else None)
 
 
 def state_of(session: Session, liveness: Liveness) -> SessionState:
-    """What a reader is told, given whether the session's answering node lives."""
+    """The state shown to readers, given whether the session's answering node is alive."""
     if session.ended:
         return SessionState.ENDED
     if session.answering_node is not None and liveness is Liveness.DEAD:
@@ -120,7 +120,7 @@ def state_of(session: Session, liveness: Liveness) -> SessionState:
 
 
 def check_end(session: Session, reason: str) -> None:
-    """The one place that says when a session may end, and with what words."""
+    """Raise unless the session may end with this reason. The only check of session ends."""
     if session.ended:
         raise IllegalTransition(f"session {session.id} has already ended ({session.end_reason})")
     if reason not in set(EndReason) and not reason.startswith(IMPORTED_PREFIX):
@@ -129,7 +129,7 @@ def check_end(session: Session, reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A session to be opened: its edge from the tip, and what it sees."""
+    """A session to open: its edge from the tip, and its view."""
 
     edge: Edge | None
     parent_id: str | None
@@ -137,11 +137,11 @@ class Opening:
 
 
 def opening_after(tip: Session, last_seq: int, *, due: bool = False) -> Opening | None:
-    """Which session does the next message go to? None: the tip itself, since it is open.
+    """The session to open for the next message; None: the tip is open and takes it.
 
-    Ended by its process's end, or imported: the reset policy is asked (`due`); a fresh session if it is due,
-    else one that continues it. Ended by a reset or by a person: a fresh one. Fresh: it shows nothing up to
-    message `last_seq`.
+    If the tip ended with its process, or was imported, the reset policy decides (`due`): fresh if due, else
+    one that continues it. If a reset or a person ended it: fresh. A fresh session shows nothing up to message
+    `last_seq`.
     """
     if not tip.ended:
         return None
@@ -151,13 +151,13 @@ def opening_after(tip: Session, last_seq: int, *, due: bool = False) -> Opening 
 
 
 def opening_from(session: Session, last_seq: int) -> Opening:
-    """Resume this very session: what it saw when it ended, then whatever is said next."""
+    """Resume this exact session: its view when it ended, plus new messages."""
     return Opening(Edge.RESUME, session.id, session.view.closed_at(session.last_seq).continued_at(last_seq))
 
 
 def continued_by(line: Sequence[Session], session_id: str) -> Session:
-    """The newest session of the line that goes on with what this one showed: itself, if the conversation has
-    begun afresh since. `line` is the whole of it, oldest first."""
+    """The newest session of the line that continues this one's context; itself, if a fresh one followed.
+    `line` is complete, oldest first."""
     found = next(session for session in line if session.id == session_id)
     goes_on = {found.id}
     for later in line:

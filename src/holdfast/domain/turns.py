@@ -1,7 +1,7 @@
-"""Leases: a node's right to act on a conversation, for one turn.
+"""Turns and their leases: a lease is a node's right to act on a conversation, for one turn.
 
-The token rises with each holder and is never handed out twice. Every write of a turn names it, so a
-writer that was taken for dead and comes back finds its token outdated and has written nothing.
+The lease's token is a fencing token: it rises with each holder and is never reused. Every write of a turn
+checks it, so a late write of a node that was reaped while alive is rejected and changes nothing.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Draft:
     adds: dict[str, str] = field(default_factory=dict)
     """Text to be appended to fields of the reply, such as `content`."""
     restarts: bool = False
-    """Does the reply begin anew here? What earlier rows added no longer counts."""
+    """True: the reply starts over here, and text added by earlier checkpoints is discarded."""
     after_seq: int = field(default=0, compare=False)
-    """The number of the message that the reply follows, as the store has noted it: a turn may hold several
-    replies, and each has its own checkpoints."""
+    """Seq of the message that the reply follows, set by the store. A turn may hold several replies, each with
+    its own checkpoints."""
 
     @property
     def reserved_to(self) -> int:
@@ -66,17 +66,17 @@ class Draft:
 
 
 def first_event_of(attempt: int, reserved_to: int) -> int:
-    """The number of the first event of an attempt that takes a turn up again: above all that was ever told.
+    """Number of the first event of an attempt that resumes a turn: above every event published before.
 
-    Checkpoints of earlier attempts have used or reserved numbers up to `reserved_to` (-1: there are none).
-    The one behind is the end's, by which whoever listened meanwhile heard that they had broken off. And each
-    attempt may have told something before its first checkpoint.
+    Checkpoints of earlier attempts have used or reserved numbers up to `reserved_to` (-1: no checkpoints).
+    The next number is the end event, which told subscribers that the attempt was interrupted. Each attempt
+    may also have published events before its first checkpoint.
     """
     return reserved_to + 2 + (attempt - 1) * RESERVED_EVENTS
 
 
 def said(drafts: Iterable[Draft]) -> dict[str, str]:
-    """What a reply had said according to its checkpoints, field by field."""
+    """Text of a reply according to its checkpoints, by field."""
     texts: dict[str, list[str]] = {}
     for draft in drafts:
         if draft.restarts:
@@ -87,9 +87,9 @@ def said(drafts: Iterable[Draft]) -> dict[str, str]:
 
 
 def interrupted_reply(drafts: Iterable[Draft]) -> NewMessage | None:
-    """The reply that a crash left unfinished, as a message; None if nothing had been said.
+    """The reply that a crash left unfinished, as a message; None if it has no text.
 
-    A checkpoint that was taken can always be kept: of more than a message can hold, its beginning.
+    Never fails on an accepted checkpoint: text too long for one message is cut to its beginning.
     """
     texts = {name: text for name, text in said(drafts).items() if text}
     if not texts:
@@ -103,15 +103,15 @@ def interrupted_reply(drafts: Iterable[Draft]) -> NewMessage | None:
 
 
 MOST_TOKENS = 10**12
-"""More than any model reports: a figure above it is a mistake, and sums must stay in 64 bits."""
+"""Upper limit for a reported figure. Above it the figure is a mistake, and sums must fit in 64 bits."""
 
 
 def usable_usage(usage: object) -> tuple[dict[str, int], list[str]]:
-    """What can be stored of the figures that a model or a program reports, and the names of what cannot.
+    """Split reported usage into figures that can be stored and the names of those that cannot.
 
     Takes a mapping, or an SDK's object (anything with `model_dump`, or with attributes). Whole numbers from 0
-    to MOST_TOKENS are kept; None and nested details are left out without a word. Figures are never worth an
-    error: the answer that they belong to has been given.
+    to MOST_TOKENS are kept; None and nested details are silently ignored. Bad figures never raise: the answer
+    that they belong to already exists.
     """
     figures, dropped = {}, []
     for name, value in _reported(usage).items():
@@ -129,8 +129,8 @@ _SAME = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 
 
 def added_usage(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    """The figures of several calls added up. Calls that use different names for the same (Chat Completions,
-    Responses) are added under the name that came first."""
+    """Sum of the figures of several calls. Where calls name the same figure differently (Chat Completions,
+    Responses), the first name is used."""
     total = dict(before)
     other_names = {**_SAME, **{ours: theirs for theirs, ours in _SAME.items()}}
     for name, figure in more.items():
@@ -147,7 +147,7 @@ def _reported(usage: object) -> Mapping[Any, Any]:
     try:
         dump = getattr(usage, "model_dump", None)
         found = dump() if callable(dump) else vars(usage)
-    except Exception:  # an object of the program's own, which may do anything
+    except Exception:  # user-defined object: may raise anything
         found = None
     return found if isinstance(found, Mapping) else {"usage": type(usage).__name__}
 
@@ -161,13 +161,13 @@ class TurnStatus(StrEnum):
 
 
 class Delivery(IntEnum):
-    """How much of a turn's answer was written to an open connection of a client, as far as is known."""
+    """How much of a turn's answer was written to a client's open connection, as far as known."""
 
     NONE = 0
     SENDING = 1
-    """A client was connected when the answer was committed; whether it got all of it is not known yet."""
+    """A client was connected when the answer was committed; unknown yet whether it received all of it."""
     PART = 2
-    """Some of it, or the ids of its conversation; or that cannot be ruled out."""
+    """Some of the answer, or the ids of its conversation, was sent; or that cannot be ruled out."""
     WHOLE = 3
 
 
@@ -183,13 +183,14 @@ TRANSITIONS: Mapping[TurnStatus, frozenset[TurnStatus]] = {
 
 
 def check_step(turn_id: str, old: TurnStatus, new: TurnStatus) -> None:
-    """The one place that says how a turn may change."""
+    """Raise IllegalTransition unless TRANSITIONS allows this change. The only check of turn states."""
     if new not in TRANSITIONS[old]:
         raise IllegalTransition(f"turn {turn_id} is {old.value}; it cannot become {new.value}")
 
 
 def check_unanswered(status: TurnStatus) -> None:
-    """Only these end a turn without an answer; `completed` needs one, by `commit_reply`."""
+    """Raise BadInput unless a turn may end in this status without an answer; `completed` needs
+    `commit_reply`."""
     if status not in (TurnStatus.INTERRUPTED, TurnStatus.FAILED, TurnStatus.CANCELLED):
         raise BadInput(f"a turn without an answer ends interrupted, failed or cancelled, not {status}")
 
@@ -215,22 +216,22 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """What makes a request the same request when it comes again: owner, route and key; the hash
-    tells whether its body is the same too."""
+    """Idempotency key of a request: owner, route and key identify it; the hash says whether its body is also
+    the same."""
 
     route: str
     key: str
     body_hash: bytes
     implied: bool = False
-    """No key was given: `is_sent_again` decides whether the same body is the same request."""
+    """The client sent no key: `is_sent_again` decides whether an identical body is a retry."""
     retries: int = 0
-    """How many times its client has sent it before, by its own count."""
+    """How many times its client has already sent it, by the client's own count."""
     opener: bool = False
-    """Without a name and without an answer in its history: nothing but the body tells it from another's."""
+    """Names no conversation and has no answer in its history: only the body identifies it."""
     shared: bool = False
-    """Have two conversations sent this body, so that it identifies neither?"""
+    """True: two conversations have sent this body, so it identifies neither."""
     named: bytes = b""
-    """A hash of how the request names its conversation; empty: it names none."""
+    """Hash of how the request names its conversation; empty: it names none."""
 
     def __post_init__(self) -> None:
         check_name("a request key", self.key)
@@ -239,40 +240,40 @@ class RequestKey:
 
     @property
     def fingerprint(self) -> bytes:
-        """What is kept of a request to recognise it by."""
+        """The bytes stored to recognise this request later."""
         if not self.implied:
             return self.body_hash + self.named
         return self.body_hash + bytes((min(self.retries, 255),)) + (SHARED if self.shared else b"")
 
     @property
     def may_repeat(self) -> bool:
-        """False: it is a new request, whatever is stored."""
+        """False: a new request, whatever is stored."""
         return not self.implied or not self.opener or self.retries > 0
 
     def as_new(self) -> RequestKey:
-        """The same request, known to repeat none."""
+        """The same request, marked as a retry of none."""
         return replace(self, opener=True, retries=0)
 
     def is_same_body(self, fingerprint: bytes) -> bool:
         return fingerprint[: len(self.body_hash)] == self.body_hash
 
     def names_the_same(self, fingerprint: bytes) -> bool:
-        """Does it name its conversation as that request did, or not at all?"""
+        """True: it names its conversation as that request did, or names none."""
         return not self.named or fingerprint[len(self.body_hash) :] == self.named
 
 
 MAX_ROUTE = 100
 OPENER_FOR = timedelta(hours=1)
-"""How long an opener may be sent again: longer than the official SDK's three tries of ten minutes."""
+"""How long an opener may be retried: longer than the official SDK's three tries of ten minutes."""
 SHARED = b"shared"
 
 
 def is_sent_again(key: RequestKey, fingerprint: bytes, turn: Turn) -> bool:
-    """Whether a request without an Idempotency-Key is this turn, whose request had the same body.
+    """True: a request without an Idempotency-Key is a retry of this turn, whose request had the same body.
 
-    An answer that a client has received whole ends the matter: the same body is then a new request. An opener
-    carries no evidence of whose it is, so it must be a later try by its own count, and no client may have
-    received anything: then nobody else can be in that conversation.
+    Once a client has received the whole answer, the same body is a new request. An opener carries no evidence
+    of its origin, so it must be a later try by its own count, and no client may have received anything: then
+    no other client can be in that conversation.
     """
     if not key.is_same_body(fingerprint) or fingerprint.endswith(SHARED):
         return False
@@ -280,15 +281,15 @@ def is_sent_again(key: RequestKey, fingerprint: bytes, turn: Turn) -> bool:
         return False
     if key.opener:
         return key.retries > fingerprint[len(key.body_hash)] and turn.delivery is Delivery.NONE
-    if turn.status is TurnStatus.FAILED:  # its client was told so; only one that counts its tries repeats it
+    if turn.status is TurnStatus.FAILED:  # its client received the error; only a counted retry repeats it
         return key.retries > 0
     return turn.status is not TurnStatus.COMPLETED or turn.delivery is not Delivery.WHOLE
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationVersion:
-    """What a conversation looked like to whoever decided about a turn. If it has changed since, the decision
-    is to be made again."""
+    """Optimistic lock: the conversation's id, last seq and revision at decision time. If they have changed,
+    the decision must be made again."""
 
     conversation_id: str
     last_seq: int
@@ -297,7 +298,7 @@ class ConversationVersion:
 
 @dataclass(frozen=True, slots=True)
 class ForkPoint:
-    """Fork first, and begin the turn in the fork: behind message `seq` of this session."""
+    """Fork first, then begin the turn in the fork: after message `seq` of this session."""
 
     session_id: str
     seq: int
@@ -305,7 +306,7 @@ class ForkPoint:
 
 @dataclass(frozen=True, slots=True)
 class NewResponse:
-    """The Responses API's name for a turn, and what its request asked for."""
+    """A turn's Responses API id, and the request's parameters."""
 
     id: str
     request: bytes
@@ -315,7 +316,7 @@ class NewResponse:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A turn under the Responses API's name, with what its request asked for."""
+    """A turn with its Responses API id and the request's parameters."""
 
     id: str
     turn: Turn
@@ -323,14 +324,14 @@ class Response:
     previous_id: str | None
     background: bool
     brought: int
-    """How many of the turn's messages, its first, came with the request."""
+    """How many of the turn's first messages came with the request."""
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """Everything `begin_turn` needs. The caller chooses the turn's id, so that it can know the turn
-    as its own before the store has answered."""
+    """Input of `begin_turn`. The caller chooses the turn's id, so that it can recognise the turn as its own
+    before the store has answered."""
 
     turn_id: str
     owner: str
@@ -338,61 +339,61 @@ class TurnRequest:
     address: Address
     messages: tuple[NewMessage, ...]
     source: str = ""
-    """Empty: read off the key."""
+    """Empty: derived from the session key."""
     attached: bool = False
-    """Should a session that this turn opens live and die with the node?"""
+    """True: a session that this turn opens ends with the node."""
     request_key: RequestKey | None = None
     model: str | None = None
     seen: ConversationVersion | None = None
     branch: ForkPoint | None = None
     replaces: tuple[int, ...] = ()
-    """Replies that leave the context, because what they answered is answered again. Such a turn, and one that
-    answers a message nobody has answered (`again`), may bring no message of its own."""
+    """Replies to exclude from the context because their question is answered again. Such a turn, and one that
+    answers an existing unanswered message (`again`), may bring no messages."""
     again: bool = False
     retries: str | None = None
-    """Take this turn up again, by its id, instead of beginning one: it brings no messages."""
+    """Id of a turn to resume instead of beginning one; it brings no messages."""
     anonymous: bool = False
-    """Does a conversation that this turn begins go on with whoever brings its whole history?"""
+    """True: a conversation that this turn begins is continued by any request with its whole history."""
     response: NewResponse | None = None
     matches: tuple[str, ...] = ()
-    """Without a name: the conversations whose whole history the request brings."""
+    """For a request that names none: the conversations whose whole history it carries."""
     streams: bool = False
-    """Is its answer sent while it is being made, so that a crash leaves open what was received?"""
+    """True: the answer is streamed, so after a crash it is unknown what the client received."""
 
     @property
     def delivery(self) -> Delivery:
-        """What has to be assumed of its answer if this process dies. Only an opener needs to know."""
+        """Delivery to assume if this process crashes. Only openers need it."""
         is_opener = self.request_key is not None and self.request_key.implied and self.request_key.opener
         return Delivery.PART if is_opener and self.streams else Delivery.NONE
 
 
 def reset_before(session: Session, turn: Turn) -> str | None:
-    """`idle` or `daily`, if this is the first turn of a session that such a reset made fresh: however often
-    it is asked for, and whoever carried the reset out."""
+    """`idle` or `daily` if this is the first turn after such a reset, else None. Idempotent, and independent
+    of which node did the reset."""
     return session.fresh_by if turn.first_seq <= session.first_seq else None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnBegun:
-    """The lease is held, the messages are on disk: the model may be asked."""
+    """The lease is held and the messages are committed: the model may be called."""
 
     turn: Turn
     lease: Lease
     session: Session
     addressed: str | None = None
-    """The session the caller named, if it named one: other than `session` when that has gone on."""
+    """The session that the caller named, if any; differs from `session` if the conversation moved on."""
     taken_up: bool = False
-    """Is this a retry that takes an unfinished turn up again?"""
+    """True: a retry that resumes an unfinished turn."""
     next_event: int = 0
-    """The number for its draft's next event: above all that earlier attempts used or reserved."""
+    """Number of the draft's next event: above all that earlier attempts used or reserved."""
     history: bytes | None = None
-    """The chain of prints of all that was shown before this turn; None if it is not known."""
+    """Fingerprint chain of all messages visible before this turn; None if unknown."""
     notices: tuple[Notice, ...] = ()
-    """What the person should be told and no reply has said yet."""
+    """Notices for the person that no reply has carried yet."""
     revision: int | None = None
-    """The conversation's revision, if this turn has changed nothing but by appending."""
+    """The conversation's revision, if this turn only appended."""
     context: Context | None = None
-    """What the model gets, if the store has it at hand; else it is to be asked."""
+    """Context for the model, if the store has it at hand; None: query it."""
 
     @property
     def reset(self) -> str | None:
@@ -401,7 +402,7 @@ class TurnBegun:
 
 @dataclass(frozen=True, slots=True)
 class TurnRepeated:
-    """The request is already known: completed, cancelled, or still running somewhere."""
+    """The request is a known one: completed, cancelled, or still running on some node."""
 
     turn: Turn
     session: Session
@@ -418,7 +419,7 @@ class TurnWaits:
 
 @dataclass(frozen=True, slots=True)
 class TurnOutdated:
-    """The conversation is no longer what the caller has seen; nothing was written."""
+    """The conversation differs from the version that the caller saw; nothing was written."""
 
 
 TurnOutcome = TurnBegun | TurnRepeated | TurnWaits | TurnOutdated
@@ -426,17 +427,17 @@ TurnOutcome = TurnBegun | TurnRepeated | TurnWaits | TurnOutdated
 
 @dataclass(frozen=True, slots=True)
 class TurnFailure:
-    """How a turn ends without an answer: its status, what it still has to say, what is known about it."""
+    """How a turn ends without an answer: its status, last messages, error and usage."""
 
     status: TurnStatus
     messages: tuple[NewMessage, ...] = ()
     error: str | None = None
-    """What happened, for people; may quote anything, so it stays with the turn."""
+    """Error text for people. May quote anything, so it is stored only with the turn."""
     code: str | None = None
-    """The same in one word, such as the name of an exception; this goes into events."""
+    """Error code, such as the name of an exception; published in events."""
     usage: Mapping[str, Any] = field(default_factory=dict)
     delivery: Delivery | None = None
-    """None: as it was."""
+    """None: unchanged."""
 
     def __post_init__(self) -> None:
         check_unanswered(self.status)

@@ -1,8 +1,8 @@
 """A session's view: which of the conversation's messages are its context, and in what order.
 
-A view is a list of parts, each a range of message numbers or a summary standing for a range; the
-last range is open-ended, so new messages join it by themselves. Messages are never copied or moved
-for a view: compaction, reset and resume only write a new list of parts.
+A view is a list of parts, each a range of message numbers or a summary that replaces a range. The last
+range is open-ended, so it includes new messages automatically. Messages are never copied or moved for a view:
+compaction, reset and resume only write a new list of parts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A text that stands in for messages `first` to `last`."""
+    """A text that replaces messages `first` to `last`."""
 
     text: str
     first: int
@@ -40,7 +40,7 @@ class View:
 
     @classmethod
     def fresh(cls, last_seq: int) -> View:
-        """An empty context: only what is said from now on."""
+        """An empty context: only new messages."""
         return cls((Range(last_seq + 1),))
 
     def encode(self) -> str:
@@ -58,8 +58,8 @@ class View:
         return _decode_short(data) if len(data) <= _SHORT else _decode(data)
 
     def closed_at(self, last_seq: int) -> View:
-        """The same view with nothing after `last_seq`. A summary that reaches further gives way to the
-        messages it stands for: it would tell of what had not been said yet."""
+        """The same view without anything after `last_seq`. A summary that reaches further is replaced by the
+        messages it covers, because it would include later messages."""
         return View(
             tuple(
                 part
@@ -71,11 +71,11 @@ class View:
         )
 
     def tells_beyond(self, last_seq: int) -> bool:
-        """Does a summary tell of what was said after this message?"""
+        """True: a summary covers messages after this one."""
         return any(isinstance(part, Summary) and part.last > last_seq for part in self.parts)
 
     def continued_at(self, last_seq: int) -> View:
-        """A closed view taken up again by a session whose first message is `last_seq + 1`."""
+        """A closed view reopened for a session whose first message is `last_seq + 1`."""
         return View((*self.parts, Range(last_seq + 1)))
 
 
@@ -93,23 +93,23 @@ def _decode(data: str) -> View:
     )
 
 
-# A view without a summary is short, and the same few are read all day; one with a summary would fill memory.
+# Cached: views without a summary are short and few, and read often. Those with one would fill memory.
 _decode_short = lru_cache(1024)(_decode)
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What a fork copies: these ranges of the source, numbered anew from 1, seen through `view`."""
+    """What a fork copies: these ranges of the source, renumbered from 1, shown through `view`."""
 
     ranges: tuple[tuple[int, int], ...]
     view: View
 
 
 def plan_copy(view: View, last_seq: int, count: Callable[[int, int], int]) -> Copy:
-    """How to carry `view`, up to message `last_seq`, into a conversation of its own.
+    """How to copy `view`, up to message `last_seq`, into a new conversation.
 
-    `count(first, last)` tells how many messages of a range will really be copied (excluded and
-    deleted ones stay behind).
+    `count(first, last)` returns how many messages of a range will be copied (excluded and deleted ones are
+    not).
     """
     ranges: list[tuple[int, int]] = []
     parts: list[Part] = []

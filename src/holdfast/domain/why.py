@@ -1,7 +1,7 @@
-"""Why a session will (not) be reset, in sentences that a person understands.
+"""Explains why a session will (not) be reset, in sentences for people.
 
-Times are those of the policy's zone, told as short as they can be; rules are named with the place in the
-settings that made them, so that whoever wants another one knows where to go.
+Times are in the policy's zone, in their shortest form. Rules are named with the setting that made them, so
+the reader knows what to change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .sessions import EndReason, Session
 
 @dataclass(frozen=True, slots=True)
 class PolicyValue:
-    """One value of the effective policy, and where it came from."""
+    """One value of the effective policy, and its origin."""
 
     value: str | int | float
     origin: str
@@ -25,7 +25,7 @@ class PolicyValue:
 
 @dataclass(frozen=True, slots=True)
 class ResetDecision:
-    """A session, the policy it is judged by, and the verdict of now."""
+    """A session, its policy, and the current verdict."""
 
     session: Session
     policy: ResetPolicy
@@ -41,7 +41,7 @@ class Why:
     policy: Mapping[str, PolicyValue]
     reasons: tuple[Reason, ...]
     history: tuple[Event, ...]
-    """What happened to it, oldest first."""
+    """Its events, oldest first."""
 
 
 def why(judged: ResetDecision, history: Sequence[Event], now: datetime) -> Why:
@@ -69,7 +69,7 @@ def policy_values(policy: ResetPolicy) -> dict[str, PolicyValue]:
 
 
 def sentence(judged: ResetDecision, now: datetime) -> str:
-    """All of it, for a person: when, by which rule, what holds it and until when, what will be stopped."""
+    """The full explanation: when, by which rule, what defers it until when, and what will be stopped."""
     session, policy, verdict = judged.session, judged.policy, judged.verdict
     if verdict.decision is Decision.ENDED:
         return _ended(session, policy, now)
@@ -135,6 +135,6 @@ def _rule(session: Session, policy: ResetPolicy, wanted: Due) -> str:
 
 
 def _origin(policy: ResetPolicy, name: str) -> str:
-    """As short as it can be: `[reset.sources.telegram]`, without the file."""
+    """Origin in its shortest form: `[reset.sources.telegram]`, without the file."""
     table, bracket, _ = policy.origins.get(name, DEFAULT).partition("] in ")
     return f"{table}{bracket[:1]}"

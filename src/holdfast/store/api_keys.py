@@ -1,7 +1,7 @@
-"""The transactions of API keys and of the browser logins that stand for them.
+"""The transactions of API keys and of their browser logins.
 
-A key's row is never changed but by revoking it, and never removed, so that a revoked key stays revoked.
-Revoking it removes its logins.
+A key's row is changed only by revoking it, and never deleted, so that a revoked key stays revoked. Revoking
+it deletes its logins.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a store promises. Every engine keeps these promises; `tests/contract` holds it to them.
+"""The contract of a store. Every engine fulfils it; `tests/contract` verifies that.
 
-Methods are verbs. A method that writes has committed when it returns, and has written nothing when it
-raises. Everything is scoped by `owner`; another owner's id is `NotFound`, like one that never existed.
-Where `owner` may be None, the caller is an operator and means all owners.
+A method that writes has committed when it returns, and has written nothing when it raises. Everything is
+scoped by `owner`; another owner's id is `NotFound`, like one that never existed. Where `owner` may be None,
+the caller is an operator and means all owners.
 
-Rights to write in a conversation come from a lease. `begin_turn` takes one, and every later write of
-that turn names it; a lease that has passed on raises `LeaseLost` and leaves no trace.
+The right to write in a conversation comes from a lease. `begin_turn` takes one, and every later write of that
+turn names it; with a lost lease it raises `LeaseLost` and changes nothing.
 """
 
 from __future__ import annotations
@@ -63,51 +63,51 @@ __all__ = [
 
 
 class Store(Finds, Converses, Takes, Compacts, Lives, Remembers, Carries, Protocol):
-    """The durable state of holdfast. See the module's first paragraphs."""
+    """The durable state of holdfast. See the module docstring."""
 
     @property
     def location(self) -> str:
-        """Where it is, for people; without any password."""
+        """Its location, for people; without any password."""
         ...
 
     async def close(self) -> None:
-        """Finish what was accepted, then let go of everything. Idempotent."""
+        """Finish accepted jobs, then release everything. Idempotent."""
         ...
 
     # --- waiting ----------------------------------------------------------------------------------------
 
     def version(self) -> int:
-        """A number that differs after something was committed: here at once, by another process as soon as
-        that is known (in a file at once, over a network when it is told). It may also differ for nothing."""
+        """A number that differs after a commit: here at once; by another process as soon as that is noticed
+        (in a file at once, over a network on notification). It may also change without a commit."""
         ...
 
     async def changed(self, since: int, timeout: float) -> bool:
-        """Wait until the version is no longer `since` (taken before looking), or until time is up."""
+        """Wait until the version is no longer `since` (taken before reading), or until the timeout."""
         ...
 
     def start_indexing(self) -> None:
-        """Keep whatever searching needs right behind what is written, from now on."""
+        """Start to keep the search index up to date."""
         ...
 
-    # --- care -------------------------------------------------------------------------------------------
+    # --- maintenance ------------------------------------------------------------------------------------
 
     async def backup(self, target: Path) -> None:
-        """A consistent copy while everything goes on. Raises, leaving nothing, if the target exists, and
-        BadInput if the database has tools of its own for it."""
+        """A consistent copy of a store in use. Raises, leaving nothing, if the target exists, and BadInput if
+        the database has its own backup tools."""
         ...
 
     def invariants(self) -> Sequence[str]:
-        """What `check` looks at, in sentences."""
+        """What `check` verifies, in sentences."""
         ...
 
     async def check(self) -> list[Finding]:
-        """Every invariant that the store alone can tell, and its integrity. Empty: all is well."""
+        """Check every invariant that the store alone can decide, and its integrity. Empty: no finding."""
         ...
 
     async def repair(self) -> list[str]:
-        """Mend what can be mended safely (derived data); returns what was done, in sentences."""
+        """Repair what can be repaired safely (derived data); returns what was done, in sentences."""
         ...
 
     def now(self) -> datetime:
-        """The store's time, in UTC: the clock by which everything in it is dated."""
+        """The store's time, in UTC: the clock for all its timestamps."""
         ...

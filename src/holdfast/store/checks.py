@@ -1,7 +1,7 @@
-"""The invariants that the database alone can tell, each one query.
+"""The invariants that the database alone can check, each one query.
 
-What needs to know who is alive (an open session without a living owner, a running turn without a living
-holder) is judged by the doctor from what these queries and `probe` say.
+Those that depend on liveness (an open session without a live owner, a running turn without a live holder) are
+checked by the doctor, from these queries and `probe`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def check(tx: Transaction) -> list[Finding]:
 
 
 def repair_sizes(tx: Transaction) -> list[str]:
-    """Count the bytes of conversations anew whose size is wrong; returns what was done, in sentences."""
+    """Recompute wrong sizes of conversations; returns what was done, in sentences."""
     wrong = [row[0] for row in tx.all(Q.sizes_are_true)]
     for conversation_id in wrong:
-        conversation_of(tx, None, conversation_id)  # it is locked from here on, so nothing is added meanwhile
+        conversation_of(tx, None, conversation_id)  # locks it, so nothing is added meanwhile
         tx.run(Q.recount_bytes, id=conversation_id)
     return [f"counted the bytes of {len(wrong)} conversations anew"] if wrong else []

@@ -1,9 +1,8 @@
-"""The transactions of compactions: claim, read what there is, swap, let go.
+"""The transactions of compactions: claim, outline, swap, release.
 
-The swap is one transaction: the parent ends `compaction`, the child opens with its view, and everything that
-belongs to the conversation's life (who it is attached to, when it is due, what defers that, what runs in the
-background, the turn whose context it was) goes over. It happens only if the tip and all that it shows are
-still what was summarised. No message is touched.
+The swap is one transaction: the parent ends as `compaction`, the child opens with its view and inherits
+everything of the conversation's state (attached node, due time, deferral, background processes, the running
+turn). It happens only if the tip and its visible messages are still what was summarised. No message changes.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def report_of(tx: Transaction, conversation_id: str) -> Report | None:
-    """What the model last reported of this conversation's context."""
+    """The model's last token report for this conversation's context."""
     for usage, session_id, model in tx.all(Q.newest_usages, conversation=conversation_id):
         measured = measured_in(msgspec.json.decode(usage)) if usage else None
         if measured is not None:
@@ -104,8 +103,8 @@ def claim(
     window: int,
     lease: Lease | None,
 ) -> Claim | ClaimRefused:
-    """The right to compact this session's conversation, for `span` at most. A turn takes it from whoever has
-    it; by hand, earlier failures do not count."""
+    """Claim the compaction of this session's conversation, for `span` at most. A turn takes the claim from
+    any holder; for a manual one, earlier failures do not count."""
     session = session_of(tx, None, session_id)
     if lease is not None:
         require_lease(tx, lease)
@@ -130,7 +129,7 @@ def claim(
         token=token,
         until=tx.now + span // _MICROSECOND,
     )
-    if row is None:  # another node was faster
+    if row is None:  # another node claimed it first
         return ClaimRefused(f"conversation {conversation_id} is being compacted already")
     tx.event(
         EventType.COMPACTION_STARTED,
@@ -179,7 +178,7 @@ def compact(
         node=lease.node_id if lease else None,
         token=lease.token if lease else -1,
     )
-    assert swapped is not None  # all of it was seen in this very transaction
+    assert swapped is not None  # all of it was read in this same transaction
     if failure is not None:
         _tell_failure(tx, claim, failure, facts.why, turn_id, breaker)
     child = _go_on(tx, parent, view, lease)
@@ -203,7 +202,7 @@ def compact(
 
 
 def _go_on(tx: Transaction, parent: Session, view: View, lease: Lease | None) -> Session:
-    """End the parent and open the child, which takes over all that was the parent's."""
+    """End the parent and open the child, which inherits everything of the parent."""
     recheck_at, deferral = tx.one(Q.session_deferral, id=parent.id) or (None, None)
     fresh_by = None
     if lease is not None:
@@ -228,7 +227,8 @@ def _go_on(tx: Transaction, parent: Session, view: View, lease: Lease | None) ->
 def give_up(
     tx: Transaction, claim: Claim, failure: CompactionFailure, why: Trigger, turn_id: str | None
 ) -> bool:
-    """It did not come about: let go, and say why. False if somebody else has taken it over."""
+    """Release the claim of a failed compaction, with the reason. False if another holder has taken it
+    over."""
     breaker = _after(tx, claim, failure, why)
     if not _let_go(tx, claim, breaker):
         return False
@@ -238,14 +238,14 @@ def give_up(
 
 @dataclass(frozen=True, slots=True)
 class _Breaker:
-    """Failures in a row, and when to try again."""
+    """Circuit breaker: failures in a row, and when to retry."""
 
     failures: int = 0
     retry_at: int | None = None
 
 
 def _after(tx: Transaction, claim: Claim, failure: CompactionFailure, why: Trigger) -> _Breaker:
-    """What would fail again waits longer each time. What somebody does by hand is theirs to repeat."""
+    """Repeatable failures back off, longer each time. A manual compaction may be repeated at once."""
     if failure.is_nobodys_fault or failure is CompactionFailure.COOLING_DOWN or why is Trigger.BY_HAND:
         return _Breaker(claim.failures, to_stamp(claim.retry_at) if claim.retry_at else None)
     failures = claim.failures + 1

@@ -1,7 +1,7 @@
-"""Reading contexts: joined by the database, never decoded, and cached while they stay right.
+"""Reads contexts: joined by the database, never decoded, and cached while they stay valid.
 
-Messages never change and are only appended, so a rendered prefix stays right as long as the
-conversation's `revision` does; only what came after it has to be read. The cache is bounded by bytes.
+Messages never change and are only appended, so a rendered prefix stays valid as long as the conversation's
+`revision` does; only later messages have to be read. The cache is bounded by bytes.
 
 The database joins at most `SPAN_BYTES` into one value; longer contexts are read in several spans. A context
 of more than `CONTEXT_BYTES` raises ContextTooLarge, before it is read.
@@ -38,7 +38,7 @@ class _CachedContext:
 
 
 class ContextCache:
-    """The most recently used contexts of this process, up to a number of bytes."""
+    """LRU cache of this process's contexts, bounded by bytes."""
 
     def __init__(self, limit: int = CACHE_BYTES) -> None:
         self._limit = limit
@@ -55,7 +55,7 @@ class ContextCache:
             return kept.context
 
     def begun(self, begun: TurnBegun, messages: Sequence[NewMessage]) -> Context | None:
-        """The context of a turn that has just begun, if all before its messages is kept here; None: read
+        """The context of a turn that has just begun, if everything before its messages is cached; None: read
         it."""
         session, last_seq = begun.session, begun.session.last_seq
         if begun.history == EMPTY and session.edge is None and len(messages) == last_seq:
@@ -70,7 +70,7 @@ class ContextCache:
         return self._extend(session.id, revision, before, messages, last_seq)
 
     def replied(self, session_id: str, messages: Sequence[NewMessage], last_seq: int) -> None:
-        """A turn's last messages were committed: what is kept of its session goes on with them."""
+        """Extend the cached context of a session by a turn's last committed messages."""
         with self._lock:
             kept = self._kept.get(session_id)
         if kept is not None:
@@ -79,7 +79,7 @@ class ContextCache:
     def _extend(
         self, session_id: str, revision: int, before: Context, messages: Sequence[NewMessage], last_seq: int
     ) -> Context | None:
-        """The context with these messages behind it, if they are simply passed on and follow it directly."""
+        """The context extended by these messages, if they need no rendering and follow it directly."""
         if before.awaited or before.last_seq + len(messages) != last_seq:
             return None
         if any(m.calls or m.answers or m.status is not MessageStatus.COMPLETED for m in messages):
@@ -92,7 +92,7 @@ class ContextCache:
         return context
 
     def clear(self) -> None:
-        """Something was deleted: it must not linger here."""
+        """After a deletion: deleted text must not stay in the cache."""
         with self._lock:
             self._kept.clear()
             self._size = 0
@@ -112,7 +112,7 @@ class ContextCache:
 
 
 def read_context(tx: Transaction, cache: ContextCache, owner: str | None, session_id: str) -> Context:
-    """What the model would get in this session now."""
+    """The context that the model would get in this session now."""
     row = tx.one(Q.context_head, session=session_id, owner=owner)
     if row is None:
         raise NotFound("session", session_id)
@@ -134,21 +134,20 @@ def read_context(tx: Transaction, cache: ContextCache, owner: str | None, sessio
     except _BeyondLimit:
         size = _size(tx, conversation_id, view, last_seq)
         raise ContextTooLarge(session_id, size, CONTEXT_BYTES) from None
-    if not context.awaited:  # open calls may still be answered: what is rendered of them may change
+    if not context.awaited:  # open calls may still be answered, which changes their rendering
         cache.put(session_id, revision, context)
     return context
 
 
 def rendering_of(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> Rendering:
-    """How a view departs from the stored bytes, without reading them."""
+    """How a view differs from the stored bytes, without reading them."""
     return rendering_with_marks(tx, conversation_id, view, last_seq)[0]
 
 
 def rendering_with_marks(
     tx: Transaction, conversation_id: str, view: View, last_seq: int
 ) -> tuple[Rendering, Mapping[int, Mark], set[int]]:
-    """The same, with the messages that are not simply passed on, by number, and the numbers that are not
-    shown at all."""
+    """The same, with the messages that need rendering, by seq, and the hidden seqs."""
     shown = spans(view.parts, last_seq)
     excluded = {seq for (seq,) in tx.all(Q.excluded, conversation=conversation_id)}
     marks: list[Mark] = []
@@ -176,7 +175,7 @@ class _Chunks:
         self._size = sum(map(len, chunks))
 
     def require(self, size: int) -> None:
-        """Raises _BeyondLimit if so many more bytes are too many."""
+        """Raises _BeyondLimit if this many more bytes exceed the limit."""
         if self._size + size > CONTEXT_BYTES:
             raise _BeyondLimit
 
@@ -187,7 +186,7 @@ class _Chunks:
 
 
 def _render(tx: Transaction, conversation_id: str, view: View, last_seq: int, into: _Chunks) -> Context:
-    """What `into` holds already, and then this view."""
+    """The chunks already in `into`, followed by this view."""
     rendering, _, excluded = rendering_with_marks(tx, conversation_id, view, last_seq)
     special = excluded | rendering.left_out | rendering.interrupted | rendering.behind.keys()
     for part in view.parts:
@@ -225,8 +224,8 @@ def _read(tx: Transaction, conversation_id: str, first: int, last: int, into: _C
 
 
 def spans_of(sizes: Sequence[Sequence[int]], most: int) -> list[tuple[int, int]]:
-    """First and last number of spans that have at most `most` bytes each, joined by commas, or are one
-    message. `sizes`: number and size of each message, in order."""
+    """First and last seq of spans that have at most `most` bytes each, joined by commas, or are a single
+    message. `sizes`: seq and size of each message, in order."""
     found: list[tuple[int, int]] = []
     held = 0
     for seq, size in sizes:
@@ -247,7 +246,7 @@ def _body(tx: Transaction, conversation_id: str, seq: int) -> bytes:
 
 
 def _size(tx: Transaction, conversation_id: str, view: View, last_seq: int) -> int:
-    """How many bytes a view's messages and summaries have, without reading them."""
+    """Total bytes of a view's messages and summaries, without reading them."""
     excluded = {seq for (seq,) in tx.all(Q.excluded, conversation=conversation_id)}
     total = sum(len(summary_body(part.text)) for part in view.parts if isinstance(part, Summary))
     for first, last in spans(view.parts, last_seq):

@@ -1,7 +1,8 @@
-"""What clients do to conversations outside of any turn: begin one, add to it, note something about it, take a
-part of a message away.
+"""Client operations on conversations outside of any turn: create, add messages, set metadata, delete a part
+of a message.
 
-Adding needs the conversation to be free, like everything that moves its line of sessions; nothing here waits.
+Adding needs the conversation to be free, like everything that changes its line of sessions; nothing here
+waits.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def add_messages(
     release_orphaned(tx, known.id)
     session = _session_for(tx, conversation_of(tx, owner, known.id), node_id, messages)
     row = tx.one(Q.add_messages, id=known.id, count=len(messages), bytes=adds)
-    assert row is not None  # it has just been found or made free
+    assert row is not None  # just checked or made free
     last_seq: int = row[0]
     _store(tx, session, messages, last_seq)
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=None, input_tokens=0, output_tokens=0)
@@ -71,8 +72,7 @@ def add_messages(
 def _session_for(
     tx: Transaction, known: Conversation, node_id: str, messages: Sequence[NewMessage]
 ) -> Session:
-    """The open tip, which outlives its process from now on if another node speaks in it; or the next of the
-    line."""
+    """The open tip, detached if another node writes to it; or the next session of the line."""
     session = session_for(tx, known, session_of(tx, None, known.tip_id), messages, None, "")
     if session.attached and session.node_id != node_id:
         tx.run(Q.detach_session, id=session.id, node=node_id)
@@ -136,7 +136,7 @@ _ABOVE_ALL = 2**62
 
 def conversation(tx: Transaction, owner: str | None, address: Address) -> Conversation:
     row = tx.one(Q.conversation_with_metadata, id=place(tx, owner, address).conversation.id)
-    assert row is not None  # it was there a moment ago, in this very snapshot
+    assert row is not None  # read before in this same snapshot
     return to_conversation_with_metadata(row)
 
 

@@ -1,6 +1,6 @@
-"""Giving conversations away as records, as they are at one moment.
+"""Exports conversations as records, in one snapshot.
 
-A turn that runs is given as interrupted, because a copy of it will not go on.
+A running turn is exported as interrupted, because its copy will not continue.
 """
 
 from __future__ import annotations

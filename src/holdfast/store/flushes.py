@@ -1,8 +1,7 @@
-"""The transactions of flushes: schedule, claim, settle; take up again and skip.
+"""The transactions of flushes: schedule, claim, finish; retry and skip.
 
-`schedule` and `carry_on` are called by the transactions that end and continue sessions, so that there is no
-moment at which a session has ended and its flush is not on disk. Whether and when is decided in
-`domain.flushes`.
+`schedule` and `carry_on` are called by the transactions that end and continue sessions, so that an
+ended session always has its flush on disk. `domain.flushes` decides whether and when.
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ def to_flush(row: Row) -> Flush:
     )
 
 
-# --- with the end and the going on of sessions -----------------------------------------------------------
+# --- when sessions end and continue ----------------------------------------------------------------------
 
 
 def schedule(tx: Transaction, session: Session, reason: str) -> None:
-    """This session ends: note that it is to be flushed, if the store's rules say so and it is long enough."""
+    """Schedule the flush of this ending session, if the store's rules say so and it is long enough."""
     rules = policies.flush_rules(tx)
     at = scheduled_at(rules, reason, to_time(tx.now))
     if at is None or rules is None:
@@ -112,12 +111,12 @@ def _is_long_enough(tx: Transaction, session: Session, after_seq: int, enough: i
 
 
 def carry_on(tx: Transaction, before: Session, session_id: str, edge: Edge) -> None:
-    """A session goes on with the context of `before`: it is flushed from where that one was. A flush that
-    waits is taken over, if the store's rules are such that this one is flushed in its turn."""
+    """A session continues the context of `before`: its flush continues where that one's left off. A pending
+    flush is taken over, if by the store's rules this session will be flushed itself."""
     known = {"parent": before.id, "session": session_id}
     row = tx.one(Q.flush_by_session, session=before.id, owner=None)
     if edge is Edge.RESUME and tx.one(Q.was_continued, conversation=before.conversation_id, **known):
-        read = before.last_seq  # whoever went on with it first has to do with what it said
+        read = before.last_seq  # the session that continued it first flushes its messages
     elif row is None:
         read = _flushed_seq(tx, before.id)
     else:
@@ -135,7 +134,7 @@ def _flushed_seq(tx: Transaction, session_id: str) -> int:
     return int(row[0]) if row else 0
 
 
-# --- working them off ------------------------------------------------------------------------------------
+# --- processing ------------------------------------------------------------------------------------------
 
 
 def are_due(tx: Transaction) -> bool:
@@ -189,7 +188,7 @@ def read_input(tx: Transaction, session_id: str) -> FlushInput:
 
 
 def finish(tx: Transaction, claimed: Flush, text: str | None) -> bool:
-    """The memory and the mark that it is done, or neither."""
+    """Store the memory and mark the flush done, or neither."""
     if not tx.run(Q.finish_flush, session=claimed.session_id, token=claimed.token, now=tx.now):
         return False
     memory_id = None
@@ -228,7 +227,7 @@ def release_strays(tx: Transaction, node_id: str, keep: Collection[str]) -> int:
     return len(strays)
 
 
-# --- looking and acting by hand --------------------------------------------------------------------------
+# --- reading and manual actions --------------------------------------------------------------------------
 
 
 def flush_of(tx: Transaction, owner: str | None, session_id: str) -> Flush:
@@ -297,9 +296,9 @@ def skip(tx: Transaction, owner: str | None, session_id: str, why: str) -> Flush
 
 
 def skip_before(tx: Transaction, owner: str | None, before: datetime, why: str, limit: int) -> int:
-    """What waits or was given up, and what open sessions have said so far, a bounded number of each."""
+    """Skip pending and dead flushes, and what open sessions hold so far, a bounded number of each."""
     stamp = to_stamp(before)
-    # Open sessions first: one that ends in between has its flush by the time those are looked for.
+    # Open sessions first: one that ends in between has its flush by the time the flushes are read.
     still_open = tx.all(Q.sessions_to_skip, owner=owner, before=stamp, limit=limit)
     for session_id, _, last_seq in still_open:
         tx.run(Q.set_flushed_seq, session=session_id, seq=last_seq)

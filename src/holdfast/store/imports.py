@@ -1,9 +1,9 @@
-"""Taking conversations over that were given away as records.
+"""Imports conversations from records.
 
-What is taken over is history: it gets its ids, numbers and times from its record, and none of the acts that
-made it (events, notices, flushes) are repeated. An open session is detached here, because its process stayed
-behind. A large conversation comes in parts; each leaves it whole up to a number, so that a reader never sees
-a gap and a part that never comes is only missing.
+Imported data is history: it gets its ids, numbers and times from its record, and none of the side effects of
+its creation (events, notices, flushes) are repeated. An open session is detached, because its process is not
+here. A large conversation is imported in parts; each leaves it complete up to a seq, so that a reader never
+sees a gap, and a part that never arrives is only missing.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _grow(tx: Transaction, part: Part, behind: Stand, tip: str, last_seq: int, a
 def _require_names(
     tx: Transaction, given: ConversationRecord, aliases: Sequence[AliasRecord], *, begins: bool
 ) -> None:
-    """Its id, key and other names must be free, or its own already."""
+    """Raise unless its id, key and aliases are free, or already its own."""
     known = tx.one(Q.conversation_by_id, id=given.id, owner=None)
     if given.key is not None:
         row = tx.one(Q.place_by_key, owner=given.owner, key=given.key)
@@ -222,7 +222,7 @@ def _require_names(
 
 
 def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[MessageRecord]) -> None:
-    """Whatever a file says, what is written must keep the store's promises."""
+    """Whatever a file contains, what is written must keep the store's invariants."""
     given = part.conversation
     check_name("an owner", given.owner)
     check_name("a source", given.source)
@@ -263,7 +263,7 @@ def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[Mes
 
 
 def _check_ids(part: Part) -> None:
-    """Everything that an index holds must fit into it, wherever the file comes from."""
+    """Every indexed value must fit into its index, whatever the file's origin."""
     check_text("an id of a conversation", part.conversation.id, MAX_ID)
     check_text("an origin", part.origin, MAX_ID)
     for mark in part.marks:

@@ -1,4 +1,4 @@
-"""The transactions of memories: add, edit, forget; and the pages that are read of them."""
+"""The transactions of memories: add, edit, forget; and their pages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def insert(
     origin: MemoryOrigin,
     text: str,
 ) -> str:
-    """Remember this; returns its id. For writing functions that have checked everything before."""
+    """Insert a memory; returns its id. For functions that have checked everything before."""
     memory_id = new_id("mem")
     tx.run(
         Q.insert_memory,
@@ -84,7 +84,7 @@ def edit(tx: Transaction, owner: str | None, memory_id: str, text: str) -> Memor
     found = memory_of(tx, owner, memory_id)
     tx.erased = True
     if not tx.run(Q.edit_memory, id=memory_id, owner=owner, text=text, now=tx.now):
-        raise NotFound("memory", memory_id)  # forgotten since it was read
+        raise NotFound("memory", memory_id)  # deleted since it was read
     tx.event(EventType.MEMORY_EDITED, found.owner, found.conversation_id, found.session_id, memory=memory_id)
     return memory_of(tx, owner, memory_id)
 
@@ -93,7 +93,7 @@ def forget(tx: Transaction, owner: str | None, memory_id: str) -> None:
     found = memory_of(tx, owner, memory_id)
     tx.erased = True
     if not tx.run(Q.forget_memory, id=memory_id, owner=owner):
-        raise NotFound("memory", memory_id)  # forgotten by another node since it was read
+        raise NotFound("memory", memory_id)  # deleted by another node since it was read
     tx.event(
         EventType.MEMORY_FORGOTTEN, found.owner, found.conversation_id, found.session_id, memory=memory_id
     )

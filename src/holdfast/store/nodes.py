@@ -1,8 +1,8 @@
-"""The transactions of nodes: join, beat, leave; reap, and settle what a dead one left.
+"""The transactions of nodes: join, heartbeat, leave; reap, and release orphans.
 
-Reaping is state-based: a node is marked, and whatever still names a node that is gone is a leftover, so
-a reaper that is killed half-way is simply followed by the next. Each leftover is settled in a
-transaction of its own: rows fail alone. None of it touches last_activity_at.
+Reaping is state-based: a node is marked, and everything that still refers to a node that is gone is an
+orphan. So a reaper that is killed half-way is simply followed by the next. Each orphan is released in its own
+transaction: one failure does not affect the others. Nothing here touches last_activity_at.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def held(tx: Transaction, node_id: str) -> Held:
 
 def leave(tx: Transaction, node_id: str, reason: str) -> None:
     # Both lists are read without locks. Each row is read again once its conversation is locked: by then
-    # another node may have taken the turn up, detached the session, or deleted both.
+    # another node may have resumed the turn, detached the session, or deleted both.
     for conversation_id, _ in tx.all(Q.held_by, node=node_id):
         held = tx.one(Q.still_held_by, id=conversation_id, node=node_id)
         if held is None:

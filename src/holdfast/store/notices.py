@@ -1,7 +1,6 @@
-"""The transactions of notices: add, deliver, send; and the pages that are read of them.
+"""The transactions of notices: add, deliver, send; and their pages.
 
-`add` is for writing functions that change something a person should be told of: they call it in the same
-transaction.
+Functions that change something a person should know call `add` in the same transaction.
 """
 
 from __future__ import annotations
@@ -83,8 +82,8 @@ def undelivered(tx: Transaction, conversation_id: str) -> list[Notice]:
 
 
 def give(tx: Transaction, conversation_id: str, turn_id: str) -> tuple[Notice, ...]:
-    """What the reply of this turn, which begins now, should carry. Its commit marks these told, not what is
-    added meanwhile."""
+    """Notices that the reply of this turn, which begins now, should carry. Its commit marks these as told,
+    not those added meanwhile."""
     given = [to_notice(row) for row in tx.all(Q.untold_of_conversation, conversation=conversation_id)]
     for notice in given:
         tx.run(Q.give_notice, id=notice.id, turn=turn_id)
@@ -92,7 +91,7 @@ def give(tx: Transaction, conversation_id: str, turn_id: str) -> tuple[Notice, .
 
 
 def tell(tx: Transaction, conversation_id: str, turn_id: str) -> None:
-    """The reply of this turn has carried what it was given."""
+    """Mark the notices of this turn as carried by its reply."""
     tx.run(Q.tell_notices, conversation=conversation_id, turn=turn_id, now=tx.now)
 
 
@@ -101,7 +100,7 @@ def to_send(tx: Transaction) -> bool:
 
 
 def claim(tx: Transaction, limit: int, span: timedelta, kept: timedelta) -> Claimed:
-    """Take notices to be sent, for so long; those older than `kept` are not sent any more."""
+    """Claim notices to send, for `span`; those older than `kept` are given up."""
     tried = tx.all(Q.give_up_notices, now=tx.now, before=tx.now - kept // MICROSECOND, limit=MOST_GIVEN_UP)
     rows = tx.all(Q.claim_notices, now=tx.now, until=tx.now + span // MICROSECOND, limit=limit)
     notices = []

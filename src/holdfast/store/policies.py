@@ -1,7 +1,7 @@
-"""Records and reads what the whole store goes by: see `StorePolicy`.
+"""Records and reads the policies of the whole store: see `StorePolicy`.
 
-The last server's word counts. A library's counts where no server has recorded any, a command's where neither
-has. What a node only assumes is replaced by the first that knows.
+The last server's record applies. A library's applies where no server has recorded any, a command's where
+neither has. A node's assumption is replaced by the first node that knows.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def read(tx: Transaction) -> StorePolicy:
 
 
 def flush_rules(tx: Transaction) -> FlushRules | None:
-    """By which sessions that end are flushed; None: none is. Without a record: what the store was opened
-    with."""
+    """Rules for flushing sessions that end; None: none is flushed. Without a record: the rules that the store
+    was opened with."""
     row = tx.one(Q.policy, part="flush")
     if row is None:
         return tx.flushing
@@ -48,7 +48,7 @@ def leaves_dating(tx: Transaction) -> bool:
 
 
 def has_news(tx: Transaction, kind: NodeKind, policy: StorePolicy) -> bool:
-    """Would recording this change anything?"""
+    """True: recording this would change something."""
     return any(tx.one(Q.policy_to_record, **part) is not None for part in _parts(kind, policy))
 
 

@@ -1,7 +1,7 @@
-"""The transactions of processes: add, start, sample, stop, pin, claim, end; and what is read of them.
+"""The transactions of processes: add, start, sample, stop, pin, claim, end; and their reads.
 
-`request_stops` and `running_of` are for writing functions that end or judge a session: they call them in the
-same transaction. None of it touches a session's clock.
+Functions that end or judge a session call `request_stops` and `running_of` in the same transaction. Nothing
+here touches a session's last activity.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def processes(
 
 
 def running_of(tx: Transaction, conversation_id: str) -> list[Process]:
-    """What still runs of all that the sessions of this conversation have started, oldest first."""
+    """Processes started by this conversation's sessions that still run, oldest first."""
     return [to_process(row) for row in tx.all(Q.running_of_conversation, conversation=conversation_id)]
 
 
@@ -216,7 +216,7 @@ def end(
     if tx.one(Q.conversation_exists, id=before.conversation_id) is None:
         tx.run(Q.delete_process, id=process_id)
         return True
-    if state is not ProcessState.STOPPED:  # whoever asked for that knows
+    if state is not ProcessState.STOPPED:  # a requested stop needs no notice
         text = told_of(before, state, code)
         notices.add(tx, before.owner, before.conversation_id, "process", text, process_id=process_id)
     if state is ProcessState.LOST:
@@ -236,7 +236,7 @@ def request_stop(tx: Transaction, owner: str | None, process_id: str, reason: st
 
 
 def request_stops(tx: Transaction, conversation_id: str, reason: str) -> list[Process]:
-    """Ask for everything that this conversation has started to be stopped; returns what runs and may be."""
+    """Request a stop of all processes of this conversation; returns those that run and may be stopped."""
     wanted = [each for each in running_of(tx, conversation_id) if each.may_stop]
     for each in wanted:
         _request_stop(tx, each.id, reason)
@@ -270,7 +270,8 @@ def claim(tx: Transaction, process_id: str, node_id: str, seen_supervisor: str |
 
 
 def forget_conversation(tx: Transaction, conversation_id: str) -> None:
-    """The conversation goes: what has ended goes with it, what runs is stopped and goes when it has ended."""
+    """On deletion of the conversation: delete ended processes; stop running ones, which are deleted at their
+    end."""
     request_stops(tx, conversation_id, "its conversation was deleted")
     tx.run(Q.forget_processes_of_conversation, conversation=conversation_id)
 

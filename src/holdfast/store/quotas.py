@@ -1,8 +1,8 @@
-"""Whether an owner may store more, asked before anything is written.
+"""Checks quotas before anything is written.
 
-Exact for a conversation on both engines: its row is locked, or the writer is alone. Exact for an owner on
-SQLite, where one transaction writes at a time. On PostgreSQL turns of one owner that begin at the same moment
-in different conversations do not see each other, so an owner's limit may be passed by what they bring; a lock
+Exact for a conversation on both engines: its row is locked, or there is one writer. Exact for an owner on
+SQLite, where one transaction writes at a time. On PostgreSQL, turns of one owner that begin at the same
+moment in different conversations do not see each other, so together they may exceed the owner's limit; a lock
 per owner would make them wait for each other.
 """
 
@@ -14,7 +14,7 @@ from .transaction import Q, Transaction
 def check_quotas(
     tx: Transaction, owner: str, added: int, conversation_id: str | None = None, used: int = 0
 ) -> None:
-    """Raises QuotaExceeded if `added` bytes may not be stored; without a `conversation_id`, in a new one."""
+    """Raises QuotaExceeded if `added` bytes may not be stored; without a `conversation_id`: in a new one."""
     quotas = tx.quotas
     quotas.check_conversation(conversation_id, used, added)
     if conversation_id is None and quotas.owner_conversations:

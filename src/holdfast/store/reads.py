@@ -1,4 +1,4 @@
-"""Reading functions: each runs inside one snapshot and returns values."""
+"""Read functions: each runs inside one snapshot and returns values."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def sessions(tx: Transaction, wanted: SessionFilter, after: str | None, limit: i
 
 
 def _of_few_titles(tx: Transaction, wanted: SessionFilter) -> list[Session] | None:
-    """The sessions that are wanted, if a title is that few conversations have: going through those is quicker
-    than through all sessions. None: no title is asked for, or many have it, so that it is soon found."""
+    """The matching sessions, if the filter has a title that few conversations have: scanning those is faster
+    than scanning all sessions. None: no title in the filter, or many have it, so a scan finds it soon."""
     if wanted.title is None:
         return None
     titled = tx.all(Q.conversations_titled, owner=wanted.owner, title=wanted.title, limit=FEW_TITLES + 1)
@@ -283,11 +283,11 @@ def statistics(tx: Transaction, owner: str | None) -> Statistics:
 
 
 MOST_LOOKED_AT = 200_000
-"""Characters of a message among which the part that is shown is looked for."""
+"""How many characters of a message are searched for its snippet."""
 
 
 def snippet(message: Message, words: str, width: int = 160) -> str:
-    """The part of a message around the first word that was searched for."""
+    """The part of a message around the first matching word."""
     content = message.content().get("content") or ""
     if isinstance(content, list):
         texts = [part.get("text") if isinstance(part, dict) else part for part in content]
@@ -312,7 +312,7 @@ _STATUSES = {
 }
 
 LOOKED_AT = 1000
-"""Among how many of the newest sessions open ones are looked for that nobody runs or is attached to."""
+"""How many of the newest sessions are scanned for open ones without a running turn or attached node."""
 
 
 def alive(tx: Transaction, owner: str | None, limit: int) -> list[Session]:
@@ -335,7 +335,7 @@ def event_bounds(tx: Transaction) -> tuple[int, int]:
 def resets_waiting(tx: Transaction, owner: str | None, limit: int) -> list[Session]:
     check_limit(limit, LOOKED_AT)
     policies = tx.policies
-    soon = tx.now + policies.look_again // MICROSECOND  # no deferral is looked at again later than that
+    soon = tx.now + policies.look_again // MICROSECOND  # every deferral is checked again by then
     rows = tx.all(Q.resets_waiting, now=tx.now, soon=soon, stamp=policies.stamp, owner=owner, limit=limit)
     return [to_session(row) for row in rows]
 
@@ -355,8 +355,8 @@ def pulse(tx: Transaction, owner: str | None, step: timedelta, count: int) -> Pu
 
 
 def _events_before(tx: Transaction, at: int) -> int:
-    """The number of an event such that those behind it are all from then on, but for a few: found in a dozen
-    reads, since events are numbered as they happen."""
+    """An event number after which, but for a few, all events are from that time on. Found in a dozen reads,
+    because events are numbered as they happen."""
     oldest, newest = event_bounds(tx)
     low, high = max(oldest, newest - MOST_COUNTED), newest
     while low < high:

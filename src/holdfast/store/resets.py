@@ -1,8 +1,8 @@
-"""The transactions of resets: date a session, judge it, end it or put it off.
+"""The transactions of resets: schedule, judge, end or defer a session.
 
-Whether a session is due is decided in `domain.resets`; here is only what the decision needs and what follows
-from it, in one transaction: the end with its reason, the event, the notice, the wish that its processes be
-stopped. A reset is carried out by a sweep, or by the next message if that comes first: by the same function.
+`domain.resets` decides whether a session is due. Here is what the decision reads and what follows from it, in
+one transaction: the end with its reason, the event, the notice, the stop requests for its processes. A reset
+is done by a sweep, or by the next message if that comes first: by the same function.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _ENDED_FRESH = frozenset({EndReason.IDLE, EndReason.DAILY, EndReason.NEW})
 
 
 def schedule_reset(tx: Transaction, session: Session) -> None:
-    """Reckon when this session is due, by the policies of now. Whatever deferred it is over."""
+    """Compute when this session is due, by the current policies. Clears any deferral."""
     at = next_due(tx, session.source, session.since, session.last_activity_at)
     tx.run(Q.date_session, id=session.id, next_due_at=at, stamp=tx.policies.stamp)
 
 
 def touch(tx: Transaction, session_id: str) -> None:
-    """Somebody spoke, or was answered: the clock of its policy begins anew."""
+    """Restart the session's reset timer: there was activity."""
     if not tx.policies.never:
         schedule_reset(tx, session_of(tx, None, session_id))
 
 
 def date_some(tx: Transaction, limit: int, over_servers: bool) -> int:
-    """Date sessions that other policies have dated; returns how many."""
+    """Reschedule sessions that were scheduled under other policies; returns how many."""
     if not over_servers and store_policy.leaves_dating(tx):
         return 0
     rows = tx.all(Q.dated_by_others, stamp=tx.policies.stamp, limit=limit)
@@ -72,7 +72,7 @@ def judged(tx: Transaction, session: Session) -> ResetDecision:
 
 
 def judge(tx: Transaction, session: Session) -> Verdict:
-    """Is this session to be reset now? With every reason, either way."""
+    """Whether this session is reset now, with every reason for and against."""
     now = to_time(tx.now)
     policy = tx.policies.of(session.source)
     wanted = None if session.ended else due(policy, session.since, session.last_activity_at)
@@ -81,7 +81,7 @@ def judge(tx: Transaction, session: Session) -> Verdict:
 
 
 def blockers_of(tx: Transaction, session: Session, due_at: datetime | None) -> list[Blocker]:
-    """What may be in the way of resetting this session."""
+    """What may block a reset of this session."""
     if session.ended:
         return []
     found: list[Blocker] = []
@@ -107,7 +107,7 @@ def limits_of(tx: Transaction) -> ProcessLimits:
 
 
 def awaited_calls(tx: Transaction, session: Session) -> tuple[str, ...]:
-    """The client's tool calls whose results may still come."""
+    """The client's tool calls whose results may still arrive."""
     row = tx.one(Q.newest_mark, conversation=session.conversation_id)
     if row is None or row[0] != session.last_seq or (row[1] is None and row[2] is None):
         return ()
@@ -115,13 +115,13 @@ def awaited_calls(tx: Transaction, session: Session) -> tuple[str, ...]:
 
 
 def brings_results(tx: Transaction, session: Session, messages: Sequence[NewMessage]) -> bool:
-    """Do these messages answer calls that are awaited? Then they belong to this session, due or not."""
+    """True: these messages answer awaited calls. Then they belong to this session, due or not."""
     answers = {message.answers for message in messages if message.answers}
     return bool(answers) and bool(answers & set(awaited_calls(tx, session)))
 
 
 def reset_session(tx: Transaction, session_id: str) -> Verdict | None:
-    """Reset this session if it is due; put it off, visibly, if something holds it. None: it is gone."""
+    """Reset this session if it is due; defer it, visibly, if something blocks it. None: it is gone."""
     try:
         session = session_of(tx, None, session_id)
     except NotFound:
@@ -145,8 +145,8 @@ def reset(tx: Transaction, session: Session, found: Verdict) -> None:
 
 
 def announce(tx: Transaction, session: Session, found: Verdict) -> None:
-    """Tell everybody that this session does not go on. What it left running is asked to stop: the node on
-    that machine does it, also if this one dies now."""
+    """Publish the end of this session: event, notice, and stop requests for its processes. The node on their
+    machine stops them, even if this node dies now."""
     assert found.end_reason is not None
     reasons = [reason.code for reason in found.reasons]
     tx.event(
@@ -173,7 +173,7 @@ def announce(tx: Transaction, session: Session, found: Verdict) -> None:
 
 
 def defer(tx: Transaction, session: Session, found: Verdict) -> None:
-    """Look again later. A change of what holds it is told; the same again is not."""
+    """Schedule the next check. A changed blocker is published; an unchanged one is not."""
     assert found.recheck_at is not None
     before = tx.one(Q.deferral, id=session.id)
     tx.run(Q.defer_session, id=session.id, recheck_at=to_stamp(found.recheck_at), deferral=found.deferral)
@@ -198,7 +198,8 @@ def defer(tx: Transaction, session: Session, found: Verdict) -> None:
 
 
 def overdue(tx: Transaction, session: Session) -> Verdict | None:
-    """Would the policy have reset a session by now that ended otherwise? Then the next one begins fresh."""
+    """The verdict, if the policy would have reset by now a session that ended otherwise; the next is then
+    fresh."""
     if not session.ended or session.end_reason in _ENDED_FRESH:
         return None
     policy, now = tx.policies.of(session.source), to_time(tx.now)
@@ -207,7 +208,8 @@ def overdue(tx: Transaction, session: Session) -> Verdict | None:
 
 
 def reset_before(tx: Transaction, session: Session, messages: Sequence[NewMessage]) -> bool:
-    """The lazy way, at the next message: reset an open session that is due, unless they belong to it."""
+    """Lazy reset, at the next message: reset an open session that is due, unless the messages belong to
+    it."""
     wanted = None
     if not session.ended:
         wanted = due(tx.policies.of(session.source), session.since, session.last_activity_at)

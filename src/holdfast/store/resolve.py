@@ -1,4 +1,4 @@
-"""Where a name leads: the one resolver, used by every reading and writing route alike."""
+"""Resolves names: the one resolver, used by every reading and writing route."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ from .transaction import Q, Transaction
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRow:
-    """What a name leads to, still as it was read: turns begin too often to make values nobody looks at."""
+    """What a name resolves to, as raw rows: turns begin too often to build values that are not used."""
 
     row: Row
     addressed: str | None
 
     def is_ready_for(self, node_id: str, now: int, policies: ResetPolicies) -> bool:
-        """Is the conversation free, its tip open and not due, so that a turn of this node begins there and
-        then?
+        """True: the conversation is free, its tip open and not due, so a turn of this node can begin at once.
 
-        Not if the tip is attached to another node: that one may be gone.
+        False if the tip is attached to another node: that one may be gone.
         """
         return is_ready(self.row, node_id, now, None if policies.never else policies.stamp)
 
@@ -46,7 +45,7 @@ class ResolvedRow:
 
     @property
     def held(self) -> int:
-        """The bytes of the conversation's messages."""
+        """Bytes of the conversation's messages."""
         return bytes_of(self.row)
 
     @property
@@ -62,7 +61,7 @@ class ResolvedRow:
 
 
 def lookup(tx: Transaction, owner: str | None, address: Address) -> ResolvedRow | None:
-    """Follow an id, key or alias; None if it leads nowhere."""
+    """Look up an id, key or alias; None if unknown."""
     addressed: str | None = None
     if address.key is not None:
         row = _by_key(tx, owner, address.key)
@@ -86,13 +85,13 @@ def lookup(tx: Transaction, owner: str | None, address: Address) -> ResolvedRow 
 
 
 def find(tx: Transaction, owner: str | None, address: Address) -> Resolved | None:
-    """The conversation and tip that an id, key or alias leads to; None if it leads nowhere."""
+    """The conversation and tip that an id, key or alias resolves to; None if unknown."""
     reached = lookup(tx, owner, address)
     return None if reached is None else reached.place()
 
 
 def place(tx: Transaction, owner: str | None, address: Address) -> Resolved:
-    """The same; NotFound if it leads nowhere."""
+    """The same; NotFound if unknown."""
     found = find(tx, owner, address)
     if found is None:
         raise NotFound("conversation" if address.key else "session", str(address))
@@ -126,7 +125,7 @@ def _by_alias(tx: Transaction, owner: str | None, alias: str) -> Row | None:
 
 
 def _meant_by(tx: Transaction, row: Row | None, alias: str) -> str | None:
-    """The very session that an alias meant elsewhere, if it meant one."""
+    """The exact session that an imported alias referred to, if it did."""
     meant = tx.one(Q.meant_by_alias, conversation=row[1], alias=alias) if row is not None else None
     return meant[0] if meant else None
 

@@ -1,7 +1,7 @@
-"""Dropping what has been kept long enough, a bounded number at a time, the oldest first.
+"""Deletes what is past its retention, a bounded number at a time, the oldest first.
 
-Conversations go by when somebody last spoke in them, never by when they began, and whole: what is still going
-on in one (a turn, a program, a process, a flush) keeps it, and is counted.
+Conversations are deleted by their last activity, never by when they began, and completely. One that is still
+in use (a turn, a program, a process, a flush) is kept, and counted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .sessions import delete_conversation
 from .transaction import Q, Transaction
 
 CONVERSATIONS_AT_ONCE = 10
-"""Each may have thousands of messages, and everybody who writes waits."""
+"""Small, because each may have thousands of messages, and all writers wait."""
 
 
 def prune(tx: Transaction, keep: Retention, limit: int) -> Pruned:
@@ -43,12 +43,12 @@ def prune(tx: Transaction, keep: Retention, limit: int) -> Pruned:
 
 
 def _conversations(tx: Transaction, before: int, limit: int) -> tuple[int, int, bool]:
-    """How many are gone now, how many stay because something goes on in them, and whether there may be more
-    to drop."""
+    """How many were deleted, how many are kept because they are in use, and whether there may be more to
+    delete."""
     most = min(limit, CONVERSATIONS_AT_ONCE)
     dropped = 0
     for (conversation_id,) in tx.all(Q.old_conversations, before=before, limit=most):
-        # Chosen before it was locked: a turn, a process or a flush may have begun since.
+        # Selected before it was locked: a turn, a process or a flush may have begun since.
         if tx.one(Q.is_old_conversation, id=conversation_id, before=before) is not None:
             delete_conversation(tx, None, conversation_id)
             dropped += 1

@@ -1,4 +1,4 @@
-"""From rows to values and back. Column order is that of the fragments in `queries/`."""
+"""Converts rows to values and back. Column order is that of the fragments in `queries/`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def to_session(row: Row) -> Session:
     )
 
 
-# Places in a session's row, for what is asked of it before a value is made, or changed in it.
+# Indexes into a session's row, for columns read or changed before a value is built.
 _NODE, _LAST_ACTIVITY_AT, _NEXT_DUE_AT, _ENDED_AT = 7, 13, 14, 15
 _MODEL, _LAST_SEQ, _TURN, _HOLDER = 17, 20, 21, 22
 _SESSION_COLUMNS = 29
@@ -104,9 +104,10 @@ _BYTES = _SESSION_COLUMNS + 8
 
 
 def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
-    """Is the session of this row open, free, attached to no other node than this one, and not due?
+    """True: the session of this row is open, free, attached to no other node than this one, and not due.
 
-    `stamp`: of the policies that must have dated it, or its date says nothing; None: nothing is ever due.
+    `stamp`: of the policies that must have scheduled it, else its due time is invalid; None: nothing is ever
+    due.
     """
     due_at = row[_NEXT_DUE_AT]
     return (
@@ -123,13 +124,13 @@ def token_of(row: Row) -> int:
 
 
 def bytes_of(row: Row) -> int:
-    """How much the conversation of a place's row holds."""
+    """Bytes of the conversation in a resolved row."""
     held: int = row[_BYTES]
     return held
 
 
 def seen_in(row: Row) -> ConversationVersion:
-    """What a place's row shows of its conversation."""
+    """The conversation's version in a resolved row."""
     return ConversationVersion(row[_CONVERSATION], row[_KNOWN_LAST_SEQ], row[_REVISION])
 
 
@@ -141,7 +142,7 @@ def history_in(row: Row) -> bytes | None:
 def to_session_spoken_in(
     row: Row, stamp: int, turn_id: str, node_id: str, count: int, model: str | None
 ) -> Session:
-    """The tip of this row as it stands once a turn with `count` messages has begun in it."""
+    """The tip of this row after a turn with `count` messages has begun in it."""
     columns = list(row[:_SESSION_COLUMNS])
     columns[_LAST_ACTIVITY_AT] = stamp
     columns[_LAST_SEQ] += count

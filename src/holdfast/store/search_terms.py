@@ -1,9 +1,9 @@
-"""The words of a search and the words of a text: what they mean, for both engines.
+"""The words of a query and of a text, defined once for both engines.
 
-All words must be there, each from its beginning (`data` finds `database`), without case and accents; quotes
-keep a phrase. An index holds every word of a message behind a mark of the message's owner. So a search reads
-the index entries of its owner's messages and of no others': what it costs does not depend on what others have
-stored. Two owners may have the same mark; whose a message is, is always read from its row.
+All words must occur, each by prefix (`data` finds `database`), without case and accents; quotes keep a
+phrase. An index stores every word of a message with a prefix for the message's owner. So a search reads only
+the index entries of its owner's messages: its cost does not depend on what others have stored. Two owners may
+have the same prefix; a message's owner is always read from its row.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ..errors import BadInput, SearchTimeout
 MOST_CHARACTERS = 1_000
 MOST_WORDS = 50
 SEARCH_SECONDS = 2.0
-"""How long the search of one owner may take, the wait for its turn included."""
+"""Time limit of one owner's search, including the time in the queue."""
 OPERATOR_SECONDS = 30.0
 """The same for a search over all owners, which only an operator can make."""
 CATCH_UP_SECONDS = 5.0
-"""How long a search may wait for an index that is far behind."""
+"""How long a search may wait for a lagging index."""
 
 LONGEST_LEXEME = 100
-MOST_LEXEME_BYTES = 500_000  # a tsvector holds no more than a megabyte
+MOST_LEXEME_BYTES = 500_000  # a tsvector holds at most a megabyte
 CHUNK = 65_536
-"""Characters that are split into words at once: between two chunks other threads get their turn."""
+"""Characters split into words at once; other threads can run between chunks."""
 
 _TOKEN = re.compile(r"[^\W_]+")
 _BETWEEN = re.compile(r"[\s,.;:!?]")
@@ -42,7 +42,7 @@ _ACCENTS = re.compile("[\u0300-\u036f]+")
 
 
 class Deadline:
-    """When a search gives up."""
+    """The time at which a search gives up."""
 
     __slots__ = ("seconds", "until")
 
@@ -66,7 +66,7 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Words that follow each other; of the last, if it is `open`, only the beginning."""
+    """Words that follow each other; if `open`, the last one is a prefix."""
 
     tokens: tuple[str, ...]
     open: bool
@@ -91,7 +91,7 @@ def _tokens(text: str) -> Iterator[list[str]]:
 
 
 def terms_of(words: str) -> list[Term]:
-    """A person's words, each once. BadInput if there is none among them, or too many."""
+    """The terms of a query, without duplicates. BadInput if there are none, or too many."""
     if len(words) > MOST_CHARACTERS:
         raise BadInput(
             f"a search may have at most {MOST_CHARACTERS:,} characters, this one has {len(words):,}; "
@@ -130,7 +130,7 @@ def text_of(body: bytes) -> str:
 
 
 def holds(text: str, terms: Sequence[Term]) -> bool:
-    """Does this text hold all of them?"""
+    """True if this text contains all of them."""
     tokens = tokens_of(text)
     return all(_holds(tokens, term) for term in terms)
 
@@ -149,35 +149,35 @@ def _holds(tokens: list[str], term: Term) -> bool:
 
 
 def mark_of(owner: str) -> str:
-    """Eight letters or digits that every word of this owner's messages begins with in an index."""
+    """Eight letters or digits: the prefix of every word of this owner's messages in an index."""
     return base64.b32encode(blake2b(owner.encode(), digest_size=5).digest()).decode().lower()
 
 
 def marked(text: str, owner: str) -> str:
-    """The words of a text as an index keeps them, in order."""
+    """The words of a text as stored in an index, in order."""
     mark = mark_of(owner)
     return " ".join(mark + f" {mark}".join(some) for some in _tokens(text) if some)
 
 
 def lexeme_of_conversation(conversation_id: str) -> str:
-    """A conversation as one lexeme that no word can be."""
+    """A conversation as one lexeme that cannot be a word."""
     return f"={blake2b(conversation_id.encode(), digest_size=12).hexdigest()}"
 
 
 def lexeme_of_owner(owner: str) -> str:
-    """An owner as one lexeme that no word can be."""
+    """An owner as one lexeme that cannot be a word."""
     return f"={mark_of(owner)}"
 
 
 def lexemes_of(text: str, owner: str) -> set[str] | None:
-    """What PostgreSQL's index keeps of a text; None: it has more words than a tsvector can hold."""
+    """The lexemes of a text for PostgreSQL's index; None: more words than a tsvector can hold."""
     mark = mark_of(owner)
     found = {mark + token[:LONGEST_LEXEME] for some in _tokens(text) for token in some}
     return found if sum(len(token.encode()) + 4 for token in found) <= MOST_LEXEME_BYTES else None
 
 
 def tsquery_of(terms: Sequence[Term], owner: str, conversation_id: str | None) -> str:
-    """A tsquery that every text of this owner with these terms passes, and few others do."""
+    """A tsquery that matches every text of this owner with these terms, and few others."""
     mark = mark_of(owner)
     asked: dict[str, None] = {}
     if conversation_id is not None:

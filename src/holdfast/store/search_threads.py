@@ -1,7 +1,7 @@
-"""Threads that only search, so that nothing else ever waits for a search.
+"""Threads only for searches, so that nothing else ever waits for a search.
 
-Guarantees: at most THREADS searches run at once, at most one of them for the same owner, each until its
-deadline. One that has waited for its turn until its deadline, or finds too many others waiting, is refused.
+Guarantees: at most THREADS searches run at once, at most one of them per owner, each until its deadline. A
+search that is still queued at its deadline, or finds the queue full, is refused (back-pressure).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _QueuedSearch:
 
 
 class SearchThreads:
-    """Started with the first search. `run` from any event loop, in any thread."""
+    """Started with the first search. Call `run` from any event loop, in any thread."""
 
     def __init__(self, threads: int = THREADS) -> None:
         self._threads = [
@@ -47,7 +47,7 @@ class SearchThreads:
         self._running: set[str | None] = set()
 
     async def run(self, owner: str | None, work: Callable[[Deadline], T]) -> T:
-        """Run `work` for this owner on one of the threads. SearchTimeout: its turn did not come in time."""
+        """Run `work` for this owner on one of the threads. SearchTimeout: still queued at its deadline."""
         search = _QueuedSearch(owner, work)
         with self._change:
             if self._closed:
@@ -71,7 +71,7 @@ class SearchThreads:
                 if search.deadline.passed:
                     raise SearchTimeout(search.deadline.seconds, waited=True)
                 search.future.set_result(search.work(search.deadline))
-            except BaseException as error:  # the caller's to handle: this thread goes on
+            except BaseException as error:  # passed to the caller: this thread continues
                 search.future.set_exception(error)
             finally:
                 with self._change:
@@ -91,7 +91,7 @@ class SearchThreads:
             return None
 
     def stop(self) -> None:
-        """Refuse what waits and what comes; what runs goes on to its end, at its deadline at the latest."""
+        """Refuse queued and new searches; running ones continue until done, or until their deadline."""
         with self._change:
             self._closed = True
             waiting, self._waiting = self._waiting, deque()
@@ -101,7 +101,7 @@ class SearchThreads:
                 search.future.set_exception(StoreClosed("the store is closed"))
 
     def join(self) -> None:
-        """Wait for what runs."""
+        """Wait for running searches."""
         if self._started:
             for thread in self._threads:
                 thread.join()

@@ -1,4 +1,4 @@
-"""Transactions that open, end, resume and fork sessions, and that change what a conversation holds."""
+"""Transactions that open, end, resume and fork sessions, and that change a conversation's contents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def require_node(tx: Transaction, node_id: str) -> None:
 
 
 def release_orphaned(tx: Transaction, conversation_id: str) -> bool:
-    """Bring to rest what a node that is gone left in this conversation, without waiting for a sweep."""
+    """Release what a node that is gone left in this conversation, without waiting for a sweep."""
     freed = free_left_behind(tx, conversation_id)
     ended = end_left_behind(tx, conversation_of(tx, None, conversation_id).tip_id)
     return freed or ended
@@ -44,7 +44,7 @@ def free_left_behind(tx: Transaction, conversation_id: str) -> bool:
 
 
 def end_left_behind(tx: Transaction, session_id: str) -> bool:
-    """End an attached session of a node that is gone, unless somebody else's turn holds it."""
+    """End an attached session of a node that is gone, unless a turn holds it."""
     if tx.one(Q.is_attached_to_the_gone, id=session_id) is None:
         return False
     write_end(tx, session_of(tx, None, session_id), EndReason.REAPED)
@@ -66,7 +66,7 @@ def open_conversation(
     edge: Edge | None = None,
     anonymous: bool = False,
 ) -> Session:
-    """A conversation and its first session, attached to `node_id` if there is one. `copied` messages, of
+    """Insert a conversation and its first session, attached to `node_id` if given. `copied` messages, of
     `held` bytes, are stored next, and `adds` bytes by a turn that begins in it. Raises QuotaExceeded, having
     changed nothing."""
     check_quotas(tx, owner, held + adds)
@@ -106,8 +106,8 @@ def continue_conversation(
     fresh_by: str | None = None,
     on_purpose: bool = False,
 ) -> Session:
-    """Open the next session of a conversation's line: made fresh by a reset, or gone on with, `on_purpose` or
-    because somebody speaks."""
+    """Open the next session of a conversation's line: fresh after a reset, or continued, `on_purpose` or
+    because of a new message."""
     session_id = new_id("sess")
     row = tx.one(Q.newest_ordinal, conversation=conversation.id)
     assert row is not None
@@ -148,7 +148,7 @@ def _insert_session(
     since: datetime | None = None,
     fresh_by: str | None = None,
 ) -> None:
-    # Continuing is not speaking: the clock goes on where it stood.
+    # Continuing is not activity: the reset timer is unchanged.
     last_activity_at = to_stamp(before.last_activity_at) if before else tx.now
     since = since or to_time(tx.now)
     tx.run(
@@ -185,14 +185,14 @@ def _insert_session(
 
 
 def next_due(tx: Transaction, source: str, since: datetime, last_activity_at: datetime) -> int | None:
-    """The stamp of the moment at which a session with these dates is to be reset; None: never."""
+    """The stamp at which a session with these dates is to be reset; None: never."""
     policy = tx.policies.of(source)
     wanted = None if policy.never else due(policy, since, last_activity_at)
     return to_stamp(wanted.at) if wanted else None
 
 
 def write_end(tx: Transaction, session: Session, reason: str) -> None:
-    """End an open session, with its event and flush. The caller has made sure that nobody else holds it."""
+    """End an open session, with its event and flush. The caller has checked that no other turn holds it."""
     check_end(session, reason)
     tx.run(Q.end_session, id=session.id, reason=reason, now=tx.now)
     flushes.schedule(tx, session, reason)
@@ -211,7 +211,7 @@ def end_session(tx: Transaction, owner: str | None, session_id: str, reason: str
 
 
 def require_free(conversation: Conversation) -> None:
-    """Nobody changes a line of sessions while a turn holds the conversation."""
+    """Raise while a turn holds the conversation: its line of sessions must not change then."""
     if conversation.holder is not None:
         raise ConversationBusy(conversation.id, conversation.holder, conversation.turn_id)
 
@@ -241,7 +241,7 @@ def fork(
     attached: bool,
     adds: int = 0,
 ) -> Session:
-    """`adds`: the bytes that are said in it at once."""
+    """`adds`: the bytes of messages added to it at once."""
     require_node(tx, node_id)
     source = session_of(tx, owner, session_id)
     last_seq = source.last_seq if up_to is None else up_to
@@ -299,8 +299,8 @@ def fork(
 
 
 def _view_at(tx: Transaction, session: Session, last_seq: int) -> View:
-    """What a session sees up to this message; if that lies within what a compaction has summarised, what was
-    seen before that."""
+    """A session's view up to this message; if that is inside a compacted part, the view before the
+    compaction."""
     while session.edge is Edge.COMPACTION and session.parent_id and session.view.tells_beyond(last_seq):
         session = session_of(tx, None, session.parent_id)
     return session.view
@@ -354,7 +354,7 @@ def delete_message(tx: Transaction, owner: str | None, conversation_id: str, seq
 
 
 def forget_text(tx: Transaction, conversation_id: str, seq: int, no: int) -> None:
-    """What a message said is gone, or some of it: so is what else would tell of it."""
+    """Delete what else holds a message's text, after it was deleted in whole or in part."""
     tx.erased = True
     tx.run(Q.empty_drafts, conversation=conversation_id, seq=seq)
     tx.run(Q.empty_answer, conversation=conversation_id, seq=seq)

@@ -1,7 +1,7 @@
-"""A transaction as the functions beside it see it: statements by name, the time, and events.
+"""The transaction interface for store functions: statements by name, the time, and events.
 
-A writing function checks first and writes afterwards: as long as it has changed nothing it may
-refuse by raising one of our errors, and the group it runs in goes on without it.
+A writing function checks first and writes afterwards: while it has changed nothing it may refuse by raising
+one of our errors, and the group it runs in continues without it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NO_RESETS = ResetPolicies()
 
 
 class Names:
-    """The names of statements, as attributes: `Q.take_lease`. A test sees to it that every engine has each
-    of them."""
+    """The names of statements, as attributes: `Q.take_lease`. A test verifies that every engine has each of
+    them."""
 
     def __getattr__(self, name: str) -> str:
         self.__dict__[name] = name = sys.intern(name)
@@ -34,7 +34,7 @@ Q = Names()
 
 
 class Transaction(ABC):
-    """One snapshot to read from, or one set of changes that is committed whole."""
+    """One snapshot to read from, or one atomic set of changes."""
 
     __slots__ = ("erased", "flushing", "now", "policies", "quotas", "told")
 
@@ -50,11 +50,11 @@ class Transaction(ABC):
         self.now = now
         self.policies = policies
         self.flushing = flushing
-        """By which sessions that end are flushed; None: none is."""
+        """Rules for flushing sessions that end; None: none is flushed."""
         self.told = [] if told is None else told
-        """Lines for the log, once this is committed."""
+        """Log lines to write after the commit."""
         self.erased = False
-        """Was text deleted here? Then an engine removes what else still holds it, such as its log."""
+        """True: text was deleted here. An engine must then remove other copies of it, such as in its log."""
 
     @abstractmethod
     def one(self, statement: str, **values: Any) -> Row | None:
@@ -65,10 +65,10 @@ class Transaction(ABC):
 
     @abstractmethod
     def run(self, statement: str, **values: Any) -> int:
-        """How many rows it changed."""
+        """Run a statement; returns how many rows it changed."""
 
     def run_many(self, statement: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """The same statement once per row. An engine with a faster way goes that."""
+        """The same statement once per row. An engine may override it with a faster way."""
         for values in rows:
             self.run(statement, **values)
 
@@ -92,4 +92,4 @@ class Transaction(ABC):
     def insert_messages(
         self, messages: Sequence[NewMessage], conversation: str, last_seq: int, session: str, turn: str | None
     ) -> None:
-        """Store messages whose numbers, up to `last_seq`, have been taken in this transaction."""
+        """Store messages whose seqs, up to `last_seq`, were allocated in this transaction."""

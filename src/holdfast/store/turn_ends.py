@@ -1,7 +1,7 @@
-"""How a turn comes to rest without an answer: by its own node, by a person, or by the reaper.
+"""Ends a turn without an answer: by its own node, by a person, or by the reaper.
 
-One function, so that all three leave the same truthful state: the draft kept as an interrupted reply,
-open tool calls closed as "interrupted, outcome unknown", the lease released, the user's message kept.
+One function, so that all three leave the same state: the draft stored as an interrupted reply, open tool
+calls closed as "interrupted, outcome unknown", the lease released, the user's message kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def end_without_answer(
 ) -> bool:
     """End a running turn as interrupted, failed or cancelled. False if it does not hold its conversation.
 
-    Whoever calls has the right to: it holds the lease, or has proof that its holder may be fenced off.
+    The caller must have the right to: it holds the lease, or has proof that its holder may be fenced off.
     """
     row = tx.one(Q.turn_by_id, id=turn_id, owner=None)
     if row is None:
@@ -70,12 +70,12 @@ def end_without_answer(
 
 
 def last_words(tx: Transaction, turn: Turn) -> list[NewMessage]:
-    """What an unfinished turn leaves in the conversation: results for its open calls, and its draft."""
+    """Messages that close an unfinished turn: results for its open calls, and its draft."""
     open_calls: dict[str, bool] = {}
     for _seq, calls, answers, own_calls in tx.all(
         Q.marks_of_turn, conversation=turn.conversation_id, first_seq=turn.first_seq, turn=turn.id
     ):
-        if own_calls or calls:  # beside own ones, a client's: nobody has been asked to run those yet
+        if own_calls or calls:  # mixed with own calls, a client's calls were not sent to it yet
             closing = msgspec.json.decode(own_calls or calls)
             open_calls.update(dict.fromkeys(closing, own_calls is not None))
         open_calls.pop(answers, None)

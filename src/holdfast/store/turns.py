@@ -1,7 +1,8 @@
-"""Which session does the next message go to? The open tip, or one that is opened now behind it.
+"""The transactions of turns, and the choice of the session for the next message: the open tip, or a new one.
 
-The one place that asks the reset policy before it decides: an open tip that is due is reset first, one that
-ended with its process is continued only if its policy would not have reset it meanwhile.
+`session_for` is the only place that checks the reset policy before it decides: an open tip that is due is
+reset first, and one that ended with its process is continued only if its policy would not have reset it
+meanwhile.
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ def session_for(
     source: str,
     shows_from: int | None = None,
 ) -> Session:
-    """The session for these messages. A new one is attached to `node_id`, if that is given; a fresh one shows
-    what is said from now on, or from message `shows_from` on. Results of calls that are awaited belong to the
-    session that called; ToolCallClosed if that one was ended on purpose."""
+    """The session for these messages. A new one is attached to `node_id`, if given; a fresh one shows
+    messages from now on, or from message `shows_from` on. Results of awaited calls belong to the session that
+    called; ToolCallClosed if that one was ended on purpose."""
     if reset_before(tx, tip, messages):
         tip = session_of(tx, None, tip.id)
     if tip.end_reason in ENDS_CALLS and messages and messages[0].answers and shows_from is None:
-        raise ToolCallClosed(messages[0].answers)  # a fresh session knows nothing of the call
+        raise ToolCallClosed(messages[0].answers)  # a fresh session does not contain the call
     late = None if brings_results(tx, tip, messages) else overdue(tx, tip)
     last_seq = conversation.last_seq if shows_from is None else shows_from - 1
     opening = opening_after(tip, last_seq, due=late is not None)
@@ -165,7 +166,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
 
 
 def _begin_branch(tx: Transaction, request: TurnRequest, branch: ForkPoint) -> TurnBegun:
-    """A history that differs goes on in a conversation of its own; the one it came from stays as it is."""
+    """Fork for a history that differs, and begin the turn there; the source conversation is unchanged."""
     node_id, attached = request.node_id, request.attached
     adds = size_of(request.messages)
     session = fork(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached, adds)
@@ -173,7 +174,7 @@ def _begin_branch(tx: Transaction, request: TurnRequest, branch: ForkPoint) -> T
 
 
 def _replace(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -> int | None:
-    """What is answered again loses its old replies; returns the number of the message before them."""
+    """Exclude old replies of a message to be answered again; returns the seq of the message before them."""
     for seq in seqs:
         out = {"conversation": conversation.id, "seq": seq, "reason": "answered again", "now": tx.now}
         tx.run(Q.exclude_steps, **out)
@@ -189,14 +190,14 @@ def _replace(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -
 
 
 def _waits(tx: Transaction, conversation: Conversation) -> TurnWaits | None:
-    """Does a node that is still present hold this conversation?"""
+    """The wait outcome, if a node that is not gone holds this conversation."""
     if conversation.holder is None or tx.one(Q.holder_is_gone, id=conversation.id) is not None:
         return None
     return TurnWaits(conversation.id, conversation.holder, conversation.turn_id)
 
 
 def _known_request(tx: Transaction, request: TurnRequest) -> Turn | RequestKey | None:
-    """The turn this request already stands for, if it came before or says so; or see `_sent_again`."""
+    """The turn that this request retries or names; or see `_sent_again`."""
     if request.retries is not None:
         found = tx.one(Q.turn_by_id, id=request.retries, owner=request.owner)
         if found is None:
@@ -218,7 +219,7 @@ def _known_request(tx: Transaction, request: TurnRequest) -> Turn | RequestKey |
     if not key.is_same_body(fingerprint):
         raise RequestMismatch(key.key)
     if not key.names_the_same(fingerprint):
-        # By another name it may still mean that turn's conversation; in any other it is another request.
+        # Another name is fine if it resolves to the same conversation; otherwise it is another request.
         named = lookup(tx, request.owner, request.address)
         if named is None or named.seen.conversation_id != turn.conversation_id:
             raise RequestMismatch(key.key)
@@ -228,8 +229,8 @@ def _known_request(tx: Transaction, request: TurnRequest) -> Turn | RequestKey |
 def _sent_again(
     tx: Transaction, request: TurnRequest, key: RequestKey, turn: Turn, fingerprint: bytes
 ) -> Turn | RequestKey | None:
-    """The turn, if a request without a key repeats it. A key: it does not, because its body belongs to more
-    than one conversation, and is to be kept as such."""
+    """The turn, if a request without a key retries it. A RequestKey: not a retry, because its body belongs to
+    more than one conversation, and is to be stored as shared."""
     shared = replace(key, shared=True)
     if not key.opener and fingerprint.endswith(SHARED):
         return shared
@@ -238,9 +239,9 @@ def _sent_again(
     if not _is_newest(tx, turn):
         return None  # a newer turn exists, so an identical body is a new request, not a retry
     if session_of(tx, request.owner, turn.session_id).end_reason in FRESH_AFTER:
-        return None  # a reset came between: what is said now begins a fresh session
+        return None  # a reset happened since, so this message begins a fresh session
     if any(other != turn.conversation_id for other in request.matches):
-        return shared  # another conversation has exactly this history: the body may be of either
+        return shared  # another conversation has exactly this history: the body may belong to either
     return turn
 
 
@@ -249,7 +250,7 @@ def _is_newest(tx: Transaction, turn: Turn) -> bool:
 
 
 def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
-    """The address is new: open a conversation for it."""
+    """The address is unknown: open a conversation for it."""
     if (request.address.id or request.address.key) and not request.address.may_create:
         raise NotFound("session" if request.address.id else "conversation", str(request.address))
     node_id = request.node_id if request.attached else None
@@ -272,8 +273,7 @@ def _session_for(
     tip: Session,
     shows_from: int | None = None,
 ) -> Session:
-    """The session this turn belongs to. A turn by another node than the one a session is attached to
-    detaches it."""
+    """The session of this turn. If a session is attached to another node than the turn's, it is detached."""
     node_id = request.node_id if request.attached else None
     session = session_for(tx, conversation, tip, request.messages, node_id, request.source, shows_from)
     if session.attached and session.node_id != request.node_id:
@@ -291,7 +291,8 @@ def _start(
     addressed: str | None,
     history: bytes | None,
 ) -> TurnBegun:
-    """Take the lease, store the messages, write the turn. `session` is already as it stands afterwards."""
+    """Take the lease, store the messages, write the turn. `session` already has its state after the turn
+    began."""
     lease = _take_lease(tx, request.turn_id, request.node_id, session, token, request.messages)
     first_seq = session.last_seq - len(request.messages) + 1
     tx.run(
@@ -368,8 +369,8 @@ def _insert_response(tx: Transaction, request: TurnRequest, response: NewRespons
 
 
 def _spoken_in(tx: Transaction, request: TurnRequest, session: Session, known: Turn | None = None) -> Session:
-    """The session as it stands once the turn has begun; a `known` turn that is taken up has said its
-    messages before."""
+    """The session's state once the turn has begun; a resumed turn (`known`) has stored its messages
+    before."""
     return replace(
         session,
         last_activity_at=to_time(tx.now),
@@ -392,14 +393,14 @@ def _take_lease(
         count=len(messages),
         bytes=size_of(messages),
     )
-    if not changed:  # the caller has seen it free, under this token, in this very transaction
+    if not changed:  # the caller has read it as free, under this token, in this same transaction
         raise NodeReaped(node_id)
     return Lease(session.conversation_id, session.id, turn_id, node_id, token + 1)
 
 
 def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
-    """A retry of an unfinished turn goes on with it: its messages and finished tool calls stay, only
-    the partial reply leaves the context. No tool is run again."""
+    """Resume an unfinished turn on a retry: its messages and finished tool calls stay, only the partial reply
+    leaves the context. No tool is run again."""
     if not _is_newest(tx, known):
         raise TurnSuperseded(known.id)
     check_step(known.id, known.status, TurnStatus.RUNNING)
@@ -418,7 +419,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     tx.run(Q.touch_revision, id=conversation.id)
     session = _spoken_in(tx, request, session, known)
     lease = _take_lease(tx, known.id, request.node_id, session, conversation.token, ())
-    # Whoever takes it up by its id knows the conversation, whatever was sent of the answer.
+    # A client that resumes by turn id knows the conversation, whatever part of the answer was sent.
     delivery = Delivery.PART if request.retries else max(known.delivery, request.delivery)
     tx.run(Q.take_up_turn, id=known.id, node=request.node_id, session=session.id, delivery=delivery)
     key = request.request_key
@@ -461,8 +462,8 @@ def append(tx: Transaction, lease: Lease, messages: Sequence[NewMessage]) -> int
 def _write_under(
     tx: Transaction, lease: Lease, statement: str, messages: Sequence[NewMessage], **more: Any
 ) -> tuple[int, str]:
-    """Number and store messages by a statement that holds only under the lease; returns the conversation's
-    last number and owner."""
+    """Number and store messages by a statement guarded by the lease; returns the conversation's last seq and
+    owner."""
     row = tx.one(
         statement,
         id=lease.conversation_id,
@@ -500,7 +501,7 @@ def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
         if not _holds(tx, lease):
             raise LeaseLost(lease.conversation_id, lease.token)
         if tx.one(Q.same_draft, **said) is not None:
-            return  # written before: its writer was not told
+            return  # already written: its writer did not get the confirmation
         raise BadInput(f"event {draft.first_event} of turn {lease.turn_id} is not above the ones before it")
 
 
@@ -542,7 +543,7 @@ def commit_reply(
 
 
 def note_deliveries(tx: Transaction, deliveries: Mapping[str, Delivery]) -> None:
-    # In one order everywhere, so that two nodes do not lock rows against each other.
+    # The same order everywhere, to avoid deadlocks between nodes.
     rows = [{"id": turn_id, "delivery": deliveries[turn_id]} for turn_id in sorted(deliveries)]
     tx.run_many(Q.note_delivery, rows)
 
@@ -553,7 +554,7 @@ def delete_response(tx: Transaction, owner: str, response_id: str) -> None:
 
 
 def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
-    """The turn's own node ends it: its people have seen it end, so their activity counts."""
+    """End a turn by its own node. The client has seen it end, so it counts as activity."""
     if not _holds(tx, lease):
         raise LeaseLost(lease.conversation_id, lease.token)
     if settlement.messages:
@@ -583,7 +584,8 @@ def cancel_turn(tx: Transaction, owner: str | None, turn_id: str, status: TurnSt
 
 
 def _usable(tx: Transaction, lease: Lease, usage: Mapping[str, int] | None) -> Mapping[str, int] | None:
-    """Figures never undo an answered turn: what cannot be stored is dropped, and logged."""
+    """Usage figures that can be stored. Others are dropped and logged: figures never undo an answered
+    turn."""
     if not usage:
         return None
     figures, dropped = usable_usage(usage)

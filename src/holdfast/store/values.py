@@ -1,4 +1,5 @@
-"""What a store gives and takes that is neither domain nor SQL: places, pages, filters, figures."""
+"""Values of the store's interface that are neither domain nor SQL: resolved names, pages, filters,
+figures."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from ..domain.turns import TurnStatus
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Where a name leads: the conversation, its newest session, and the session that was named."""
+    """Result of resolving a name: the conversation, its newest session, and the session that was named."""
 
     conversation: Conversation
     tip: Session
     addressed: str | None
-    """The id of the session that was named, if one was; other than the tip's when it has gone on."""
+    """Id of the session that was named, if any; differs from the tip's when the conversation moved on."""
 
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class SessionFilter:
     source: str | None = None
     key: str | None = None
     title: str | None = None
-    """A part of the title or key."""
+    """A substring of the title or key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Notices that are to be sent now, each with how often that has been tried, this time included."""
+    """Notices to send now, each with its number of tries, this one included."""
 
     notices: Sequence[tuple[Notice, int]]
     given_up: int
-    """How many are too old now, though they have been tried."""
+    """How many were given up as too old although they had been tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphans:
-    """What nodes that are gone have left behind."""
+    """Leases and attached sessions of nodes that are gone."""
 
     nodes: Sequence[str]
     conversations: Sequence[str]
@@ -71,29 +72,30 @@ class Orphans:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long what is only kept for a while is kept. Nodes that are gone go with their events."""
+    """Retention times of temporary data. Rows of nodes that are gone are deleted with their events."""
 
     drafts: timedelta
     events: timedelta
     requests: timedelta
     conversations: timedelta | None = None
-    """Since somebody last spoke in them; None: for ever."""
+    """Since their last activity; None: for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorePolicy:
-    """What the whole store goes by, whatever the settings of the node that happens to act. None: no node has
-    recorded that part, and a node's own settings count."""
+    """Policies of the whole store, independent of the acting node's settings. None: no node has recorded that
+    part, and a node's own settings apply."""
 
     flush: FlushPolicy | None = None
     retention: Retention | None = None
     resets: str | None = None
-    """The stamp of the last server's reset policies. Programs with others do not date its sessions anew."""
+    """Stamp of the last server's reset policies. Programs with other policies do not reschedule its
+    sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How many of each were dropped."""
+    """How many of each kind were deleted."""
 
     drafts: int = 0
     events: int = 0
@@ -101,9 +103,9 @@ class Pruned:
     nodes: int = 0
     conversations: int = 0
     spared: int = 0
-    """Conversations old enough, kept because something still goes on in them."""
+    """Conversations past their retention, kept because they are still in use."""
     more: bool = False
-    """True: the pass was full for one kind at least, so there may be more to drop."""
+    """True: the limit was reached for at least one kind, so there may be more to delete."""
 
     @property
     def anything(self) -> bool:
@@ -122,7 +124,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A broken invariant: which, how often, and where (a few examples)."""
+    """A violated invariant: which, how often, and where (a few examples)."""
 
     invariant: str
     count: int
@@ -137,7 +139,7 @@ class OwnerUsage:
     owner: str
     conversations: int
     bytes: int
-    """Of the bodies of its messages."""
+    """Bytes of its message bodies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """How many turns ended in each of several equal spans of time, oldest first, by their status."""
+    """How many turns ended in each of several equal time spans, oldest first, by status."""
 
     since: datetime
     step: timedelta
@@ -161,27 +163,27 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True)
 class FlushFigures:
-    """How much there is to flush."""
+    """Size of the flush backlog."""
 
     pending: int
     running: int
     dead: int
-    """Given up: only a person takes them up again."""
+    """Dead letters: only a person retries them."""
     coming: int
-    """Sessions that are due to be reset: most of them will be flushed then."""
+    """Sessions due for a reset: most of them will then be flushed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a store can say about itself at any time, because it costs next to nothing."""
+    """Figures of a store that are cheap to read at any time."""
 
     open_sessions: int
     running_turns: int
     messages: int
-    """Ever written, also those deleted since."""
+    """Ever written, including deleted ones."""
     events: int
     undelivered_notices: int
     log_bytes: int
-    """Written, but not yet moved to its final place."""
+    """Size of the write-ahead log: written, not yet checkpointed."""
     unindexed: int | None
-    """Messages that the search index does not hold yet; None: it cannot tell."""
+    """Messages that are not indexed for search yet; None: unknown."""

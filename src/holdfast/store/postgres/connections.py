@@ -1,11 +1,11 @@
-"""Connecting to PostgreSQL the one right way: gates first, then settings.
+"""Opens PostgreSQL connections: checks the server first, then applies settings.
 
-A store lives in a schema of its own (`holdfast`, or `?schema=…` of the URL), so that it shares a database
-with whoever is there already. Commits are as durable as the server can make them, whatever its default is;
-a transaction that stands still is ended by the server; and the client waits for nothing without an end.
+A store has its own schema (`holdfast`, or `?schema=…` of the URL), so it can share a database with other
+programs. Commits are as durable as the server can make them, whatever its default is; the server ends an idle
+transaction; and every wait of the client has a timeout.
 
-It must be PostgreSQL itself, not a pooler that hands every transaction another connection: prepared
-statements, node locks and notifications live on a connection.
+It must be PostgreSQL itself, not a pooler that changes connections between transactions: prepared
+statements, node locks and notifications belong to a connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IDLE_SECONDS = 5
 ANSWER_SECONDS = STATEMENT_SECONDS + 5.0
 DEFAULT_SCHEMA = "holdfast"
 TURNS = 7
-"""How often the first connection is asked which backend it has: no small pool comes round to the same one."""
+"""How often the first connection asks for its backend's pid: no small pool returns the same one each time."""
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _OPTIONS = {
@@ -47,14 +47,14 @@ STATEMENTS = load(__package__)
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAddress:
-    """Where a store is: libpq's connection string, and the schema there."""
+    """Address of a store: libpq's connection string, and the schema."""
 
     conninfo: str
     schema: str = DEFAULT_SCHEMA
 
     @classmethod
     def parse(cls, url: str) -> DatabaseAddress:
-        """Raises BadSetting, without the password, for what is no URL of PostgreSQL's."""
+        """Raises BadSetting, without the password, if it is not a PostgreSQL URL."""
         parts = urlsplit(url)
         query = parse_qsl(parts.query, keep_blank_values=True)
         schema = dict(query).get("schema", DEFAULT_SCHEMA)
@@ -76,7 +76,7 @@ class DatabaseAddress:
 
     @property
     def location(self) -> str:
-        """Without the password, and else as it can be written down again: a socket's directory encoded."""
+        """The URL without the password, otherwise reusable: a socket's directory is encoded."""
         known: dict[str, Any] = conninfo_to_dict(self.conninfo)
         user = f"{known['user']}@" if known.get("user") else ""
         hosts = str(known.get("host") or known.get("hostaddr") or "").split(",")
@@ -91,7 +91,7 @@ def _without_password(text: str, password: str | None) -> str:
 
 
 def connect(address: DatabaseAddress) -> Connection:
-    """A connection that passed the gates, in autocommit mode. Raises psycopg's error if there is none."""
+    """A checked connection in autocommit mode. Raises psycopg's error if there is none."""
     given = conninfo_to_dict(address.conninfo)
     options = {name: value for name, value in _OPTIONS.items() if name not in given}
     connection: Connection = psycopg.connect(address.conninfo, autocommit=True, **options)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def connect(address: DatabaseAddress) -> Connection:
             STATEMENTS["set_up"],
             {
                 "schema": address.schema,
-                # Whether it waits for standbys is theirs to say; it never answers before its own disk.
+                # Waiting for standbys is the server's choice; it never confirms before its own disk has it.
                 "durability": "on" if durability == "off" else durability,
                 "statement": f"{STATEMENT_SECONDS}s",
                 "idle": f"{IDLE_SECONDS}s",
@@ -120,14 +120,14 @@ def connect(address: DatabaseAddress) -> Connection:
 
 
 def check_direct(connection: Connection, address: DatabaseAddress) -> None:
-    """Refuse a pooler that hands every transaction another connection. One that keeps a connection for as
-    long as its client stays is as good as none."""
+    """Refuse a pooler that changes connections between transactions. A pooler that keeps one connection per
+    client session is fine."""
     mine = _backend(connection)
-    # One that takes turns among its connections is told by asking again.
+    # A round-robin pooler is detected by asking repeatedly.
     if all(_backend(connection) == mine for _ in range(TURNS)):
         if mine == connection.info.backend_pid:
             return
-        # One that hands out the last that was free is told while another has that.
+        # A pooler that reuses the last free connection is detected while another client holds that one.
         with connect(address) as other, other.transaction():
             theirs = _backend(other)
             if theirs != mine and all(_backend(connection) == mine for _ in range(TURNS)):
@@ -146,7 +146,7 @@ def _backend(connection: Connection) -> int:
 
 
 def check_arrived(connection: Connection, address: DatabaseAddress) -> None:
-    """Refuse a store that has not come here whole: the rest of the move would undo what is said in it."""
+    """Refuse a store that was copied only in part: finishing the migration would undo changes made in it."""
     for asked in (STATEMENTS["has_moves"], STATEMENTS["unfinished_moves"]):
         row = connection.execute(asked).fetchone()
         if row is None or not row[0]:

@@ -1,11 +1,10 @@
-"""What went wrong with PostgreSQL, in the words of our error tree.
+"""Maps PostgreSQL errors to our error tree.
 
-A server that cannot be reached, is full or keeps us waiting *passes*: nothing was written, and writing goes
-on when it is back. A statement that PostgreSQL refuses for what it was given is the error of the caller who
-gave it, and so is an error that is not known here: nobody else is concerned. Only what says that the server
-or the connection cannot be trusted (damage, failing disks, a pooler), or what a person has to mend (rights,
-tables that are gone), stops the store. A password is never part of a message: locations come without, and
-libpq does not print it.
+An unreachable, full or slow server is *transient*: nothing was written, and writing continues when it is
+back. A statement refused for its values is the error of the caller who gave them, and so is an unknown error:
+no other caller is affected. Only signs that the server or connection cannot be trusted (corruption, failing
+disks, a pooler), or conditions that a person has to repair (rights, missing tables), stop the store. A
+password is never part of a message: locations exclude it, and libpq does not print it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .pipeline import ConnectionLost
 
 OLDEST_SERVER = 14
 
-# Another transaction was in the way; run again, the same work may go through.
+# Conflict with another transaction; a retry may succeed.
 LOCKED = "55P03"
 RUN_AGAIN = ("40001", "40P01", LOCKED, "23505")
 _FULL = ("53100", "53200")
@@ -38,7 +37,7 @@ _GONE = ("42P01", "3F000", "42703", "42883")
 _REFUSED = ("22", "54")
 # Internal errors and corruption, failing disks, files that cannot be read.
 _UNTRUSTED = ("XX", "58", "F0")
-# A prepared statement is missing, or is there already: this connection is not the one it was prepared on.
+# A prepared statement is missing, or exists already: this is not the connection it was prepared on.
 _POOLED = ("26000", "42P05")
 _SHORT_OF_SOMETHING = "53"
 _READ_ONLY = "25006"
@@ -50,7 +49,7 @@ def state_of(error: BaseException) -> str:
 
 
 def cannot_connect(error: BaseException) -> bool:
-    """Did it fail before there was a connection, or because there is none to be had now?"""
+    """True: it failed before there was a connection, or because none can be opened now."""
     state = state_of(error)
     return isinstance(error, psycopg.OperationalError) and (
         not state or state in ("53300", "57P01", "57P02", "57P03") or state.startswith("08")
@@ -58,7 +57,7 @@ def cannot_connect(error: BaseException) -> bool:
 
 
 def translate(error: psycopg.Error, location: str) -> HoldfastError:
-    """Our error for an error of PostgreSQL while the store at `location` is in use."""
+    """Our error for a PostgreSQL error while the store at `location` is in use."""
     state, said = state_of(error), _said(error)
     if isinstance(error, ConnectionLost) or (isinstance(error, psycopg.OperationalError) and not state):
         return StoreUnreachable(f"{location} cannot be reached ({said}). Nothing was written; try again")
@@ -111,7 +110,7 @@ def translate(error: psycopg.Error, location: str) -> HoldfastError:
 
 
 def cannot_open(error: psycopg.Error, location: str) -> StoreUnusable:
-    """Our error for a database that cannot be opened at all."""
+    """Our error for a database that cannot be opened."""
     state, said = state_of(error), _said(error)
     lowered = said.lower()
     if state == "28P01" or "password authentication failed" in lowered or "no password supplied" in lowered:
@@ -148,7 +147,7 @@ def cannot_open(error: psycopg.Error, location: str) -> StoreUnusable:
 
 
 def _said(error: BaseException) -> str:
-    """PostgreSQL's own words, on one line."""
+    """PostgreSQL's own message, on one line."""
     diagnosis = getattr(error, "diag", None)
     primary = getattr(diagnosis, "message_primary", None)
     return " ".join(str(primary or error).split())

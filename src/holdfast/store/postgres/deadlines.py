@@ -1,11 +1,11 @@
-"""Client-side deadlines: a PostgreSQL that stands still is noticed by us, for it says nothing by itself.
+"""Client-side deadlines: detect a PostgreSQL that stops answering without an error.
 
-A network that swallows packets, a stalled proxy, a frozen server: none of them gives an error, and a query
-would wait for ever. Within `answering_within` a connection has so long to answer; after that its socket is
-shut down, and whoever waits for it gets the error of a lost connection. What was sent may still be carried
-out by the server: as after any loss of a connection, the outcome of a commit is unknown.
+A network that drops packets, a stalled proxy, a frozen server: none of them gives an error, and a query
+would wait for ever. Within `answering_within` a connection must answer before the deadline; after that its
+socket is shut down, and the waiting thread gets the error of a lost connection. The server may still execute
+what was sent: as after any lost connection, the outcome of a commit is unknown.
 
-One thread watches all of them, ten times a second: a deadline costs two steps in a dictionary.
+One thread watches all connections, ten times a second: a deadline costs two dictionary operations.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Deadlines:
         self._guard = threading.Lock()
         self._numbers = count()
         self._until: dict[int, tuple[float, socket.socket]] = {}
-        """Until when, and a handle of our own on which socket, by the number of the wait."""
+        """Deadline and our own handle of the socket, by wait number."""
         self._watching = False
 
     @contextmanager
     def answering_within(self, connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
-        """The connection is cut if what happens inside takes longer than this."""
+        """Cut the connection if the block takes longer than this."""
         number, handle = next(self._numbers), handle_of(connection)
         with self._guard:
             self._until[number] = (time.monotonic() + seconds, handle)
@@ -54,7 +54,7 @@ class Deadlines:
         while True:
             time.sleep(LOOK_SECONDS)
             now = time.monotonic()
-            with self._guard:  # whoever is done closes its handle under this lock
+            with self._guard:  # a finished wait closes its handle under this lock
                 for until, handle in self._until.values():
                     if until < now:
                         cut(handle)
@@ -64,22 +64,22 @@ class Deadlines:
                     return
 
     def forget(self) -> None:
-        """In a forked child: it has neither the thread nor any use for its parent's waits, and a handle that
-        stayed open would keep its parent's connection up."""
+        """In a forked child: it has neither the thread nor a use for its parent's waits, and a handle left
+        open would keep its parent's connection up."""
         for _, handle in self._until.values():
             handle.close()
         self.__init__()  # type: ignore[misc]
 
 
 def handle_of(connection: psycopg.Connection[Any]) -> socket.socket:
-    """A handle of our own on a connection's socket. libpq closes its own whenever it likes, and its number
-    may then be another socket's; this one stays what it is until we close it."""
+    """Our own handle of a connection's socket. libpq may close its own at any time, and its number may then
+    be reused for another socket; ours stays valid until we close it."""
     return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 def cut(handle: socket.socket) -> None:
-    """Shut a socket down under whoever waits for it."""
-    with suppress(OSError):  # it is down already
+    """Shut a socket down, so that the thread waiting for it gets an error."""
+    with suppress(OSError):  # already down
         handle.shutdown(socket.SHUT_RDWR)
 
 

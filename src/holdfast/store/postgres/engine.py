@@ -1,13 +1,13 @@
-"""The PostgreSQL engine: `Store`'s verbs, carried out by one writing thread, a few reading ones, and the
-line.
+"""The PostgreSQL engine: executes `Store`'s methods with one writer thread, a few readers, and the listen
+connection.
 
-Any number of nodes share a database. Opening it passes the gates (can it be reached, is it new enough, is
-it PostgreSQL itself, may we, is the schema ours and known) and changes nothing if one of them is closed. A
-server that goes away does not stop the store: what was asked waits for it for a while, then fails, saying
-so; what is asked later goes on when it is back.
+Any number of nodes share a database. Opening it runs checks (can it be reached, is it new enough, is it
+PostgreSQL itself, do we have the rights, is the schema ours and known) and changes nothing if one fails. A
+server outage does not stop the store: requests wait for a while, then fail, saying so; later requests succeed
+when the server is back.
 
-Time is the database's, one clock for all nodes: every transaction asks for it, and between two of them it is
-reckoned on from there by this machine's monotonic clock.
+Time is the database's, one clock for all nodes: every transaction reads it, and in between it is extrapolated
+by this machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ Clock = Callable[[], datetime]
 
 
 class DatabaseClock:
-    """The database's time, as of the last answer, reckoned on."""
+    """The database's time: the last answer, extrapolated."""
 
     def __init__(self) -> None:
         self._ahead = 0
-        """By how much it is ahead of our monotonic clock, in microseconds."""
+        """Offset from our monotonic clock, in microseconds."""
 
     def told(self, stamp: int) -> int:
-        """The database has just said what time it is."""
+        """Set the clock to a stamp just received from the database."""
         self._ahead = stamp - time.monotonic_ns() // 1000
         return stamp
 
@@ -92,7 +92,7 @@ class PostgresStore(
     RememberingVerbs,
     ImportingVerbs,
 ):
-    """One open store. Made by `open_store`; see `store.base.Store` for what each verb promises."""
+    """One open store. Made by `open_store`; see `store.base.Store` for what each method guarantees."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class PostgresStore(
         quotas: Quotas = UNLIMITED,
         moving: bool = False,
     ) -> None:
-        """Blocking: connect, bring the schema up to date, start the threads. A `clock` that is given wins
-        over the database's. `moving`: a store is moved there, and may be half there."""
+        """Blocking: connect, migrate the schema, start the threads. A given `clock` replaces the database's.
+        `moving`: a store is being copied there, and may be incomplete."""
         self._address = DatabaseAddress.parse(url)
         self._clock = clock
         self._policies = policies
@@ -175,8 +175,8 @@ class PostgresStore(
         if self._closed or self._forked:
             return
         self._closed = True
-        # Blocking, but short: what was accepted is finished. Not in an executor, because there is none any
-        # more when a program's exit closes what it forgot to close.
+        # Blocking, but short: accepted jobs are finished. Not in an executor, because none exists any more
+        # when a program's exit closes stores that it forgot to close.
         self._indexer.stop()
         self._searches.stop()
         self._search_readers.close()
@@ -195,7 +195,7 @@ class PostgresStore(
         told: list[str] = []
 
         def run(changes: Changes, now: int) -> T:
-            told.clear()  # it may be run again, if the group it was in failed
+            told.clear()  # the function may be run again, if its group failed
             return work(
                 PostgresTransaction(
                     changes, now, self._policies, told, self._flushing, self._quotas, writes=True
@@ -209,7 +209,7 @@ class PostgresStore(
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         self._check_open()
-        if self._writer.failure is not None:  # what cannot be trusted is not shown either
+        if self._writer.failure is not None:  # a store that cannot be trusted is not read either
             raise self._writer.failure
         return await self._readers.run(
             lambda changes: work(PostgresTransaction(changes, self._stamp(), self._policies))
@@ -236,10 +236,10 @@ class PostgresStore(
         self._indexer.notice()
 
     def start_indexing(self) -> None:
-        """Keep the search index right behind what is written, from now on."""
+        """Start the indexer thread, which keeps the search index up to date."""
         self._indexer.start()
 
-    # --- waiting and care -------------------------------------------------------------------------------
+    # --- waiting and maintenance ------------------------------------------------------------------------
 
     def version(self) -> int:
         self._check_open()
@@ -269,7 +269,7 @@ class PostgresStore(
         return findings
 
     async def repair(self) -> list[str]:
-        """The search index and sizes are derived: they are made anew."""
+        """Rebuild derived data: the search index and sizes."""
 
         def anew(tx: Transaction) -> int:
             tx.run(Q.empty_index)
@@ -308,8 +308,8 @@ async def open_store(
     quotas: Quotas = UNLIMITED,
     moving: bool = False,
 ) -> PostgresStore:
-    """Open (or make) the store in this database. Raises StoreUnusable, having changed nothing, if it
-    cannot; also for one that was moved there by half, unless `moving` says that this is about the rest."""
+    """Open (or create) the store in this database. Raises StoreUnusable, having changed nothing, if it
+    cannot; also for an incompletely copied store, unless `moving` (to finish the copy)."""
     return await asyncio.to_thread(
         PostgresStore,
         url,

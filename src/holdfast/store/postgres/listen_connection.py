@@ -1,12 +1,12 @@
-"""The line: one direct connection that a node keeps up for as long as it is open, whatever happens to it.
+"""The listen connection: one direct connection that a node keeps open, and reopens after every loss.
 
-It carries what hangs on a connection's life: the node's advisory locks (`locks.py`) and the notifications of
-other nodes' commits (`watch.py`). A thread of its own holds it, so that a busy event loop does not stop it.
-It looks at the locks four times a second, which is also how a loss is noticed: by an error, or by silence.
-After a loss it dials again at once, then a little later each time, never more than half a second apart: a
-lock that stays free for three seconds proves its node dead.
+It carries what depends on a connection's life: the node's advisory locks (`locks.py`) and the notifications
+of other nodes' commits (`watch.py`). It has its own thread, so a busy event loop does not stop it. It checks
+the locks four times a second, which is also how a loss is noticed: by an error, or by a timeout. After a loss
+it reconnects at once, then with backoff, never more than half a second apart, because a lock that stays free
+for three seconds proves its node dead.
 
-It must reach PostgreSQL itself. Behind a transaction pooler neither locks nor notifications would stay ours.
+It must reach PostgreSQL itself. Through a transaction pooler neither locks nor notifications would stay ours.
 """
 
 from __future__ import annotations
@@ -36,24 +36,25 @@ Connection = psycopg.Connection[Any]
 
 
 class ListenClient(Protocol):
-    """What travels on the line. Called by its thread only; may raise psycopg's errors, which end the line."""
+    """A user of the listen connection. Called only by its thread; psycopg errors it raises end the
+    connection."""
 
     def dialled(self, connection: Connection) -> None:
-        """The line has come up, for the first time or again."""
+        """The connection is up, for the first time or again."""
 
     def look(self, connection: Connection) -> None:
-        """The line is up: look after what is yours. Four times a second, and when it was asked for."""
+        """Do periodic work on the connection: four times a second, and on request."""
 
     def heard(self, payloads: Sequence[str]) -> None:
-        """Notifications that have come in."""
+        """Notifications received."""
 
     def lost(self) -> None:
-        """The line is down."""
+        """The connection is down."""
 
 
 class ListenConnection:
     def __init__(self, connect: Callable[[], Connection], location: str) -> None:
-        """`connect` gives a direct connection in autocommit mode, within a few seconds or not at all."""
+        """`connect` returns a direct connection in autocommit mode, or raises within a few seconds."""
         self._connect = connect
         self._location = location
         self._riders: list[ListenClient] = []
@@ -61,14 +62,14 @@ class ListenConnection:
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
         self._pipe: tuple[int, int] | None = None
-        """Where whoever wants a look writes, and where the thread reads it."""
+        """Socket pair: callers of `look_now` write, the thread reads."""
         self._closed = False
 
     def carry(self, rider: ListenClient) -> None:
         self._riders.append(rider)
 
     def look_now(self) -> None:
-        """Have every rider look at once; the line is brought up if nobody has needed it yet."""
+        """Have every client look at once; connects if this is the first use."""
         with self._guard:
             if self._closed:
                 return
@@ -80,7 +81,7 @@ class ListenConnection:
             self._ask()
 
     def close(self) -> None:
-        """Hang up. What hung on the connection goes with it."""
+        """Close the connection; its locks end with it."""
         with self._guard:
             self._closed = True
             self._ask()
@@ -93,7 +94,8 @@ class ListenConnection:
             self._pipe = None
 
     def close_in_child(self) -> None:
-        """After a fork: the child must not keep its parent's locks alive, nor say goodbye in its name."""
+        """After a fork: the child must not keep its parent's locks alive, nor close the connection in its
+        name."""
         self._closed = True
         if self._connection is not None and not self._connection.closed:
             with suppress(OSError):
@@ -101,7 +103,7 @@ class ListenConnection:
 
     def _ask(self) -> None:
         if self._pipe is not None:
-            with suppress(BlockingIOError):  # it has been asked often enough
+            with suppress(BlockingIOError):  # enough wake-ups are already pending
                 os.write(self._pipe[1], b"!")
 
     # --- the thread -------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ class ListenConnection:
             except psycopg.Error as error:
                 if not self._closed:
                     log.info("the line to %s was lost and is dialled again: %s", self._location, error)
-            except Exception:  # no failure may end the thread: nobody would be heard any more
+            except Exception:  # no failure may end the thread: locks and notifications would stop
                 log.exception("the line to %s failed and is dialled again", self._location)
                 self._wait([], FIRST_PAUSE_SECONDS)
             finally:
@@ -152,10 +154,10 @@ class ListenConnection:
             asked = self._wait([connection.fileno()], max(0.0, looked_at + LOOK_SECONDS - time.monotonic()))
 
     def _wait(self, sockets: Sequence[int], seconds: float) -> bool:
-        """Wait for the time to pass, something to be heard, or somebody to ask; True if somebody did."""
+        """Wait for the timeout, a notification or a wake-up request; True if it was a request."""
         assert self._pipe is not None
         asked = self._pipe[0]
-        poll = select.poll()  # unlike select(), it knows handles above 1,024
+        poll = select.poll()  # unlike select(), it supports descriptors above 1,024
         for handle in (asked, *sockets):
             poll.register(handle, select.POLLIN)
         if any(handle == asked for handle, _ in poll.poll(seconds * 1000)):

@@ -1,15 +1,16 @@
-"""Node locks: a session advisory lock per node, held on the line (`line.py`).
+"""Node locks: a session advisory lock per node, held on the listen connection (`listen_connection.py`).
 
-PostgreSQL lets go of it when the connection ends, so at the latest shortly after its process does. But a
-connection can also be cut under a living node. So a free lock proves a death only after it stayed free for
-three seconds of an observer's own unbroken line, and a node whose line is cut takes its lock again within
-that time. One that could not may have been reaped: its row says so, and whatever a node writes asks its row
-or its token. `claim` closes the gap in between: whoever reaps for a free lock has it for as long as he does.
+PostgreSQL releases it when the connection ends, so at the latest shortly after its process does. But a live
+node can lose its connection too. So a free lock proves a death only after it stayed free for three seconds of
+an observer's own unbroken connection, and a node that lost its connection takes its lock again within that
+time. If it could not, it may have been reaped: its row says so, and every write of a node checks its row or
+its token. `claim` closes the remaining gap: a reaper that relies on a free lock holds it while it reaps.
 
-On one machine nobody waits so long: there the kernel says whether the process of a free lock still runs.
+On one machine there is no such wait: there the kernel says whether the process of a free lock still runs.
 
-Limits: of a machine that lost its power or its network PostgreSQL hears nothing. It gives such a connection
-up when its probes stay unanswered, after some ten seconds (`keep_line_alive`); only then is the lock free.
+Limits: PostgreSQL gets no signal from a machine that lost its power or its network. It closes such a
+connection when its probes stay unanswered, after some ten seconds (`keep_line_alive`); only then is the lock
+free.
 """
 
 from __future__ import annotations
@@ -33,49 +34,50 @@ STATEMENTS = load(__package__)
 
 PROOF_SECONDS = 3.0
 LONGEST_GAP_SECONDS = 1.0
-"""Between two looks; what is longer means that we were stopped ourselves, and counts as this much."""
+"""Between two looks. A longer gap means that this process itself was stopped, and counts as this much."""
 PATIENCE_SECONDS = 10.0
 PROBE_SECONDS = 2.0
 FORGOTTEN_SECONDS = 60.0
-"""Locks that nobody has asked about for so long are not looked at any more."""
+"""Locks not asked about for this long are no longer checked."""
 
 
 def key_of(node_id: str) -> int:
-    """The number that stands for a node among advisory locks."""
+    """The advisory lock number of a node."""
     return int.from_bytes(blake2b(node_id.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def claim(tx: Transaction, node_id: str) -> bool:
-    """Take the lock of a node that is to be reaped, until this transaction ends. False: it is held again."""
+    """Take the lock of a node to be reaped, until this transaction ends. False: it is held again."""
     row = tx.one(Q.claim_node_lock, key=key_of(node_id))
     return row is not None and bool(row[0])
 
 
 class AdvisoryNodeLocks:
-    """Rides on the line: its thread takes, lets go and looks; everybody else asks and waits."""
+    """A client of the listen connection: its thread takes, releases and checks locks; other threads wait for
+    it."""
 
     def __init__(self, line: ListenConnection, on_proof: Callable[[], None] = lambda: None) -> None:
-        """`on_proof`: called when another node has been proven dead, for whoever waits for what it holds."""
+        """`on_proof`: called when another node was proven dead, to wake waiters for what it holds."""
         self._line = line
         self._on_proof = on_proof
         self._guard = threading.Lock()
         self._wanted: dict[str, Future[None]] = {}
-        """Our own nodes; done as soon as the lock was taken for the first time."""
+        """Our own nodes; the future is done when the lock was taken for the first time."""
         self._held: set[str] = set()
         self._let_go: list[str] = []
         self._asked: dict[str, float] = {}
         self._lookers: list[Future[None]] = []
         self._watch = BeatWatch(PROOF_SECONDS, LONGEST_GAP_SECONDS)
         self._free: dict[str, bool] = {}
-        """Is it free, as the last look says; nothing while the line is down."""
+        """Whether each lock was free at the last look; empty while the connection is down."""
         self._proven: set[str] = set()
         self._closed = False
         line.carry(self)
 
-    # --- our own ----------------------------------------------------------------------------------------
+    # --- our own locks ----------------------------------------------------------------------------------
 
     async def hold(self, node_id: str) -> None:
-        """Lock this node for as long as this process lives, line cuts aside."""
+        """Lock this node for as long as this process lives; connection losses are repaired."""
         with self._guard:
             if self._closed:
                 raise StoreClosed("the store is closed")
@@ -90,16 +92,16 @@ class AdvisoryNodeLocks:
             raise
 
     def let_go(self, node_id: str) -> None:
-        """The node has ended in good order, or did not join."""
+        """Release the lock: the node has left cleanly, or did not join."""
         with self._guard:
             if self._wanted.pop(node_id, None) is not None and not self._closed:
                 self._let_go.append(node_id)
         self._line.look_now()
 
-    # --- others' ----------------------------------------------------------------------------------------
+    # --- locks of other nodes ---------------------------------------------------------------------------
 
     async def probe(self, nodes: Sequence[Node]) -> Mapping[str, tuple[Liveness, str]]:
-        """Is each of these alive, as far as can be proven from here, and why?"""
+        """Liveness of each of these nodes, as far as provable from here, and why."""
         ids = [node.id for node in nodes]
         with self._guard:
             unseen = [id_ for id_ in ids if id_ not in self._free and id_ not in self._wanted]
@@ -109,13 +111,13 @@ class AdvisoryNodeLocks:
                 self._lookers.append(look)
         if unseen:
             self._line.look_now()
-            with suppress(StoreBusy):  # then their locks cannot be tested, and that is what is said of them
+            with suppress(StoreBusy):  # their locks cannot be tested then, and the result says so
                 await _answered(look, PROBE_SECONDS)
         here = identity()
         return {node.id: self._judge(node, here) for node in nodes}
 
     def found_free(self, node_id: str) -> bool:
-        """Is it the lock that proves this node dead? Then whoever reaps it must `claim` it first."""
+        """True if the free lock is what proves this node dead. Then a reaper must `claim` it first."""
         return node_id in self._proven
 
     def _judge(self, node: Node, here: Identity) -> tuple[Liveness, str]:
@@ -138,7 +140,7 @@ class AdvisoryNodeLocks:
             return Liveness.UNKNOWN, f"its lock is free, but not yet for {PROOF_SECONDS:.0f} seconds"
         return Liveness.UNKNOWN, "its lock cannot be tested"
 
-    # --- on the line ------------------------------------------------------------------------------------
+    # --- on the listen connection's thread --------------------------------------------------------------
 
     def dialled(self, connection: Connection) -> None:
         connection.execute(STATEMENTS["keep_line_alive"])
@@ -178,10 +180,10 @@ class AdvisoryNodeLocks:
         elif not taken.done():
             with suppress(InvalidStateError):
                 taken.set_exception(_joined(node_id))
-        # Else our own old connection still has it, or a reaper does right now: the next look tries again.
+        # Otherwise our own old connection, or a reaper, still has it: the next look retries.
 
     def heard(self, payloads: Sequence[str]) -> None:
-        """Notifications are not ours."""
+        """Ignored: notifications are for other clients."""
 
     def lost(self) -> None:
         self._held.clear()
@@ -191,7 +193,7 @@ class AdvisoryNodeLocks:
             self._proven.clear()
 
     def close(self) -> None:
-        """Nobody waits any longer. The locks go with the line."""
+        """Release all waiters. The locks end with the connection."""
         with self._guard:
             self._closed = True
             waiting = [*self._wanted.values(), *self._lookers]
@@ -211,7 +213,7 @@ async def _answered(done: Future[None], seconds: float) -> None:
 
 
 def _done(future: Future[None]) -> None:
-    with suppress(InvalidStateError):  # whoever waited has given up, or it was done before
+    with suppress(InvalidStateError):  # the waiter has given up, or it was already done
         future.set_result(None)
 
 

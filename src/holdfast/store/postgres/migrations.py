@@ -1,14 +1,13 @@
-"""Bringing a database to the schema this version knows.
+"""Migrates a database to this version's schema.
 
-Migrations are numbered files, applied in order, each once, all that are missing in one transaction; one
-node at a time applies them, the others wait and find it done. The numbers are those of SQLite's migrations,
-so that a store of either engine is at the same one when it holds the same. Released migrations are never
-edited.
+Migrations are numbered files, applied in order, each once, all missing ones in one transaction. One node at a
+time applies them; the others wait and find it done. The numbers are those of SQLite's migrations, so both
+engines have the same schema number when they hold the same. Released migrations are never edited.
 
-Nodes are restarted one after the other. So a migration only adds, and the version before goes on running on
-what it made; one that cannot (`-- oldest: N` in its file) names the oldest schema number whose program may
-still write, and older programs stop, saying so. What a newer program has added is left alone by an older
-one.
+Nodes are restarted one after the other. So a migration only adds, and the previous version keeps running on
+the new schema. A migration that cannot do so (`-- oldest: N` in its file) names the oldest schema number
+whose program may still write; older programs stop, saying so. Additions by a newer program are ignored by an
+older one.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def newest() -> int:
 
 
 def migrate(connection: Connection, address: DatabaseAddress, now: int | None) -> None:
-    """Apply what is missing. `now`: the stamp that a new store is dated by; None: the database's clock."""
+    """Apply the missing migrations. `now`: creation time of a new store; None: the database's clock."""
     known = _version(connection)
     if known is not None and known[0] == newest():
         return
@@ -89,7 +88,7 @@ def _version(connection: Connection) -> tuple[int, int] | None:
 
 
 def _check_ours(connection: Connection, address: DatabaseAddress) -> None:
-    """A schema that holds anything else is another program's."""
+    """Refuse a schema with other contents: it belongs to another program."""
     row = connection.execute(STATEMENTS["tables_in_schema"], {"schema": address.schema}).fetchone()
     if row is not None and row[0]:
         raise StoreUnusable(

@@ -1,14 +1,14 @@
-"""Brings a SQLite store into a PostgreSQL database: whole, compared, and verified.
+"""Migrates a SQLite store into a PostgreSQL database: complete, compared, and verified.
 
-Table by table, those first that others refer to, and piece by piece, each in a transaction: the rows that
-are here already are compared with the snapshot's, and a piece that differs is replaced. So a run that was
-killed is simply started again, finds what has come, and goes on. At the end both sides are read once more,
-from the first row to the last: the numbers of rows and their checksums must agree.
+Tables are copied one by one, referenced tables first, in pieces, each in a transaction. Existing rows are
+compared with the snapshot's, and a piece that differs is replaced. So a run that was killed is simply started
+again: it skips what is there and continues. At the end both sides are read completely once more: row counts
+and checksums must agree.
 
-A database that holds another store, or where a move was finished before, is refused: nothing is ever mixed,
-and nothing said since is overwritten. The original is only read.
+A database that holds another store, or a finished migration, is refused: stores are never mixed, and newer
+messages are never overwritten. The source is only read.
 
-Tables and columns are taken from the schemas themselves: what a later migration adds comes along, and a table
+Tables and columns are taken from the schemas themselves: what a later migration adds is included, and a table
 that this engine lacks is an error.
 """
 
@@ -37,7 +37,7 @@ PIECE_BYTES = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class MoveStep:
-    """How far it has come: rows of a table that are done, of how many."""
+    """Progress: rows of a table that are done, of how many."""
 
     table: str
     done: int
@@ -47,7 +47,7 @@ class MoveStep:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A table that is here, whole."""
+    """A table that was copied completely."""
 
     table: str
     rows: int
@@ -58,7 +58,7 @@ OnStep = Callable[[MoveStep], None]
 
 
 class Move:
-    """One move to a database whose schema stands. Blocking."""
+    """One migration to a database with an up-to-date schema. Blocking."""
 
     def __init__(self, address: DatabaseAddress, on_step: OnStep) -> None:
         self._location = address.location
@@ -70,7 +70,7 @@ class Move:
         self._connection.close()
 
     def copy(self, source: Snapshot, now: int) -> list[Moved]:
-        """Copy what is missing, then verify everything. `finish` says that it was all."""
+        """Copy what is missing, then verify everything. Call `finish` to mark it complete."""
         self._source_id = source.store_id
         try:
             self._begin(now)
@@ -82,11 +82,11 @@ class Move:
             raise translate(error, self._location) from error
 
     def finish(self, now: int) -> None:
-        """From now on this is a store like any other."""
+        """Mark the migration complete: from now on this is an ordinary store."""
         self._connection.execute(STATEMENTS["finish_move"], {"now": now, "source": self._source_id})
 
     def _begin(self, now: int) -> None:
-        """Refuse a database that is somebody else's; take note of whose store comes."""
+        """Refuse a database with another store; record which store is being copied."""
         execute = self._connection.execute
         row = execute(STATEMENTS["one_mover"]).fetchone()
         if row is None or not row[0]:
@@ -143,7 +143,7 @@ class Move:
 
 
 class _TargetTable:
-    """Where a table's rows go: its columns, its key, and how values are written here."""
+    """Target of a table's rows: its columns, its key, and how values are written here."""
 
     def __init__(self, connection: Connection, table: Table) -> None:
         self._connection = connection
@@ -169,7 +169,7 @@ class _TargetTable:
     # --- rows -------------------------------------------------------------------------------------------
 
     def converted(self, row: Row) -> Row:
-        """A row as PostgreSQL gives it back."""
+        """A row as PostgreSQL returns it."""
         if not self._booleans:
             return row
         values = list(row)
@@ -181,7 +181,7 @@ class _TargetTable:
         return tuple(row[place] for place in self._key_places)
 
     def pieces(self, rows: Iterator[Row]) -> Iterator[list[Row]]:
-        """Converted rows, as many at a time as are compared and written at once."""
+        """Converted rows, in batches that are compared and written at once."""
         piece: list[Row] = []
         size = 0
         for row in rows:
@@ -208,7 +208,7 @@ class _TargetTable:
                     copy.write_row(row)
 
     def number_on(self, last: int) -> None:
-        """Number rows on behind `last`, and behind every number that is here."""
+        """Set the sequence to continue after `last`, and after every number in the table."""
         if self._numbered is None:
             return
         highest = sql.SQL(STATEMENTS["highest_number"]).format(
@@ -222,7 +222,7 @@ class _TargetTable:
             self._connection.execute(STATEMENTS["number_on"], named)
 
     def _on(self, statement: str, behind: Row | None, upto: Row | None) -> tuple[sql.Composed, list[Any]]:
-        """A statement on this table, for the rows behind one key up to another."""
+        """A statement on this table, for the rows after one key up to another."""
         keys = sql.SQL(", ").join(map(sql.Identifier, self.order))
         bounds: list[sql.Composable] = [sql.SQL("true")]
         values: list[Any] = []
@@ -250,7 +250,7 @@ def _with_last(pieces: Iterator[list[Row]]) -> Iterator[tuple[list[Row], bool]]:
 
 
 class _Sum:
-    """Counts rows and adds their values up to a checksum."""
+    """Row count and checksum over all values."""
 
     def __init__(self, on_rows: Callable[[int], None] = lambda _rows: None) -> None:
         self.rows = 0

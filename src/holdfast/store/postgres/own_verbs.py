@@ -1,4 +1,4 @@
-"""The verbs that PostgreSQL has its own way to: node locks, appending, search, figures."""
+"""Methods that PostgreSQL implements its own way: node locks, appending, search, figures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PostgresOwnVerbs(Verbs):
     # --- turns ------------------------------------------------------------------------------------------
 
     async def append(self, lease: Lease, messages: Sequence[NewMessage]) -> int:
-        """All appends that wait together are carried out together, whosever they are."""
+        """All waiting appends are executed together, of all conversations."""
         self._check_open()
         return await self._writer.append(lease, messages)
 
@@ -88,7 +88,7 @@ class PostgresOwnVerbs(Verbs):
             if behind > search.LONGEST_TAIL:
                 self._catch_up(time.monotonic() + CATCH_UP_SECONDS)
                 behind = self._search_read(search.tail)
-                deadline = Deadline(owner)  # that wait is not the search's
+                deadline = Deadline(owner)  # the wait before does not count against the search
             if behind > search.LONGEST_TAIL:
                 raise search.far_behind(behind, self.location)
             return self._search_read(
@@ -98,7 +98,7 @@ class PostgresOwnVerbs(Verbs):
         return await self._searches.run(owner, look)
 
     def _catch_up(self, until: float | None = None) -> None:
-        """Index what is not indexed yet, until then."""
+        """Index unindexed messages until then."""
         try:
             while self._indexer.index_once() and (until is None or time.monotonic() < until):
                 pass

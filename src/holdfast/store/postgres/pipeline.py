@@ -1,10 +1,9 @@
-"""One connection, spoken to in batches: several statements go there, and their answers come back, in one
-round trip (PostgreSQL's pipeline). Statements are prepared when a connection first needs them.
+"""One connection used in batches: several statements and their results take one round trip (PostgreSQL's
+pipeline mode). Statements are prepared when a connection first needs them.
 
-Every wait has an end. A server that stands still gives no error by itself; after `answer_seconds` without
-an answer the connection is closed, and whoever waited gets `Lost`. Each batch ends with a Sync, so that the
-server counts us as idle between two of them and, should we stand still ourselves, ends our transaction in
-time.
+Every wait has a timeout. A frozen server gives no error by itself; after `answer_seconds` without an answer
+the connection is closed, and the waiting thread gets `ConnectionLost`. Each batch ends with a Sync, so that
+between batches the server counts us as idle and, if we freeze ourselves, ends our transaction in time.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_
 
 
 class ConnectionLost(psycopg.OperationalError):
-    """The connection is gone. Whether the last thing sent was carried out is not known."""
+    """The connection is lost. Whether the last batch was executed is unknown."""
 
 
 class StatementResult:
-    """What a statement gave: its rows, or how many it changed."""
+    """Result of a statement: its rows, or how many it changed."""
 
     __slots__ = ("_loader", "_result", "_rows", "count")
 
@@ -67,7 +66,7 @@ class Pipeline:
         self._pg.enter_pipeline_mode()
         self.backend = self._pg.backend_pid
         self.history: str | None = None
-        """To which line of writes the server belongs; None: it was not asked, or does not say."""
+        """Id of the server's write history; None: not asked, or not reported."""
 
     @property
     def lost(self) -> bool:
@@ -79,7 +78,7 @@ class Pipeline:
 
     @contextmanager
     def answering_within(self, seconds: float | None) -> Iterator[None]:
-        """Other patience than usual for what is asked inside."""
+        """Use another timeout inside the block."""
         usual = self._answer_seconds
         self._answer_seconds = usual if seconds is None else seconds
         try:
@@ -91,10 +90,10 @@ class Pipeline:
         return self.exchange([(statement, statement.encode(values))])[-1].rows()
 
     def exchange(self, asked: Sequence[Asked]) -> list[StatementResult]:
-        """Carry out a batch; returns an answer to each. The first error stops it and is raised."""
+        """Execute a batch; returns one result for each. The first error stops it and is raised."""
         pg = self._pg
         sent: list[Statement | None] = []
-        """What is prepared, and, as None, what is carried out; each has its result."""
+        """Statements being prepared and, as None, executions; each has its result."""
         try:
             for statement, values in asked:
                 if statement.name not in self._prepared and statement not in sent:
@@ -128,7 +127,7 @@ class Pipeline:
         raise trouble
 
     def roll_back(self) -> None:
-        """End the transaction, if there is one, without keeping anything of it."""
+        """Roll back the transaction, if there is one."""
         if not self.lost and self.in_transaction:
             self.exchange([(ROLLBACK, [])])
 
@@ -136,7 +135,7 @@ class Pipeline:
         self.exchange([(COMMIT, [])])
 
     def _results(self) -> list[pq.abc.PGresult]:
-        """Send what is waiting and collect the results up to the Sync."""
+        """Send what is queued and collect the results up to the Sync."""
         pg = self._pg
         until = time.monotonic() + self._answer_seconds
         while pg.flush():
@@ -169,7 +168,7 @@ class Pipeline:
             self._pg.consume_input()
 
     def cut(self) -> None:
-        """From any thread: whoever waits for an answer gets `Lost` instead."""
+        """From any thread: the thread waiting for an answer gets `ConnectionLost` instead."""
         cut(self._handle)
 
     def close(self) -> None:
@@ -178,7 +177,7 @@ class Pipeline:
 
 
 def _ends_the_connection(error: psycopg.Error) -> bool:
-    """Shutdowns, crashes and ended sessions say so before the connection closes."""
+    """True: a shutdown, crash or ended session, reported before the connection closes."""
     return (error.sqlstate or "") in ("57P01", "57P02", "57P03", "57P05", "25P03", "25P04") or (
         (error.sqlstate or "").startswith("08")
     )

@@ -1,7 +1,7 @@
-"""Reading connections: a few threads, each with its own, so that reads never wait for the writer.
+"""Reader connections: a few threads, each with its own, so that reads never wait for the writer.
 
-Every read is short: one snapshot (REPEATABLE READ, READ ONLY), everything fetched. A read changes nothing, so
-one whose connection is lost is simply done again on a new one, for as long as a caller may be kept waiting.
+Every read is short: one snapshot (REPEATABLE READ, READ ONLY), all rows fetched. A read changes nothing, so
+after a lost connection it is retried on a new one until its deadline.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 0.5
 STOP_SECONDS = 2.0
-"""How long closing waits for reads that are under way."""
+"""How long closing waits for running reads."""
 
 
 class PostgresReaders:
@@ -56,7 +56,7 @@ class PostgresReaders:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.run_here, work)
 
     def run_here(self, work: Callable[[Changes], T]) -> T:
-        """The same on the calling thread, blocking; each thread has a connection of its own."""
+        """The same on the calling thread, blocking; each thread has its own connection."""
         with self._guard:
             self._busy += 1
         try:
@@ -85,7 +85,7 @@ class PostgresReaders:
     def _once(self, work: Callable[[Changes], T]) -> T:
         wire = self._wire()
         changes = Changes(wire)
-        changes.waiting.append((BEGIN_READING, []))  # travels with the first question
+        changes.waiting.append((BEGIN_READING, []))  # sent with the first query
         try:
             done = work(changes)
             if not changes.waiting:
@@ -106,7 +106,7 @@ class PostgresReaders:
         return wire
 
     def close(self) -> None:
-        """Reads are short; those that a silent server keeps waiting are cut short."""
+        """Close. Reads are short; those waiting for a silent server are cut."""
         self._closed = True
         self._pool.shutdown(wait=False)
         until = time.monotonic() + STOP_SECONDS

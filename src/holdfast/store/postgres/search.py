@@ -1,13 +1,12 @@
-"""Full-text search over messages, by an index that follows right behind what is written.
+"""Full-text search over messages, by an index that is updated shortly after each write.
 
 Indexing inside the commit would cost as much as the rest of an append. So a message is written with a row
-in `unindexed`, and a thread of any node exchanges such rows for rows of the index, a batch in a
-transaction. A search looks through both, in one snapshot: no committed message is ever missing, and none is
-found twice. What is deleted leaves the index in the transaction that deletes it; whoever is indexing it at
-that moment is waited for.
+in `unindexed`, and a thread of any node exchanges such rows for index rows, one batch per transaction. A
+search reads both, in one snapshot: no committed message is ever missing, and none is found twice. A deletion
+removes its index rows in the same transaction; it waits for a node that is indexing them at that moment.
 
-Limits: words match without case and accents, from their beginning (`data` finds `database`); the content of
-messages is searched, tool calls' arguments are not. The newest come first.
+Limits: words match without case and accents, by prefix (`data` finds `database`); the content of messages is
+searched, the arguments of tool calls are not. The newest come first.
 """
 
 from __future__ import annotations
@@ -46,14 +45,15 @@ BATCH = 500
 PAGE = 500
 PAUSE_SECONDS = 0.2
 RESTS_FOR = 3
-"""How many times as long as it took to index a batch others are left alone, if they write."""
+"""Pause after a batch, as a multiple of its duration, while other threads write."""
 LOOK_SECONDS = 5.0
 LONGEST_TAIL = 1_000
 END_OF_TIME = 2**62
 
 
 class Indexer:
-    """Follows from a thread. Several nodes may do so at once: each takes what the others leave."""
+    """Indexes from a thread. Several nodes may do so at once: each takes rows that the others have not
+    locked."""
 
     def __init__(self, connect: Callable[[], Pipeline]) -> None:
         self._connect = connect
@@ -72,7 +72,7 @@ class Indexer:
         self._wake.set()
 
     def notice(self) -> None:
-        """Something was committed."""
+        """Wake the thread: something was committed."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -87,16 +87,16 @@ class Indexer:
     def _run(self) -> None:
         quiet = False
         while not self._stopping.is_set():
-            self._wake.wait(LOOK_SECONDS)  # also for what a node that is gone has left
+            self._wake.wait(LOOK_SECONDS)  # timeout: also for rows left by a dead node
             self._wake.clear()
-            # Whoever searches meanwhile looks at what is not indexed too; batches spare the server.
+            # Searches meanwhile read unindexed rows too; batches reduce the server's load.
             if self._stopping.wait(PAUSE_SECONDS):
                 return
             try:
                 while self._index_and_rest():
                     pass
                 quiet = False
-            except Exception as error:  # no failure may end the thread: the index would stand still unnoticed
+            except Exception as error:  # no failure may end the thread: the index would silently stop
                 if not quiet:
                     expected = isinstance(error, psycopg.Error | StoreError)
                     log.warning(
@@ -106,8 +106,8 @@ class Indexer:
                 quiet = True
 
     def _index_and_rest(self) -> bool:
-        """One batch; True: there is more. Words are found by this process: while others write, they get most
-        of its time, and the index falls behind for a while."""
+        """Index one batch; True: there is more. Words are extracted in this process, so while others write
+        they get most of its time, and the index lags for a while."""
         began = time.monotonic()
         more = self.index_once() == BATCH
         if more and self._wake.is_set():
@@ -116,7 +116,7 @@ class Indexer:
         return more and not self._stopping.is_set()
 
     def index_once(self) -> int:
-        """Index one batch of what is not indexed yet; returns how many that were."""
+        """Index one batch of unindexed messages; returns its size."""
         with self._lock:
             if self._wire is None or self._wire.lost:
                 self._wire = self._connect()
@@ -140,7 +140,7 @@ def _index(wire: Pipeline) -> int:
     if not waiting:
         wire.commit()
         return 0
-    # In a statement of its own: what was deleted before we had its row must not be read any more.
+    # A separate statement: messages deleted before we locked their rows must not be read.
     keys = {"conversations": [row[1] for row in waiting], "seqs": [row[2] for row in waiting]}
     rows = wire.ask(statement(Q.texts_to_index), **keys)
     columns: dict[str, list[Any]] = {"nos": [], "conversations": [], "seqs": [], "wholes": [], "texts": []}
@@ -155,7 +155,7 @@ def _index(wire: Pipeline) -> int:
 
 
 def tail(tx: Transaction) -> int:
-    """How much is not indexed yet, as far as it matters."""
+    """Number of unindexed messages, counted up to a limit."""
     row = tx.one(Q.unindexed_tail, limit=LONGEST_TAIL + 1)
     return int(row[0]) if row else 0
 
@@ -168,7 +168,7 @@ def search(
     limit: int,
     deadline: Deadline,
 ) -> list[Found]:
-    """The index gives candidates; whether and to whom they are shown is decided from the rows."""
+    """The index gives candidates; the rows decide whether they match and who may see them."""
     check_limit(limit)
     terms = terms_of(words)
     try:
@@ -249,7 +249,7 @@ class _IndexSearch:
         return found[:limit]
 
     def _judged(self, row: Any) -> list[Found]:
-        """The message as a hit, if its text holds the words."""
+        """The message as a hit, if its text contains the words."""
         self._deadline.check()
         _, *columns, key, title = row
         message = to_message(columns)
@@ -259,7 +259,7 @@ class _IndexSearch:
 
 
 def far_behind(count: int, location: str) -> SearchFailed:
-    """The refusal of a search whose index lacks too much to look through the rest."""
+    """The error for a search when too many messages are unindexed to scan them."""
     return SearchFailed(
         f"the search index of {location} lacks at least {count} messages; it catches up while a server runs, "
         "`holdfast doctor --repair` does it at once. Try again later"

@@ -1,8 +1,8 @@
-"""The named statements, as PostgreSQL wants them: numbered parameters, each of a known type, prepared once.
+"""The named statements in PostgreSQL's form: numbered parameters, each of a known type, prepared once.
 
-In the `.sql` files a parameter is `:name` (or psycopg's `%(name)s`); its type follows from its name, the
-same in every statement, unless a cast stands right behind it. Types are told when a statement is prepared:
-nothing is guessed from the values of the first call, and one statement has one plan.
+In the `.sql` files a parameter is `:name` (or psycopg's `%(name)s`). Its type follows from its name, the same
+in every statement, unless a cast follows it. Types are declared when a statement is prepared: nothing is
+guessed from the values of the first call, and one statement has one plan.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _bytes(value: bytes) -> bytes:
 
 
 def _array(element: int, encode: Callable[[Any], bytes]) -> Callable[[Sequence[Any]], bytes]:
-    """PostgreSQL's binary form of an array, whose elements are given in their binary form."""
+    """PostgreSQL's binary form of an array, from its elements' binary form."""
 
     def encode_all(values: Sequence[Any]) -> bytes:
         pieces = (
@@ -149,9 +149,9 @@ def _array(element: int, encode: Callable[[Any], bytes]) -> Callable[[Sequence[A
 
 
 TEXT, BINARY = 0, 1
-# By type: its number in every PostgreSQL, in which format we send it, and how.
+# By type: its OID in every PostgreSQL, the format we send, and the encoder.
 _TYPES: Mapping[str, tuple[int, int, Callable[[Any], bytes]]] = {
-    "text": (25, BINARY, _text),  # binary, because a text ends at its length and not at a NUL
+    "text": (25, BINARY, _text),  # binary, because text format ends at a NUL
     "bigint": (20, TEXT, _bigint),
     "boolean": (16, TEXT, _boolean),
     "bytea": (17, BINARY, _bytes),
@@ -188,7 +188,7 @@ class Statement:
         self.name = name.encode()
         self.names = tuple(types)
         self.changes = not text.lstrip().upper().startswith(("SELECT", "BEGIN", "COMMIT", "SET"))
-        """Does it change rows? Locks are none."""
+        """True: it changes rows. Lock statements do not."""
         known = [_TYPES[type_] for type_ in types.values()]
         self.oids = [oid for oid, _, _ in known]
         self.formats = [format_ for _, format_, _ in known]

@@ -1,16 +1,15 @@
-"""A transaction on one of PostgreSQL's connections.
+"""A transaction on a PostgreSQL connection: takes row locks, batches statements, numbers events.
 
-SQLite lets one writer in at a time; here many write at once, on several nodes. What the shared functions
-read and then decide upon must therefore stand still until they have written: in a writing transaction the
-statements of `LOCKS` first lock what they are about to read (a conversation's row, for nearly everything),
-in a statement of their own, so that the reading one sees what the last holder of the lock has committed.
-Locks go with the transaction. Reading transactions take none: they look at one snapshot.
+SQLite allows one writer at a time; here many write at once, on several nodes. What the shared functions read
+and then decide upon must therefore not change until they have written. So in a writing transaction the
+statements of `LOCKS` first lock what they are about to read (nearly always a conversation's row), in a
+separate statement, so that the read sees what the last holder of the lock committed. Locks end with the
+transaction. Reading transactions take none: they read one snapshot.
 
-A node's row is locked the other way round: whoever takes a lease or attaches a session to a node holds its
-row shared, beats pass, and whoever reaps it waits. So no lease can appear behind a node that has been
-settled.
+A node's row is locked the other way round: taking a lease or attaching a session to a node holds its row
+shared, heartbeats pass, and reaping waits. So no lease can appear on a node after its orphans were released.
 
-Statements whose outcome nobody asks for wait for the next one that has an answer, and travel with it.
+Statements without a needed result wait for the next one that has a result, and are sent with it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ..transaction import NO_RESETS, Q, Transaction
 from .pipeline import Asked, Pipeline, StatementResult, asked
 from .statements import statement as named
 
-# By statement: what is locked before it, and which of its values says what. A lock is taken once a
+# By statement: the lock taken before it, and which of its parameters the lock uses. A lock is taken once per
 # transaction.
 LOCKS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
     **{
@@ -74,8 +73,8 @@ LOCKS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
     Q.unindex_conversation: ((Q.lock_unindexed_of, {"conversation": "conversation"}),),
 }
 
-# These find a conversation by a name that can move to another one, or appear, between the lock and the read:
-# in which column they say its id. What they find must be what is locked, else both are done again.
+# These find a conversation by a name that can move to another one, or appear, between the lock and the read.
+# Value: the column with its id. The row found must be the row locked, else both steps are repeated.
 CONVERSATION_IN: Mapping[str, int] = {
     Q.place_by_key: 1,
     Q.places_by_key_anywhere: 1,
@@ -85,12 +84,12 @@ CONVERSATION_IN: Mapping[str, int] = {
     Q.turn_by_request: 1,
 }
 
-# A process outlives its conversation: then there is nothing to lock, and nobody else to decide about it.
+# A process outlives its conversation: then there is nothing to lock, and no concurrent decision about it.
 MAY_LOCK_NOTHING = frozenset({Q.lock_by_process})
 
 MOST_LOOKS = 5
 
-# Nobody asks how many rows these change: they wait for the next statement that has an answer.
+# The row count of these is not needed: they wait for the next statement that has a result.
 UNASKED = frozenset(
     {
         Q.insert_conversation,
@@ -118,11 +117,11 @@ UNASKED = frozenset(
     }
 )
 
-# Nor these, if all is well: what they are guarded by was seen, and locked, in this transaction. Should
-# one of them change nothing after all, everything is rolled back and done again, asking each time.
+# Normally not for these either: their guard was read, and locked, in this transaction. If one changes no row
+# after all, the transaction is rolled back and retried, checking each row count.
 EXPECTED = frozenset({Q.take_lease})
 
-# They go over whole tables, and may take their time.
+# Full-table statements: they get a longer timeout.
 WHOLE = frozenset(
     {
         *INVARIANTS,
@@ -163,12 +162,12 @@ _FORGET_EVENTS = named(Q.forget_events)
 
 
 class Unmet(Exception):
-    """Another transaction came between: a statement that was expected to change a row has changed none, or a
-    name led elsewhere each time it was locked. Nothing was kept; run again, the work may go through."""
+    """A concurrent transaction interfered: a statement that had to change a row changed none, or a name moved
+    each time it was locked. Nothing was kept; a retry may succeed."""
 
 
 class Changes:
-    """What one SQL transaction has gathered, over all the work that shares it."""
+    """State of one SQL transaction, over all jobs that share it."""
 
     __slots__ = (
         "conversations",
@@ -187,21 +186,21 @@ class Changes:
         self.wire = wire
         self.strict = strict
         self.expected: list[int] = []
-        """Which of those that wait must change a row."""
+        """Which of the waiting statements must change a row."""
         self.waiting: list[Asked] = []
         self.events: list[tuple[Any, ...]] = []
         self.forgotten: list[str] = []
-        """Conversations whose events go."""
+        """Conversations whose events are deleted."""
         self.notices: list[str] = []
-        """Those that were written, to be numbered with the events."""
+        """Notices written, to be numbered together with the events."""
         self.locked: set[tuple[Any, ...]] = set()
         self.conversations: set[str] = set()
-        """Which of them are locked, as far as they were found by a name."""
+        """Which of them are locked, for those found by a name."""
         self.rows = 0
-        """How many times something was changed, so far."""
+        """Number of changes so far."""
 
     def carry_out(self, *more: Asked) -> list[StatementResult]:
-        """Send what waits, and these behind it; returns the answers to these."""
+        """Send the waiting statements, then these; returns the results of these."""
         batch, self.waiting = [*self.waiting, *more], []
         expected, self.expected = self.expected, []
         answers = self.wire.exchange(batch)
@@ -210,13 +209,14 @@ class Changes:
         return answers[len(batch) - len(more) :]
 
     def ending(self) -> list[Asked]:
-        """What is left to be sent before the COMMIT: last of all, notices and events, under their lock."""
+        """Statements to send right before the COMMIT: last of all notices and events, under their lock."""
         if self.expected:
             self.carry_out()
         left, self.waiting = self.waiting, []
         if self.events or self.notices or self.forgotten:
             left.append(asked(_EVENT_LOCK, {}))
-        # Under the lock: whoever told of a conversation before it was deleted has committed by now.
+        # Under the lock: writers that added events of a conversation before its deletion have committed by
+        # now.
         left += [asked(_FORGET_EVENTS, {"conversation": each}) for each in self.forgotten]
         self.forgotten = []
         for notice_id in self.notices:  # one by one: an UPDATE of several numbers them in any order
@@ -230,13 +230,13 @@ class Changes:
         return left
 
     def forget_events(self, conversation: str) -> None:
-        """What was told of a conversation goes: what was not sent yet now, the rest at the end."""
+        """Delete a conversation's events: unsent ones now, the rest at the end."""
         self.rows += 1
         self.forgotten.append(conversation)
         self.events = [event for event in self.events if event[3] != conversation]
 
     def store_messages(self, rows: Sequence[tuple[Any, ...]], now: int) -> None:
-        """`rows`: of `message_row`."""
+        """Insert messages; `rows` are results of `message_row`."""
         self.rows += 1
         if len(rows) < MANY:
             for row in rows:
@@ -250,7 +250,7 @@ class Changes:
 def message_row(
     message: NewMessage, conversation: str, seq: int, session: str, turn: str | None
 ) -> tuple[Any, ...]:
-    """A message as `insert_messages` wants it."""
+    """A message as parameters of `insert_messages`."""
     return (
         conversation,
         seq,
@@ -315,7 +315,7 @@ class PostgresTransaction(Transaction):
         changes = self._changes
         if name in WHOLE:
             changes.waiting += [_PLAN_FREELY, _TAKE_TIME]
-        elif name == Q.indexed_messages:  # its index is no good for anything else
+        elif name == Q.indexed_messages:  # its index serves only this query
             changes.waiting.append(_PLAN_FREELY)
         if not self._writes or name not in LOCKS:
             with changes.wire.answering_within(WHOLE_SECONDS if name in WHOLE else None):
@@ -327,13 +327,13 @@ class PostgresTransaction(Transaction):
         return answer
 
     def _ask_locked(self, name: str, wanted: Asked, values: Mapping[str, Any]) -> StatementResult:
-        """Lock, then read. Repeated while the read finds what the lock did not: each statement looks at what
-        is committed when it begins, so a row may appear, or a name move, between the two."""
+        """Lock, then read; repeated while the read finds what the lock did not. Each statement sees what is
+        committed when it begins, so a row may appear, or a name move, between the two."""
         changes, column = self._changes, CONVERSATION_IN.get(name)
         for _ in range(MOST_LOOKS):
             locks = self._locks(name, values)
             *taken, answer = changes.carry_out(*(lock for _, lock in locks), wanted)
-            # Of what is not there yet nothing was locked.
+            # A row that does not exist yet was not locked.
             found = [key for (key, _), lock in zip(locks, taken, strict=True) if lock.count]
             changes.locked.update(found)
             if wanted[0].changes or not answer.count:
@@ -348,7 +348,7 @@ class PostgresTransaction(Transaction):
         raise Unmet
 
     def _locks(self, name: str, values: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Asked]]:
-        """What must be locked first and is not yet."""
+        """Locks that this statement needs and that are not held yet."""
         needed = []
         for lock, sources in LOCKS.get(name, ()):
             said = {parameter: values[source] for parameter, source in sources.items()}
@@ -358,7 +358,7 @@ class PostgresTransaction(Transaction):
         return needed
 
     def _keys(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """The locks of a statement, as `Changes.locked` knows them."""
+        """The locks of a statement, as keys of `Changes.locked`."""
         return [(lock, *(values[source] for source in given.values())) for lock, given in LOCKS[name]]
 
     def run_many(self, statement: str, rows: Iterable[Mapping[str, Any]]) -> None:

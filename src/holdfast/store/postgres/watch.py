@@ -1,9 +1,10 @@
-"""Noticing commits, one's own and other nodes', without asking the tables.
+"""Notices commits, of this process and of other nodes, without querying tables.
 
-Every group of writes ends with a notification that all nodes hear on their line (`line.py`) as soon as it is
-committed. The version is a count of what was heard here: commits of this process count at once, those of
-others when their notification arrives, some milliseconds later. While the line is down nobody hears anything:
-then waiters are woken a few times a second, to look for themselves.
+Every group of writes ends with a notification that all nodes receive on their listen connection
+(`listen_connection.py`) as soon as it is committed. The version counts the commits noticed here: those of
+this process at once, those of others when their notification arrives, some milliseconds later. While the
+connection is down no notification arrives: then waiters are woken a few times a second, to check for
+themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ POLL_SECONDS = 0.25
 class NotifyChangeWatch:
     def __init__(self, line: ListenConnection) -> None:
         self.tag = new_id("tag")
-        """What our own notifications carry: they have been counted before they come back."""
+        """Payload of our own notifications, which were already counted before they arrive."""
         self._line = line
         self._version = 0
         self._listening = False
@@ -35,22 +36,22 @@ class NotifyChangeWatch:
         line.carry(self)
 
     def version(self) -> int:
-        """A number that differs after something was committed."""
+        """A number that differs after a commit."""
         if not self._listening:
             self._line.look_now()
         return self._version
 
     def notice(self) -> None:
-        """Something was committed: by this process, or by another that told us."""
+        """Record a commit, by this process or by another that notified us."""
         with self._guard:
             self._version += 1
             waiters = list(self._waiters.items())
         for event, loop in waiters:
-            with suppress(RuntimeError):  # its event loop has closed: nobody waits there any more
+            with suppress(RuntimeError):  # its event loop is closed: it has no waiters
                 loop.call_soon_threadsafe(event.set)
 
     async def changed(self, since: int, timeout: float) -> bool:
-        """Wait until the version is no longer `since`, or until the time is up."""
+        """Wait until the version is no longer `since`, or until the timeout."""
         event = asyncio.Event()
         deadline = time.monotonic() + timeout
         with self._guard:
@@ -67,21 +68,21 @@ class NotifyChangeWatch:
                         await event.wait()
                 except TimeoutError:
                     if deaf and not self._listening:
-                        return True  # nobody would have told us: look
+                        return True  # no notification can arrive: check
             return True
         finally:
             with self._guard:
                 del self._waiters[event]
 
-    # --- on the line ------------------------------------------------------------------------------------
+    # --- on the listen connection's thread --------------------------------------------------------------
 
     def dialled(self, connection: Connection) -> None:
         connection.execute(STATEMENTS["listen"])
         self._listening = True
-        self.notice()  # whatever happened while nobody listened
+        self.notice()  # commits may have been missed while disconnected
 
     def look(self, connection: Connection) -> None:
-        """Nothing to look after: what is heard comes by itself."""
+        """Nothing to do: notifications are pushed."""
 
     def heard(self, payloads: Sequence[str]) -> None:
         if any(payload != self.tag for payload in payloads):

@@ -1,16 +1,16 @@
-"""The thread that writes: group commit over one connection.
+"""The writer thread: group commit over one connection.
 
-Work that waits together shares one transaction and one COMMIT. Nobody is told anything before the server
-has said that it is committed. Work that refuses (raises one of our errors before changing a row) leaves the
-group alone. On any other error the whole group is rolled back and its members are run again one by one.
-Work is a pure function of the transaction, so what met another node in between (a clash, a deadlock, a lock
-held too long) is simply run again, for a while.
+Jobs that wait together share one transaction and one COMMIT. No caller gets a result before the server has
+confirmed the commit. A job that refuses (raises one of our errors before changing a row) does not affect the
+group. On any other error the whole group is rolled back and its jobs are retried one by one. A job is a pure
+function of the transaction, so after a conflict with another node (a clash, a deadlock, a lock timeout) it is
+retried until its deadline.
 
-A connection that is lost before the COMMIT was sent has written nothing: the work is run again on a new
-one. If it is lost *in* the COMMIT, the next connection asks the server what became of that transaction, by
-its number, after ending whatever may still be at it. A server of another history (a standby that was promoted
-since) knows other transactions by the same numbers and is not asked. Only if it cannot be found out in time,
-callers are told so (`StoreUncertain`), and neither acknowledged nor run again.
+If the connection is lost before the COMMIT was sent, nothing was written: the job is retried on a new
+connection. If it is lost *in* the COMMIT, the next connection asks the server for the outcome of that
+transaction, by its number, after ending any backend that may still run it. A server of another history (a
+standby promoted since) has other transactions with the same numbers and is not asked. Only if the outcome
+cannot be found out in time, callers get `StoreUncertain`: the write is neither acknowledged nor retried.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 
 LARGEST_GROUP = 256
 GROUP_LOCK_SECONDS = 0.3
-"""How long a group waits for a lock before its members are run alone."""
+"""Lock timeout of a group; after it, its jobs are run alone."""
 LOCK_SECONDS = 0.1
-"""How long one alone waits for a lock before it lets others go first and stands in line again."""
+"""Lock timeout of a job run alone; after it, the job is requeued."""
 STOP_SECONDS = 5.0
 """How long closing waits for a server that does not answer."""
 MOST_TRIES = 5
@@ -52,7 +52,7 @@ T = TypeVar("T")
 Work = Callable[[Changes, int], T]
 Appending = tuple[Lease, Sequence[NewMessage]]
 Holding = tuple[str, int, str]
-"""A lease, as far as it is asked for: its conversation, token and node."""
+"""Key of a lease check: conversation, token and node."""
 
 _BEGUN = statement(Q.begun)
 _NUMBER_ALL = statement(Q.number_all)
@@ -60,7 +60,7 @@ _TELL = statement(Q.tell)
 
 
 class PostgresJob:
-    """One caller's write, and where to tell how it went. Appends are no function: they are carried out
+    """One caller's write, and the future for its result. Appends have no function: they are executed
     together."""
 
     __slots__ = ("append", "error", "future", "later", "loop", "result", "since", "work")
@@ -78,13 +78,13 @@ class PostgresJob:
         self.future = future
         self.since = time.monotonic()
         self.later = False
-        """Does it stand in line again?"""
+        """True: the job is to be requeued."""
         self.result: Any = None
         self.error: BaseException | None = None
 
 
 class PostgresWriter:
-    """Owns the writing connection. `submit` from any event loop, in any thread."""
+    """Owns the writing connection. Call `submit` from any event loop, in any thread."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class PostgresWriter:
         self._stopping = False
         self._stop_by = math.inf
         self._news = False
-        """Was anything committed that somebody may want to hear of?"""
+        """True: something was committed that subscribers may wait for."""
         self._failure: HoldfastError | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
@@ -121,11 +121,11 @@ class PostgresWriter:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._accept(PostgresJob(work, None, loop, future))
-        # A caller that goes away (is cancelled) does not undo its write: it may be committed already.
+        # A cancelled caller does not undo its write: it may already be committed.
         return await future
 
     async def append(self, lease: Lease, messages: Sequence[NewMessage]) -> int:
-        """Number and store messages under a lease; returns the last number. LeaseLost if it was lost."""
+        """Number and store messages under a lease; returns the last seq. LeaseLost if the lease was lost."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int] = loop.create_future()
         self._accept(PostgresJob(None, (lease, messages), loop, future))
@@ -142,7 +142,7 @@ class PostgresWriter:
                 self._wake.notify()
 
     def stop(self) -> None:
-        """Finish what was accepted, as far as the server answers, then close the connection."""
+        """Finish accepted jobs, as far as the server answers, then close the connection."""
         with self._wake:
             self._stopping = True
             self._stop_by = time.monotonic() + STOP_SECONDS
@@ -171,7 +171,7 @@ class PostgresWriter:
                 job.later = False
             try:
                 self._commit(group)
-            except BaseException as error:  # a defect of ours must not leave callers waiting for ever
+            except BaseException as error:  # a bug here must not leave callers waiting for ever
                 self.fail(
                     StoreFailed(f"{self._location}: the writer broke ({type(error).__name__}: {error})")
                 )
@@ -194,8 +194,8 @@ class PostgresWriter:
             error = self._alone(job, error if isinstance(error, ConnectionLost) else None)
 
     def _alone(self, job: PostgresJob, error: BaseException | None) -> BaseException | None:
-        """Run one job, again and again while only others were in its way, or nobody can be reached, and
-        there is time. `error`: how it went so far, for whoever has no time left."""
+        """Run one job alone; retry on lock conflicts and lost connections until its deadline. `error`: the
+        last error so far, returned if the deadline has passed."""
         until = min(job.since + self._patience, self._stop_by)
         tries, pause, strict = 0, PAUSE_SECONDS, False
         while True:
@@ -222,7 +222,7 @@ class PostgresWriter:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     def _answer(self, error: BaseException) -> BaseException:
-        """What a caller is told; troubles that do not pass end the store."""
+        """The error for the caller; permanent failures stop the store."""
         if isinstance(error, psycopg.Error):
             error = translate(error, self._location)
         if isinstance(error, StoreFailed | StoreUpgraded):
@@ -232,7 +232,7 @@ class PostgresWriter:
     def _try(
         self, group: list[PostgresJob], patience: float, *, strict: bool = False
     ) -> BaseException | None:
-        """One transaction over `group`. None: every job has its answer; an error: nothing of it was kept."""
+        """One transaction over `group`. None: every job has its result; an error: nothing was kept."""
         for job in group:
             job.result, job.error = None, None
         number: str | None = None
@@ -251,8 +251,8 @@ class PostgresWriter:
                 ending = [*changes.ending(), asked(_TELL, {"tag": self._tag}), (COMMIT, [])]
             else:
                 ending = [(COMMIT, [])]
-            # The COMMIT travels with what comes before it; an error of those ends the batch before it is
-            # reached.
+            # The COMMIT is sent in the same batch as the statements before it; an error of those ends the
+            # batch before it is reached.
             committing = True
             wire.exchange(ending)
             self._news = self._news or changes.rows > 0
@@ -301,7 +301,8 @@ class PostgresWriter:
                 job.error = refusal
 
     def _append(self, jobs: list[PostgresJob], changes: Changes, now: int) -> None:
-        """All appends of a group: one statement numbers, guarded by each lease, and one stores."""
+        """Execute all appends of a group: one statement numbers them, guarded by each lease, and one stores
+        them."""
         counts: dict[Holding, int] = {}
         sizes: dict[Holding, int] = {}
         for job in jobs:
@@ -310,7 +311,7 @@ class PostgresWriter:
             held = (lease.conversation_id, lease.token, lease.node_id)
             counts[held] = counts.get(held, 0) + len(messages)
             sizes[held] = sizes.get(held, 0) + size_of(messages)
-        # In one order on every node, so that no two wait for each other.
+        # The same order on every node, to avoid deadlocks.
         ids, tokens, nodes = zip(*sorted(counts), strict=True)
         wanted = {
             "ids": ids,
@@ -339,7 +340,7 @@ class PostgresWriter:
         if rows:
             changes.store_messages(rows, now)
 
-    # --- what became of it -------------------------------------------------------------------------
+    # --- outcome of an uncertain commit ------------------------------------------------------------
 
     def _find_out(
         self, group: list[PostgresJob], number: str, before: Pipeline, lost: ConnectionLost
@@ -376,13 +377,14 @@ class PostgresWriter:
         return None
 
     def fail(self, failure: HoldfastError) -> None:
-        """Stop for good: whatever is asked from now on gets this answer."""
+        """Stop for good: every later call gets this error."""
         if self._failure is None:
             log.critical("the store has stopped: %s", failure)
             self._failure = failure
 
     def _tell(self, group: list[PostgresJob]) -> None:
-        """One wake-up per event loop, not per job. Whoever is told finds the store's version moved on."""
+        """Wake each event loop once, not once per job. The store's version has changed before a caller
+        wakes."""
         if self._news:
             self._news = False
             self._on_commit()
@@ -398,7 +400,7 @@ class PostgresWriter:
 
 
 def _history_of(wire: Pipeline) -> str | None:
-    """To which line of writes this server belongs; None if it does not say, as some services do not."""
+    """Id of the server's write history; None if it is not reported: some services do not."""
     try:
         ((history,),) = wire.ask(statement(Q.server_history))
     except psycopg.Error as error:

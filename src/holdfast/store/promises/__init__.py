@@ -1,1 +1,1 @@
-"""What a store promises, part by part; `store.base.Store` is all of it."""
+"""The store contract, part by part; `store.base.Store` is all of it."""

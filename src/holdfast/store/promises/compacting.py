@@ -1,4 +1,4 @@
-"""Compaction: a conversation goes on in a new session whose older messages are a summary."""
+"""Compaction: a conversation continues in a new session whose older messages are a summary."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ...domain.views import View
 
 
 class Compacts(Protocol):
-    """Swaps a session for one that sees less."""
+    """Replaces a session by one with a smaller context."""
 
     async def report(self, conversation_id: str) -> Report | None:
-        """What a model last reported of this conversation's context; None: none has yet."""
+        """A model's last token report for this conversation's context; None: there is none yet."""
         ...
 
     async def outline(self, owner: str | None, session_id: str) -> ContextOutline:
-        """A session's context, message by message. Costs what is in the context, not what is stored."""
+        """A session's context, message by message. Cost depends on the context, not on what is stored."""
         ...
 
     async def claim_compaction(
@@ -42,38 +42,40 @@ class Compacts(Protocol):
         window: int,
         lease: Lease | None = None,
     ) -> Claim | ClaimRefused:
-        """The right to compact the conversation whose tip this is, for `span` at most, with its event.
+        """Claim the compaction of the conversation whose tip this is, for `span` at most, and write its
+        event.
 
-        Unclaimed, having written nothing: it is not the open tip, somebody living has the right, or earlier
-        ones have failed (which by hand does not count). A turn, by its lease, takes the right from whoever
-        has it. LeaseLost and NodeReaped write nothing.
+        ClaimRefused, having written nothing: it is not the open tip, a live node holds the claim, or earlier
+        compactions failed (ignored for a manual one). A turn, by its lease, takes the claim from any holder.
+        LeaseLost and NodeReaped write nothing.
         """
         ...
 
     async def compact(
         self, claim: Claim, view: View, revision: int, facts: CompactionStats, *, lease: Lease | None = None
     ) -> CompactionOutcome:
-        """End the session as `compaction` and open one with this view behind it: one transaction.
+        """End the session as `compaction` and open one with this view after it: one transaction.
 
-        The child has everything of its parent's but the context: source, program, dates, deferral, model,
-        what runs in the background; no clock moves. A turn, by its lease, goes on in the child. Only if the
-        tip is still the one that was claimed and nothing but appended messages has changed (`revision`); an
-        outcome otherwise, as is another turn that holds the conversation: then nothing was written.
-        LeaseLost writes nothing.
+        The child inherits everything of its parent but the context: source, program, dates, deferral, model,
+        background processes; no timer changes. A turn, by its lease, continues in the child. Done only if the
+        tip is still the claimed one and nothing but appended messages has changed (`revision`). Otherwise, or
+        if another turn holds the conversation, it returns an outcome and has written nothing. LeaseLost
+        writes nothing.
         """
         ...
 
     async def note_suspected_window(
         self, session: Session, model: str | None, *, reported: int, given: int, reports: int, window: int
     ) -> None:
-        """Tell, as an event of this session, that its model seems to leave out what is past `reported`
-        tokens: it was given more, by our estimate, so many times."""
+        """Write an event of this session: its model seems to drop input beyond `reported` tokens. By our
+        estimate it was given more, this many times."""
         ...
 
     async def give_up_compaction(
         self, claim: Claim, failure: CompactionFailure, why: Trigger, *, turn_id: str | None = None
     ) -> bool:
-        """It did not come about, and is told: everything stays as it is. What would fail again is not tried
-        for a while, which grows with each failure in a row. False if somebody else has taken the right over.
+        """Release the claim of a failed compaction and write its event; everything else stays. Repeatable
+        failures back off, longer with each failure in a row. False if another holder has taken the claim
+        over.
         """
         ...

@@ -1,4 +1,4 @@
-"""Conversations, sessions, notices and keys: what is made, changed and deleted outside of a turn."""
+"""Conversations, sessions, notices and keys: create, change and delete outside of a turn."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from ..values import Claimed, Page
 
 
 class Converses(Protocol):
-    """Changes what there is, outside of a turn."""
+    """Writes outside of a turn."""
 
     # --- conversations and sessions ---------------------------------------------------------------------
 
     async def open_session(
         self, owner: str, address: Address, node_id: str, *, source: str = "", attached: bool = False
     ) -> Session:
-        """The session the next message would go to: the open tip, or one opened now behind it.
+        """The session that the next message goes to: the open tip, or a new one opened after it.
 
-        A new key opens a conversation. A tip left behind by a node that is gone counts as ended.
+        A new key opens a conversation. A tip orphaned by a node that is gone counts as ended.
         """
         ...
 
     async def end_session(self, owner: str | None, session_id: str, reason: str) -> bool:
-        """End an open session; False if it had ended already. ConversationBusy while a turn holds it."""
+        """End an open session; False if it had already ended. ConversationBusy while a turn holds it."""
         ...
 
     async def resume_session(
         self, owner: str, session_id: str, node_id: str, *, attached: bool = False
     ) -> Session:
-        """Go on from that very session: an open tip ends as `new`, a session with its view opens."""
+        """Resume that exact session: an open tip ends as `new`, and a session with its view opens."""
         ...
 
     async def fork(
@@ -48,7 +48,7 @@ class Converses(Protocol):
         key: str | None = None,
         attached: bool = False,
     ) -> Session:
-        """Open a new conversation that begins with a copy of that session's context (up to a number)."""
+        """Open a new conversation that begins with a copy of that session's context (up to a seq)."""
         ...
 
     async def create_conversation(
@@ -60,35 +60,36 @@ class Converses(Protocol):
         metadata: Mapping[str, str] | None = None,
         source: str = "",
     ) -> Conversation:
-        """A new conversation without a key, its first session detached, that begins with these messages."""
+        """A new conversation without a key; its first session is detached and begins with these messages."""
         ...
 
     async def add_messages(
         self, owner: str, conversation_id: str, node_id: str, messages: Sequence[NewMessage]
     ) -> int:
-        """Append what a client says outside of any turn, to the session that the next message would go to;
-        returns the last number. It counts as activity. ConversationBusy, having written nothing, while a turn
-        holds the conversation."""
+        """Append a client's messages outside of any turn, to the session that the next message goes to;
+        returns the last seq. Counts as activity. ConversationBusy, having written nothing, while a turn holds
+        the conversation."""
         ...
 
     async def set_metadata(
         self, owner: str | None, conversation_id: str, metadata: Mapping[str, str]
     ) -> None:
-        """Note this about a conversation, instead of whatever was noted before."""
+        """Replace a conversation's metadata."""
         ...
 
     async def set_title(self, owner: str | None, conversation_id: str, title: str) -> None: ...
 
     async def add_alias(self, owner: str, alias: str, conversation_id: str) -> None:
-        """Let another name lead to this conversation. A name that leads elsewhere is a Conflict."""
+        """Add an alias for this conversation. Conflict if the alias is used for another one."""
         ...
 
     async def exclude(self, owner: str | None, conversation_id: str, seqs: Sequence[int], reason: str) -> int:
-        """Take messages out of every context; they stay readable. Returns how many were not out yet."""
+        """Exclude messages from every context; they stay readable. Returns how many were not excluded
+        before."""
         ...
 
     async def delete_message(self, owner: str | None, conversation_id: str, seq: int) -> None:
-        """Empty a message: its number stays, its text is gone from lists, contexts and search."""
+        """Empty a message: its seq stays, its text is gone from lists, contexts and search."""
         ...
 
     async def reduce_message(
@@ -99,63 +100,63 @@ class Converses(Protocol):
         rest: NewMessage,
         gaps: Sequence[int] = (),
     ) -> None:
-        """Delete a part of a message: `rest` is what is left of it, `gaps` are the places of all its calls
-        that are gone. What was taken away is gone from lists, contexts and search.
+        """Delete a part of a message: `rest` is what remains, `gaps` are the indexes of all its deleted
+        calls. The deleted part is gone from lists, contexts and search.
 
-        Conflict, having changed nothing, if `rest` is not less than what the message says now.
+        Conflict, having changed nothing, if `rest` is not a part of the current message.
         """
         ...
 
     async def delete_conversation(self, owner: str | None, conversation_id: str) -> int:
-        """Cancel what runs and remove the conversation completely. Returns its number of messages."""
+        """Cancel running work and delete the conversation completely. Returns its number of messages."""
         ...
 
     async def note_reading(self, owner: str, key_id: str, session: Session | None = None) -> None:
-        """Leave an event with this owner: an admin's key has read their messages, of this session or by a
+        """Write an event for this owner: an admin's key has read their messages, of this session or by a
         search."""
         ...
 
     # --- notices ----------------------------------------------------------------------------------------
 
     async def add_notice(self, owner: str, conversation_id: str, kind: str, text: str) -> Notice:
-        """Something the person of this conversation should be told; undelivered until somebody has."""
+        """Add a notice for the person of this conversation; undelivered until it is marked delivered."""
         ...
 
     async def notices(
         self, owner: str | None, *, undelivered: bool = False, after: str | None = None, limit: int = 20
     ) -> Page[Notice]:
-        """A page of notices, oldest first, behind the notice `after`; only those nobody was told of."""
+        """A page of notices, oldest first, after the notice `after`; only undelivered ones."""
         ...
 
     async def undelivered(self, conversation_id: str) -> list[Notice]:
-        """What the person of this conversation has not been told yet, oldest first."""
+        """Undelivered notices of this conversation, oldest first."""
         ...
 
     async def deliver_notice(self, owner: str | None, notice_id: str) -> Notice:
-        """The person has been told. A notice that was delivered before keeps its time."""
+        """Mark a notice delivered. Idempotent: delivering twice keeps the first time."""
         ...
 
     async def notices_to_send(self) -> bool:
-        """Does a notice wait to be sent to a webhook? Cheap: most of the time none does."""
+        """True: a notice is waiting for the webhook. Cheap: usually none is."""
         ...
 
     async def claim_notices(self, limit: int, span: timedelta, kept: timedelta) -> Claimed:
-        """Take notices that wait to be sent, the longest waiting first; for `span` nobody else gets them.
-        What is older than `kept` is given up."""
+        """Claim notices to send, the longest waiting first; for `span` no other node gets them. Notices older
+        than `kept` are given up."""
         ...
 
     async def notice_sent(self, notice_id: str) -> None:
-        """It was accepted, and is never sent again."""
+        """Mark a notice accepted by the webhook; it is never sent again."""
         ...
 
     async def notice_unsent(self, notice_id: str, pause: timedelta, *, tried: bool = True) -> None:
-        """It was not accepted, or not even `tried`: it waits again, for at least this long."""
+        """It was not accepted, or not even `tried`: requeue it, for at least this pause."""
         ...
 
     # --- API keys ---------------------------------------------------------------------------------------
 
     async def add_key(self, key: ApiKey, secret_hash: bytes) -> None:
-        """Let this key open what is its owner's. Conflict, having changed nothing, if its id is known."""
+        """Add this key. Conflict, having changed nothing, if its id exists."""
         ...
 
     async def key(self, key_id: str) -> tuple[ApiKey, bytes] | None:
@@ -163,25 +164,25 @@ class Converses(Protocol):
         ...
 
     async def keys(self, owner: str | None) -> list[ApiKey]:
-        """All keys of an owner, revoked ones too, in the order they were made."""
+        """All keys of an owner, revoked ones too, in creation order."""
         ...
 
     async def revoke_key(self, key_id: str, owner: str | None) -> bool:
-        """From now on this key opens nothing, and never will again; its logins are gone. False if it was
-        revoked already; NotFound if this owner has no such key."""
+        """Revoke this key for good and delete its logins. False if it was already revoked; NotFound if this
+        owner has no such key."""
         ...
 
     # --- logins of browsers -----------------------------------------------------------------------------
 
     async def add_login(self, token_hash: bytes, api_key: str, lasts: timedelta, most: int) -> None:
-        """Let the token of this hash act as this key, on every node, for so long. Of more than `most` logins
-        of the key its oldest end; those of other keys stay. Some that have expired are dropped."""
+        """Add a login: the token of this hash acts as this key, on every node, for this long. If the key has
+        more than `most` logins, its oldest end; those of other keys stay. Some expired ones are deleted."""
         ...
 
     async def login(self, token_hash: bytes) -> str | None:
-        """The key that this login stands for; None if there is none, or it has ended or expired."""
+        """The key id of this login; None if there is none, or it has ended or expired."""
         ...
 
     async def end_login(self, token_hash: bytes) -> bool:
-        """This login is no more. False if there was none."""
+        """End this login. False if there was none."""
         ...

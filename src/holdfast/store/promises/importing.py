@@ -1,4 +1,4 @@
-"""Carrying conversations from one store to another, and taking over what was kept elsewhere."""
+"""Export and import of conversations, from another store or another program."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from ...domain.records import ConversationRecord, Hanging, Imported, MessageReco
 
 
 class Carries(Protocol):
-    """Gives conversations away whole, and takes them over."""
+    """Exports and imports whole conversations."""
 
     async def conversation_ids(
         self, owner: str | None, *, after: int = 0, limit: int = 100
     ) -> list[tuple[int, str]]:
-        """Conversations in the order in which they began, behind the number `after`: numbers and ids."""
+        """Conversations in the order in which they began, after the number `after`: numbers and ids."""
         ...
 
     async def record(
         self, owner: str | None, conversation_id: str
     ) -> tuple[ConversationRecord, Sequence[Hanging]]:
-        """A conversation and all that hangs on it but its messages, as of one moment. A turn that is running
-        is given as interrupted: a copy of it will not go on."""
+        """A conversation with everything but its messages, in one snapshot. A running turn is exported as
+        interrupted, because its copy will not continue."""
         ...
 
     async def message_records(
         self, conversation_id: str, *, first: int, last: int, limit: int = 500
     ) -> list[MessageRecord]:
-        """Its messages from number `first` to `last`, with all they carry; deleted ones without text."""
+        """Its messages from seq `first` to `last`, with all their fields; deleted ones without text."""
         ...
 
     async def imported(self, owner: str, origin: str, names: Sequence[str]) -> Mapping[str, Imported]:
-        """What is known of these names of things elsewhere, as far as they were taken over."""
+        """Import state of these names of the source, for those imported before."""
         ...
 
     async def import_part(self, part: Part) -> None:
-        """Take over a conversation, or what is new of it, with its ids, numbers, times and marks.
+        """Import a conversation, or what is new in it, with its ids, numbers, times and marks.
 
-        Nobody is told of it as of something that happens now: nothing is reset, flushed or run. Conflict,
-        having written nothing, if its id, key or a name of it is taken by another conversation, or if the
-        conversation does not stand where the part goes on.
+        Not published as current activity: nothing is reset, flushed or run. Conflict, having written nothing,
+        if its id, key or an alias belongs to another conversation, or if the conversation is not at the
+        version where the part continues.
         """
         ...
 
     async def messages_from(self, conversation_id: str, origins: Collection[str]) -> Mapping[str, int]:
-        """Of these places elsewhere, the numbers of the messages that came from there and still count."""
+        """By source position: the seqs of messages imported from there that are still valid."""
         ...
 
     async def set_key(
         self, owner: str, conversation_id: str, key: str, *, instead_of: str | None = None
     ) -> None:
-        """Let this key lead to a conversation that has none. Conflict, having changed nothing, if it has
-        another, or if the key leads elsewhere; unless that is `instead_of`, which loses it."""
+        """Set the key of a conversation that has none. Conflict, having changed nothing, if it has another,
+        or if the key belongs to another one; unless that is `instead_of`, which loses it."""
         ...

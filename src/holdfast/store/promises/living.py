@@ -1,4 +1,4 @@
-"""Nodes and processes: who is alive, and what a session left running."""
+"""Nodes and processes: liveness, and background processes of sessions."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from ..values import Held, Orphans, Page, Pruned, Retention, StorePolicy
 
 
 class Lives(Protocol):
-    """Knows who lives and what runs."""
+    """Methods about nodes and processes."""
 
     # --- nodes ------------------------------------------------------------------------------------------
 
     async def join(self, node: Node, *, replaces: str | None = None) -> None:
         """Register an incarnation and hold its lock for as long as this process lives.
 
-        `replaces`: the incarnation of this process that was reaped. Its lock is released when the new one
-        has joined; if that fails, it is kept."""
+        `replaces`: the incarnation of this process that was reaped. Its lock is released when the new one has
+        joined; if that fails, it is kept."""
         ...
 
     async def beat(self, node_id: str) -> Held:
-        """Say that this node lives, in one write; returns what it holds. NodeReaped if it was reaped."""
+        """Write this node's heartbeat, in one write; returns what it holds. NodeReaped if it was reaped."""
         ...
 
     async def held(self, node_id: str) -> Held:
-        """What this node holds; only looks."""
+        """What this node holds; read-only."""
         ...
 
     async def leave(self, node_id: str, reason: str) -> None:
-        """End in good order: running turns are interrupted, attached sessions end with `reason`, leases
-        are released, the lock is let go."""
+        """Leave cleanly: running turns are interrupted, attached sessions end with `reason`, leases and the
+        lock are released."""
         ...
 
     async def nodes(self, *, gone: bool = False) -> list[Node]:
@@ -41,21 +41,21 @@ class Lives(Protocol):
         ...
 
     async def probe(self, nodes: Sequence[Node]) -> Mapping[str, tuple[Liveness, str]]:
-        """Is each of these alive, as far as can be proven from here, and why? Writes nothing."""
+        """Liveness of each of these, as far as provable from here, and why. Writes nothing."""
         ...
 
     async def reap(self, node_id: str, seen_beat: int, why: str) -> bool:
-        """Mark a node as dead, unless its beat has moved since. Its leftovers are then to be settled."""
+        """Mark a node as dead, unless its heartbeat has changed since. Its orphans must then be released."""
         ...
 
     async def leftovers(self, also: Sequence[str] = ()) -> Orphans:
-        """Leases and attached sessions of nodes that are gone, and of the nodes in `also`. Costs what there
-        is, not what is stored."""
+        """Orphans: leases and attached sessions of nodes that are gone, and of the nodes in `also`. Cost
+        depends on the orphans, not on what is stored."""
         ...
 
     async def settle_conversation(self, conversation_id: str) -> bool:
-        """Bring a conversation left by a node that is gone to rest: its turn is interrupted, its lease
-        released under a higher token. False if there was nothing to do. Never touches last_activity_at."""
+        """Release a conversation orphaned by a node that is gone: its turn is interrupted, its lease released
+        under a higher token. False if there was nothing to do. Never touches last_activity_at."""
         ...
 
     async def reap_session(self, session_id: str) -> bool:
@@ -63,30 +63,30 @@ class Lives(Protocol):
         ...
 
     async def settle_node(self, node_id: str) -> bool:
-        """Note that nothing names this node any more, so that no sweep looks for it again. False if
+        """Record that nothing refers to this node any more, so that no sweep looks for it again. False if
         something still does."""
         ...
 
-    # --- what the whole store goes by -------------------------------------------------------------------
+    # --- policies of the whole store --------------------------------------------------------------------
 
     async def policy(self) -> StorePolicy:
-        """What is recorded for the whole store."""
+        """The policies recorded for the whole store."""
         ...
 
     async def record_policy(self, kind: NodeKind, policy: StorePolicy, recorded_by: str) -> StorePolicy:
         """Record a program's settings for the whole store, part by part, where it may: the last server's
-        count, else the last library's, else the last command's. Parts that are None are left alone. Returns
-        what holds now. Changes nothing, and writes nothing, if it is recorded already."""
+        apply, else the last library's, else the last command's. Parts that are None are unchanged. Returns
+        the effective policy. Writes nothing if it is already recorded."""
         ...
 
     async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:
-        """Drop what has been kept long enough, at most `limit` of each kind, the oldest first."""
+        """Delete what is older than its retention, at most `limit` of each kind, the oldest first."""
         ...
 
     # --- processes --------------------------------------------------------------------------------------
 
     async def add_process(self, process: Process) -> Process:
-        """Note that a process is about to be started in this open session, before anything is started."""
+        """Record a process in this open session, before it is started."""
         ...
 
     async def process_started(
@@ -97,15 +97,15 @@ class Lives(Protocol):
         shim_pid: int | None = None,
         shim_start: str | None = None,
     ) -> bool:
-        """It runs, and this is who it is. False if it was not starting any more."""
+        """Record that it runs, and its identity. False if it was no longer starting."""
         ...
 
     async def sample_processes(self, sightings: Sequence[Sighting]) -> None:
-        """Note what these were seen doing, all at once. Never touches a session's last_activity_at."""
+        """Store these samples, all at once. Never touches a session's last_activity_at."""
         ...
 
     async def process_finished(self, process_id: str, exit_code: int) -> bool:
-        """The command itself has ended with this code, but something it started still runs."""
+        """Record the exit code of the command itself, while something it started still runs."""
         ...
 
     async def end_process(
@@ -117,25 +117,26 @@ class Lives(Protocol):
         at: datetime | None = None,
         why: str | None = None,
     ) -> bool:
-        """It has ended: exited, stopped or lost (`why`), at that time or now. False if it had already."""
+        """Record its end: exited, stopped or lost (`why`), at that time or now. False if it had already
+        ended."""
         ...
 
     async def request_stop(self, owner: str | None, process_id: str, reason: str) -> Process:
-        """Ask for a process to be stopped; the node that looks after it does, now or after a crash. Asking
-        again changes nothing. Conflict if it is only watched."""
+        """Request that a process be stopped; the node that supervises it does so, now or after a crash.
+        Idempotent. Conflict if it is only watched."""
         ...
 
     async def request_stops(self, owner: str | None, conversation_id: str, reason: str) -> list[Process]:
-        """Ask for everything that this conversation has started to be stopped; returns what runs of it."""
+        """Request that all processes of this conversation be stopped; returns those that run."""
         ...
 
     async def pin_process(self, owner: str | None, process_id: str, until: datetime | None) -> Process:
-        """Let a process hold resets up until then (None: no longer). Conflict if it has ended."""
+        """Let a process defer resets until then (None: no longer). Conflict if it has ended."""
         ...
 
     async def claim_process(self, process_id: str, node_id: str, seen_supervisor: str | None) -> bool:
-        """Look after a process from now on. False if somebody else than `seen_supervisor` does, if it has
-        ended, or if this node is gone."""
+        """Supervise a process from now on. False if its supervisor is not `seen_supervisor`, if it has ended,
+        or if this node is gone."""
         ...
 
     async def process(self, owner: str | None, process_id: str) -> Process: ...
@@ -150,18 +151,18 @@ class Lives(Protocol):
         after: str | None = None,
         limit: int = 100,
     ) -> Page[Process]:
-        """A page of processes, the newest first, behind the process `after`: of a session, of a conversation
+        """A page of processes, the newest first, after the process `after`: of a session, of a conversation
         or of the owner; only those that have (not) ended."""
         ...
 
     async def unended_processes(self, machine: Identity) -> list[Process]:
-        """What has not ended, as far as is known, on the machine that this identity is of, oldest first."""
+        """Processes on this machine that have not ended, as far as known, oldest first."""
         ...
 
     async def unknown_processes(self, ids: Sequence[str]) -> list[str]:
-        """Which of these ids name no process: what is kept of them is rubbish."""
+        """Which of these ids name no process: their files can be deleted."""
         ...
 
     async def prune_processes(self, before: datetime, limit: int = 1000) -> list[str]:
-        """Drop processes that ended before then, the oldest first; returns their ids."""
+        """Delete processes that ended before then, the oldest first; returns their ids."""
         ...

@@ -12,59 +12,58 @@ from ..values import FlushFigures, Page
 
 
 class Remembers(Protocol):
-    """Flushes ended sessions, once, and keeps what is remembered.
+    """Flushes ended sessions, once, and stores memories.
 
-    Whatever ends a session schedules its flush in the same transaction, by the rules that the store was
-    opened with; without rules nothing is scheduled. A session that goes on with the context of one whose
-    flush is waiting takes that flush over.
+    Every end of a session schedules its flush in the same transaction, by the rules that the store was opened
+    with; without rules nothing is scheduled. A session that continues the context of one whose flush is
+    pending takes that flush over.
     """
 
-    # --- working flushes off ----------------------------------------------------------------------------
+    # --- processing flushes -----------------------------------------------------------------------------
 
     async def flushes_due(self) -> bool:
-        """Is there a flush to claim? Costs the same whatever is stored, or long done."""
+        """True: there is a flush to claim. Cost is constant, whatever is stored or done."""
         ...
 
     async def claim_flushes(self, node_id: str, *, together: int, per_minute: int) -> list[Flush]:
-        """Claim flushes that are due, the longest waiting first, for this node, under a new token.
+        """Claim due flushes, the longest waiting first, for this node, under a new token.
 
-        No more than leaves `together` running and `per_minute` attempted within a minute, by all nodes. What
-        nodes that are gone had claimed is free again first; that was no attempt. Each claimed one counts as
-        attempted.
+        Limits, over all nodes: `together` running, and `per_minute` attempted within a minute. First requeues
+        the claims of nodes that are gone; those do not count as attempts. Each new claim counts as one.
         """
         ...
 
     async def flush_input(self, session_id: str) -> FlushInput:
-        """What a flush is to read: summaries of compacted parts and messages since the last flush."""
+        """Input of a flush: summaries of compacted parts and messages since the last flush."""
         ...
 
     async def finish_flush(self, claimed: Flush, text: str | None) -> bool:
-        """It is done, and this is remembered (None: nothing is): one transaction. False, having written
-        nothing, if the claim has passed on."""
+        """Mark it done and store the memory (None: nothing to remember): one transaction. False, having
+        written nothing, if the claim was lost."""
         ...
 
     async def fail_flush(self, claimed: Flush, error: str, pause: timedelta | None) -> bool:
-        """The attempt has failed: again after this pause. None: never by itself, it is a dead letter. False,
-        having written nothing, if the claim has passed on."""
+        """Record a failed attempt and requeue after this pause. None: no automatic retry, it is a dead
+        letter. False, having written nothing, if the claim was lost."""
         ...
 
     async def release_flush(self, claimed: Flush) -> bool:
-        """Give a claim back; that was no attempt. False if it has passed on."""
+        """Give a claim back; does not count as an attempt. False if the claim was lost."""
         ...
 
     async def release_flushes(self, node_id: str, *, keep: Collection[str]) -> int:
-        """Give back what this node has claimed but does not work at: all but the flushes of the sessions
-        `keep`. For a node that was not told whether a claim of its was committed. Returns how many."""
+        """Give back claims of this node that it does not work on: all but the sessions `keep`. For a node
+        that does not know whether its claim was committed. Returns how many."""
         ...
 
-    # --- looking at flushes, and acting by hand ----------------------------------------------------------
+    # --- reading flushes, and manual actions -------------------------------------------------------------
 
     async def flush(self, owner: str | None, session_id: str) -> Flush:
         """The flush of this session; NotFound if it has none."""
         ...
 
     async def flushes_of(self, session_ids: Sequence[str]) -> Mapping[str, Flush]:
-        """The flushes of these sessions, by session id; those without one are left out."""
+        """The flushes of these sessions, by session id; sessions without one are omitted."""
         ...
 
     async def flushes(
@@ -75,11 +74,11 @@ class Remembers(Protocol):
         after: str | None = None,
         limit: int = 20,
     ) -> Page[Flush]:
-        """A page of flushes, the newest first, behind the flush of the session `after`."""
+        """A page of flushes, the newest first, after the flush of the session `after`."""
         ...
 
     async def retry_flush(self, owner: str | None, session_id: str) -> Flush:
-        """What was given up, skipped or waits is due now, with all its attempts before it. Conflict, having
+        """Make a dead, skipped or pending flush due now, with a fresh count of attempts. Conflict, having
         changed nothing, if it is running, done or taken over."""
         ...
 
@@ -88,18 +87,18 @@ class Remembers(Protocol):
         ...
 
     async def skip_flush(self, owner: str | None, session_id: str, why: str) -> Flush:
-        """Do not flush this session; `why` is kept. Conflict, having changed nothing, if it is running, done
-        or taken over."""
+        """Do not flush this session; `why` is stored. Conflict, having changed nothing, if it is running,
+        done or taken over."""
         ...
 
     async def skip_flushes(self, owner: str | None, before: datetime, why: str, *, limit: int = 1000) -> int:
-        """Do not flush what sessions have said that nobody has spoken in since `before`: what waits or was
-        given up, and what is still open and may become due. Bounded; returns how many, 0: there are no more.
+        """Skip flushes of sessions without activity since `before`: pending and dead ones, and open sessions
+        that may become due. Bounded; returns how many, 0: no more.
         """
         ...
 
     async def flush_figures(self) -> FlushFigures:
-        """How many flushes wait, are running and were given up, and how many sessions are due to be reset."""
+        """How many flushes are pending, running and dead, and how many sessions are due for a reset."""
         ...
 
     # --- memories ---------------------------------------------------------------------------------------
@@ -114,8 +113,8 @@ class Remembers(Protocol):
         after: str | None = None,
         limit: int = 20,
     ) -> Page[Memory]:
-        """A page of memories, the newest first, behind the memory `after`: of one key or conversation, and
-        only those that hold all these words."""
+        """A page of memories, the newest first, after the memory `after`: of one key or conversation, and
+        only those that contain all these words."""
         ...
 
     async def memory(self, owner: str | None, memory_id: str) -> Memory: ...
@@ -129,13 +128,13 @@ class Remembers(Protocol):
         session_id: str | None = None,
         origin: MemoryOrigin = MemoryOrigin.PERSON,
     ) -> Memory:
-        """Remember this with a conversation."""
+        """Add a memory to a conversation."""
         ...
 
     async def edit_memory(self, owner: str | None, memory_id: str, text: str) -> Memory:
-        """From now on it says this; what it said before is gone."""
+        """Replace its text; the old text is gone."""
         ...
 
     async def forget_memory(self, owner: str | None, memory_id: str) -> None:
-        """It is gone: nothing of what it said is left. The session it came from is not flushed again."""
+        """Delete it with its text. The session it came from is not flushed again."""
         ...

@@ -1,4 +1,4 @@
-"""Turns and resets: what happens under a lease, and when a session ends by itself."""
+"""Turns and resets: writes under a lease, and automatic ends of sessions."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from ...domain.why import ResetDecision
 
 
 class Takes(Protocol):
-    """Takes turns, and ends what is due."""
+    """Methods about turns and resets."""
 
     # --- turns ------------------------------------------------------------------------------------------
 
     async def begin_turn(self, request: TurnRequest) -> TurnOutcome:
         """Resolve, take the lease, open a session if one is needed, commit the messages: one transaction.
 
-        Idempotent by owner, route, key and body hash. Another turn holding the conversation, or the
-        same request seen before, and a conversation that is no longer as the caller has seen it, are
-        outcomes; RequestMismatch, TurnSuperseded, NotFound and NodeReaped are raised. Nothing is written
-        unless the turn has begun.
+        Idempotent by owner, route, key and body hash. Another turn that holds the conversation, a request
+        seen before, and a conversation that changed since the caller read it are outcomes; RequestMismatch,
+        TurnSuperseded, NotFound and NodeReaped are raised. Nothing is written unless the turn has begun.
         """
         ...
 
     async def append(self, lease: Lease, messages: Sequence[NewMessage]) -> int:
-        """Append what the turn said, as it happens; returns the last number. LeaseLost writes nothing."""
+        """Append the turn's messages as they are made; returns the last seq. LeaseLost writes nothing."""
         ...
 
     async def append_draft(self, lease: Lease, draft: Draft) -> None:
-        """Keep a checkpoint of the running reply. LeaseLost writes nothing."""
+        """Store a checkpoint of the running reply. LeaseLost writes nothing."""
         ...
 
     async def commit_reply(
@@ -48,12 +47,13 @@ class Takes(Protocol):
     ) -> int:
         """Append the reply, complete the turn and release the lease: one transaction.
 
-        `draft` holds the last of the events that tell of it.
+        `draft` holds the last of its events.
 
-        `delivery` says how much of the answer clients have by now; None: as much as before.
+        `delivery` says how much of the answer clients have received; None: unchanged.
 
-        `answer` is kept for a repeated request; `history` is the chain of all that a client has now been
-        shown, None if that is not known. Returns the conversation's last number. LeaseLost writes nothing.
+        `answer` is stored for retries of the request; `history` is the fingerprint chain of all messages
+        visible to the client now, None if unknown. Returns the conversation's last seq. LeaseLost writes
+        nothing.
         """
         ...
 
@@ -66,38 +66,38 @@ class Takes(Protocol):
         ...
 
     async def note_deliveries(self, deliveries: Mapping[str, Delivery]) -> None:
-        """Keep how much of these turns' answers clients have received. What was received whole stays so;
-        unknown turns are passed over."""
+        """Store how much of these turns' answers clients have received. `WHOLE` never changes back; unknown
+        turns are ignored."""
         ...
 
     async def cancel_turn(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
-        """End somebody's running turn from outside, as `settle_turn` would; its writer is fenced off.
+        """End a running turn from outside, as `settle_turn` would; its writer is fenced off.
 
-        False if it was not running any more.
+        False if it was no longer running.
         """
         ...
 
     # --- resets -----------------------------------------------------------------------------------------
 
     async def due_sessions(self, limit: int = 100) -> list[str]:
-        """Open sessions whose reset is due, the longest due first; only those that our own policies have
-        dated. Costs what is due, not what is stored."""
+        """Open sessions whose reset is due, the longest due first; only those scheduled under our own
+        policies. Cost depends on what is due, not on what is stored."""
         ...
 
     async def reset_session(self, session_id: str) -> Verdict | None:
-        """Reset this session if it is due: its end, event and notice in one transaction. Put off, visibly, if
-        something holds it. Returns the verdict; None if there is no such session any more."""
+        """Reset this session if it is due: its end, event and notice in one transaction. Deferred, visibly,
+        if something blocks it. Returns the verdict; None if the session no longer exists."""
         ...
 
     async def judge_session(self, owner: str | None, session_id: str) -> ResetDecision:
-        """Would this session be reset now? With every reason, either way. Changes nothing."""
+        """Whether this session would be reset now, with every reason for and against. Changes nothing."""
         ...
 
     async def history(self, owner: str | None, session_id: str, *, limit: int = 50) -> list[Event]:
-        """What happened to a session and to what it started, oldest first; only the newest `limit`."""
+        """Events of a session and of what it started, oldest first; only the newest `limit`."""
         ...
 
     async def date_sessions(self, limit: int = 1000, *, over_servers: bool = True) -> int:
-        """Reckon anew when sessions are due that other policies have dated; returns how many. None: all
-        are. `over_servers=False`: only if no server has recorded other policies for this store."""
+        """Reschedule sessions that were scheduled under other policies; returns how many, 0: none is left.
+        `over_servers=False`: only if no server has recorded other policies for this store."""
         ...

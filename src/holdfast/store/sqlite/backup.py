@@ -1,4 +1,4 @@
-"""Consistent copies of a store while everything goes on, by SQLite's online backup."""
+"""Consistent copies of a store in use, by SQLite's online backup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...os_support import private_umask
 
 
 def back_up(database: Path, target: Path) -> None:
-    """Copy the store to `target`, which appears whole or not at all, never over another file."""
+    """Copy the store to `target`, which appears complete or not at all, never over another file."""
     if target.exists():
         raise BadInput(f"{target} exists already; a backup never overwrites a file")
     if not target.parent.is_dir():
@@ -30,12 +30,12 @@ def back_up(database: Path, target: Path) -> None:
 
 
 def copy_database(source: Path, target: Path) -> None:
-    """The state of one file at one moment, in another. The copy is a store of its own: derived files of the
-    original (its search index) are not taken for the copy's."""
+    """Copy a database's state at one moment into another file. The copy is a separate store: it does not use
+    derived files of the original (its search index)."""
     reader = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
     writer = apsw.Connection(str(target))
     try:
-        # One snapshot for the whole copy: otherwise every commit meanwhile would start it over.
+        # One snapshot for the whole copy: otherwise every commit meanwhile would restart it.
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()
         with writer.backup("main", reader, "main") as backup:
@@ -49,7 +49,7 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def _publish(partial: Path, target: Path) -> None:
-    """Give a finished file its name, never over another one."""
+    """Rename a finished file into place, never over another one."""
     try:
         os.link(partial, target)
     except FileExistsError:

@@ -1,7 +1,7 @@
-"""Opening SQLite the one right way: gates first, then pragmas.
+"""Opens SQLite connections: checks first, then pragmas.
 
-WAL with `synchronous=FULL`, because anything less lost acknowledged rows in simulated power cuts.
-Patience is measured in time, not in tries. Deleted text is overwritten (`secure_delete`).
+WAL with `synchronous=FULL`, because anything less lost acknowledged rows in simulated power cuts. Busy
+timeouts are measured in time, not in tries. Deleted text is overwritten (`secure_delete`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Patience:
 
 
 class BusyDeadline:
-    """A busy handler that gives up at one moment, however many locks are waited for."""
+    """A busy handler that gives up at one deadline, however many locks are waited for."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
@@ -85,16 +85,16 @@ def connect(
 
 
 def _enter(connection: apsw.Connection, database: Path, patience: float) -> None:
-    """See whose file it is and give it its write-ahead log, with patience.
+    """Check the owner of the file and switch it to WAL, retrying while busy.
 
-    While several processes make a store at the same moment, SQLite says "busy" without asking our busy
-    handler: waiting inside it could be a deadlock. Letting go and trying again is not.
+    While several processes create a store at the same moment, SQLite returns "busy" without calling our busy
+    handler, because waiting inside it could deadlock. Releasing everything and retrying cannot.
     """
     until = time.monotonic() + patience
     while True:
         try:
-            with private_umask():  # the first read makes -wal and -shm
-                if connection.readonly("main"):  # SQLite opens a read-only file without a word
+            with private_umask():  # the first read creates -wal and -shm
+                if connection.readonly("main"):  # SQLite opens a read-only file without an error
                     raise apsw.ReadOnlyError("the file is read-only")
                 _check_owner(connection, database)
                 mode = connection.execute("PRAGMA journal_mode = WAL").get
@@ -104,7 +104,7 @@ def _enter(connection: apsw.Connection, database: Path, patience: float) -> None
             if time.monotonic() > until:
                 raise
             time.sleep(0.005)
-    if mode != "wal":  # SQLite says so in its answer, not by an error
+    if mode != "wal":  # SQLite reports a failure in its result, not as an error
         raise StoreUnusable(
             f"cannot open {database}: it cannot be given a write-ahead log and stays in mode {mode}. "
             "Check the disk, its free space and its permissions"
@@ -112,7 +112,7 @@ def _enter(connection: apsw.Connection, database: Path, patience: float) -> None
 
 
 def _set_up(connection: apsw.Connection) -> None:
-    # Without this SQLite may plan a statement anew for every bound value: ten times slower for short ones.
+    # Otherwise SQLite may re-plan a statement for every bound value: ten times slower for short ones.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -127,7 +127,7 @@ def _set_up(connection: apsw.Connection) -> None:
 
 def _check_owner(connection: apsw.Connection, database: Path) -> None:
     """Refuse a file that belongs to another program."""
-    # In one snapshot: another process may be making the store right now.
+    # In one snapshot: another process may be creating the store right now.
     (application, tables) = connection.execute(
         "SELECT application_id, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id"
     ).fetchall()[0]

@@ -1,9 +1,10 @@
-"""Errors of SQLite as errors of our tree.
+"""Maps SQLite errors to our error tree.
 
-Three kinds matter. *Full* and *busy* pass: nothing was written and writing goes on later. Errors that say
-that the disk or the file cannot be trusted (I/O, corruption, not a database, read-only) are *failed*: the
-store stops for good, because after a failed fsync or on a corrupt page its content is unknown. Every other
-error, also one that is not known here, is of *one statement*: only its caller gets it and the store goes on.
+Three kinds matter. *Full* and *busy* are transient: nothing was written and writing continues later. Errors
+that say that the disk or the file cannot be trusted (I/O, corruption, not a database, read-only) are
+*failed*: the store stops for good, because after a failed fsync or on a corrupt page its content is unknown.
+Every other error, also an unknown one, concerns *one statement*: only its caller gets it and the store
+continues.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def _code(error: apsw.Error) -> int:
 
 
 def _no_space(error: apsw.Error, system_errno: int) -> bool:
-    """Is this I/O error a full disk? After a failed sync nothing is certain, whatever its cause."""
+    """True: this I/O error is a full disk. Never after a failed sync: then nothing is certain."""
     failed_sync = _code(error) in _SYNC_CODES
     return (
         isinstance(error, apsw.IOError | apsw.CantOpenError) and system_errno in _NO_SPACE and not failed_sync
@@ -45,10 +46,10 @@ def _no_space(error: apsw.Error, system_errno: int) -> bool:
 
 
 def translate(error: apsw.Error, location: str, system_errno: int = 0) -> HoldfastError:
-    """Our error for an error of SQLite while the store at `location` is in use.
+    """Our error for a SQLite error while the store at `location` is in use.
 
-    `system_errno` tells a full disk apart where SQLite only says "I/O error" (growing the shared
-    memory file).
+    `system_errno` identifies a full disk where SQLite only reports "I/O error" (growing the shared memory
+    file).
     """
     if isinstance(error, apsw.FullError) or _no_space(error, system_errno):
         return StoreFull(f"the disk is full: {location} cannot grow. Nothing was written; free some space")
@@ -87,7 +88,7 @@ def translate(error: apsw.Error, location: str, system_errno: int = 0) -> Holdfa
 
 
 def cannot_open(error: apsw.Error, location: str, system_errno: int = 0) -> StoreUnusable:
-    """Our error for a store that cannot be opened at all."""
+    """Our error for a store that cannot be opened."""
     if isinstance(error, apsw.FullError) or _no_space(error, system_errno):
         return StoreUnusable(f"the disk is full: {location} cannot be opened. Free some space")
     if isinstance(error, apsw.NotADBError):

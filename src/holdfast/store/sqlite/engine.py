@@ -1,7 +1,7 @@
-"""The SQLite engine: `Store`'s verbs, carried out by one writing thread and a few reading ones.
+"""The SQLite engine: executes `Store`'s methods with one writer thread and a few readers.
 
-Several processes may share the file. Opening it passes the gates (the linked SQLite, the filesystem, whose
-file it is, its schema) and changes nothing if one of them is closed.
+Several processes may share the file. Opening it runs checks (the linked SQLite, the filesystem, the owner of
+the file, its schema) and changes nothing if one fails.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SQLiteStore(
     ImportingVerbs,
     SQLiteOwnVerbs,
 ):
-    """One open store. Made by `open_store`; see `store.base.Store` for what each verb promises."""
+    """One open store. Made by `open_store`; see `store.base.Store` for what each method guarantees."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class SQLiteStore(
         flushing: FlushRules | None = None,
         quotas: Quotas = UNLIMITED,
     ) -> None:
-        """Blocking: open the file, bring its schema up to date, start the threads."""
+        """Blocking: open the file, migrate its schema, start the threads."""
         check_library(apsw.sqlite_lib_version())
         self._database = real(database)
         self._clock = clock
@@ -119,7 +119,7 @@ class SQLiteStore(
         self._writer = SQLiteWriter(
             connection, self._database, newest(), self._inodes, self._committed, patience
         )
-        if left:  # a process that crashed may have left text in it that it had deleted
+        if left:  # a crashed process may have left text in the log that it had deleted
             self._writer.truncate_soon()
         self._readers = SQLiteReaders(self._connect_reader, self.location, self._writer.fail)
         self._search_readers = SQLiteReaders(self._connect_reader, self.location, self._writer.fail)
@@ -150,8 +150,8 @@ class SQLiteStore(
         if self._closed or self._forked:
             return
         self._closed = True
-        # Blocking, but short: what was accepted is finished. Not in an executor, because there is none any
-        # more when a program's exit closes what it forgot to close.
+        # Blocking, but short: accepted jobs are finished. Not in an executor, because none exists any more
+        # when a program's exit closes stores that it forgot to close.
         self._searches.stop()
         self._searches.join()
         self._search_readers.close()
@@ -170,7 +170,7 @@ class SQLiteStore(
         told: list[str] = []
 
         def run(connection: apsw.Connection) -> T:
-            told.clear()  # it may be run again, if the group it was in failed
+            told.clear()  # the function may be run again, if its group failed
             now = to_stamp(self._clock())
             tx = SQLiteTransaction(connection, now, self._policies, told, self._flushing, self._quotas)
             done = work(tx)
@@ -185,7 +185,7 @@ class SQLiteStore(
 
     async def _read(self, work: Callable[[Transaction], T]) -> T:
         self._check_open()
-        if self._writer.failure is not None:  # what cannot be trusted is not shown either
+        if self._writer.failure is not None:  # a store that cannot be trusted is not read either
             raise self._writer.failure
         return await self._readers.run(
             lambda connection: work(SQLiteTransaction(connection, to_stamp(self._clock()), self._policies))
@@ -219,16 +219,16 @@ class SQLiteStore(
             return self._search
 
     def _forgotten(self, ids: Sequence[int]) -> None:
-        """The indexer has done what these rows of `unindexed` asked for; drop them."""
+        """Delete these rows of `unindexed`: the indexer has processed them."""
         self._writer.submit_later(
             lambda connection: connection.executemany(STATEMENTS["forgotten"], ({"id": id_} for id_ in ids))
         )
 
     def start_indexing(self) -> None:
-        """Keep the search index right behind what is written, from now on."""
+        """Start the indexer thread, which keeps the search index up to date."""
         self._index().notice()
 
-    # --- waiting and care -------------------------------------------------------------------------------
+    # --- waiting and maintenance ------------------------------------------------------------------------
 
     def version(self) -> int:
         self._check_open()
@@ -260,7 +260,7 @@ class SQLiteStore(
 
 
 def _intact(tx: Transaction) -> list[Finding]:
-    """Does SQLite itself find the file in order?"""
+    """Findings of SQLite's own integrity check."""
     assert isinstance(tx, SQLiteTransaction)
     problems = [row[0] for row in tx.connection.execute("PRAGMA integrity_check(10)") if row[0] != "ok"]
     problems += [
@@ -293,7 +293,7 @@ async def open_store(
     flushing: FlushRules | None = None,
     quotas: Quotas = UNLIMITED,
 ) -> SQLiteStore:
-    """Open (or make) the store in this file. Raises StoreUnusable, having changed nothing, if it cannot."""
+    """Open (or create) the store in this file. Raises StoreUnusable, having changed nothing, if it cannot."""
     return await asyncio.to_thread(
         SQLiteStore,
         database,

@@ -1,7 +1,7 @@
-"""The database's files, from outside: where they are, who may read them, whether they are still the same.
+"""The database's files, seen from outside: location, permissions, and whether they were replaced.
 
-Nothing here opens them. Closing any plain handle on the database, `-wal` or `-shm` would drop this
-process's POSIX locks, and the next outsider would take the WAL for abandoned and delete it.
+Nothing here opens them. Closing any plain handle on the database, `-wal` or `-shm` would drop this process's
+POSIX locks, and the next outside process would consider the WAL abandoned and delete it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NETWORK_FILESYSTEMS = frozenset(
 
 
 def real(database: Path) -> Path:
-    """The file itself, where its name is a symbolic link or leads through one. SQLite keeps the log beside
-    the file itself, and so do we with everything else: every name of a store leads to the same files."""
+    """The file itself, with symbolic links resolved. SQLite keeps the log beside the file itself, and we keep
+    everything else there too: every name of a store leads to the same files."""
     return Path(os.path.realpath(database))
 
 
 def prepare_directory(directory: Path) -> None:
-    """Make the database's directory, for its owner alone, if there is none; refuse one we cannot use."""
+    """Create the database's directory, private to its owner, if there is none; refuse an unusable one."""
     try:
         with private_umask():
             directory.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def prepare_directory(directory: Path) -> None:
 
 
 def log_size(database: Path) -> int:
-    """How large the write-ahead log is. Asked of the directory: nothing but SQLite may open it."""
+    """Size of the write-ahead log. Read from the directory: only SQLite may open the file."""
     try:
         return os.stat(f"{database}-wal").st_size
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def log_size(database: Path) -> int:
 
 
 class Inodes:
-    """Remembers which files the store was opened on, and notices when others took their place."""
+    """Records which files the store was opened on, to detect that they were replaced."""
 
     def __init__(self, database: Path) -> None:
         self._paths = (str(database), f"{database}-wal")

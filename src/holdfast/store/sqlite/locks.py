@@ -1,7 +1,7 @@
 """Node locks: a kernel `flock` per node, on a file beside the database.
 
-The kernel lets go of it when the process ends, however it ends, and at no other moment: whoever can take
-it has proof that its node is dead. The file is made and locked before the node's row is written, so a row
+The kernel releases it when the process ends, however it ends, and at no other moment: being able to take the
+lock proves that its node is dead. The file is created and locked before the node's row is written, so a row
 without a lockable file is *unknown*, not dead. Locks are close-on-exec and are closed in forked children.
 """
 
@@ -41,7 +41,7 @@ class FileNodeLocks:
             self._held[node_id] = handle
 
     def let_go(self, node_id: str) -> None:
-        """The node has ended in good order: its file goes too."""
+        """Release the lock and delete the file: the node has left cleanly."""
         with self._guard:
             handle = self._held.pop(node_id, None)
         self.remove(node_id)
@@ -49,11 +49,11 @@ class FileNodeLocks:
             os.close(handle)
 
     def remove(self, node_id: str) -> None:
-        """A node that is gone needs no file any more."""
+        """Delete the file of a node that is gone."""
         self.path_of(node_id).unlink(missing_ok=True)
 
     def is_free(self, node_id: str) -> bool | None:
-        """Can the lock be taken? None if it cannot be told."""
+        """True: the lock can be taken. None: unknown."""
         with self._guard:
             if node_id in self._held:
                 return False

@@ -1,8 +1,8 @@
-"""Bringing a store to the schema this version knows.
+"""Migrates a store to this version's schema.
 
-Migrations are numbered files, applied in order, each once; the number stands in `user_version`. A
-file that holds data is copied beside itself first. A process that finds a newer number writes
-nothing more and asks to be restarted. Released migrations are never edited.
+Migrations are numbered files, applied in order, each once; the number is stored in `user_version`. A file
+with data is copied beside itself first. A process that finds a newer number writes nothing more and asks to
+be restarted. Released migrations are never edited.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def newest() -> int:
 
 
 def migrate(connection: apsw.Connection, database: Path, now: int) -> None:
-    """Apply what is missing, in one transaction under the write lock; back up first if there is data."""
+    """Apply the missing migrations, in one transaction under the write lock; back up first if there is
+    data."""
     if connection.execute("PRAGMA user_version").get == newest():
         return
     connection.execute("BEGIN IMMEDIATE")

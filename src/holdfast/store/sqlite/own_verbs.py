@@ -1,4 +1,4 @@
-"""The verbs that SQLite has its own way to: node locks, search, and what the files say of themselves."""
+"""Methods that SQLite implements its own way: node locks, search, and file facts."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class SQLiteOwnVerbs(Verbs):
         def look(deadline: Deadline) -> list[Found]:
             index.catch_up(time.monotonic() + CATCH_UP_SECONDS)
             if deadline.passed:
-                deadline = Deadline(owner)  # that wait is not the search's
+                deadline = Deadline(owner)  # the wait before does not count against the search
             return self._search_read(
                 lambda tx: _search(tx, index, owner, words, conversation_id, limit, deadline)
             )
@@ -125,7 +125,7 @@ def _search(
     limit: int,
     deadline: Deadline,
 ) -> list[Found]:
-    """The index gives numbers; whether and to whom they are shown is decided here, from the rows."""
+    """The index gives numbers; the rows decide whether they match and who may see them."""
     check_limit(limit)
     terms = terms_of(words)
     if conversation_id is not None:
@@ -137,7 +137,7 @@ def _search(
         rows = [row for no in numbers if (row := tx.one(Q.found_message, no=no, owner=owner))]
         if len(rows) >= limit or not more:
             break
-        asked *= 4  # deleted ones that the index still holds must not push living ones out
+        asked *= 4  # deleted messages still in the index must not push out existing ones
     found = []
     for *columns, key, title in rows[:limit]:
         deadline.check()
@@ -147,7 +147,7 @@ def _search(
 
 
 def _unindexed(index: SearchIndex) -> int | None:
-    """How far the search index is behind; None if it cannot be asked. Blocking."""
+    """How many messages the search index lags; None if that cannot be read. Blocking."""
     try:
         return index.lag()
     except SearchFailed:

@@ -1,6 +1,6 @@
-"""Reading connections: a few threads, each with its own, so that reads never wait for the writer.
+"""Reader connections: a few threads, each with its own, so that reads never wait for the writer.
 
-Every read is short: one snapshot, everything fetched, then the log may move on again.
+Every read is short: one snapshot, all rows fetched, then the log can be checkpointed again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SQLiteReaders:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.run_here, work)
 
     def run_here(self, work: Callable[[apsw.Connection], T]) -> T:
-        """The same on the calling thread, blocking; each thread has a connection of its own."""
+        """The same on the calling thread, blocking; each thread has its own connection."""
         connection = self._connection()
         try:
             connection.execute("BEGIN")
@@ -53,7 +53,7 @@ class SQLiteReaders:
                 if connection.in_transaction:
                     connection.execute("COMMIT")
         except apsw.Error as error:
-            # An error of one statement is this caller's alone; only a file that cannot be trusted stops all.
+            # An error of one statement concerns only this caller; only an untrustworthy file stops the store.
             trouble = translate(error, self._location, connection.system_errno)
             if isinstance(trouble, StoreFailed):
                 self._on_failure(trouble)

@@ -1,22 +1,22 @@
-"""Full-text search over messages: an index in a file of its own, beside the database.
+"""Full-text search over messages: an index in its own file beside the database.
 
-Indexing inside the commit would cap appends at a quarter of their speed, so the index follows right
-behind by a cursor (the number of the last message it holds). It is derived, rebuildable, and never read
-as truth: a hit is only a number, and the message is read from the database, with its owner. A search
-also looks through what lies behind the cursor, with the same rules, so no committed message is ever
-missing from an answer. What was deleted is forgotten through rows that the deletion itself wrote.
+Indexing inside the commit would cap appends at a quarter of their speed, so the index follows shortly after
+by a cursor (the number of the last indexed message). It is derived, rebuildable, and never the source of
+truth: a hit is only a number, and the message is read from the database, with its owner. A search also scans
+the messages after the cursor, with the same rules, so no committed message is ever missing from a result.
+Deleted text is removed through rows that the deletion itself wrote.
 
-Deleting a row of the index only hides it: its words stay in the file until the parts that hold them are
+Deleting a row of the index only hides it: its words stay in the file until the segments that hold them are
 merged. So a deletion is followed by an incremental merge of the whole index, in small steps, and by a
-truncation of the index's own log. That it is due is written in the index with the deletion itself: after a
-crash the next start goes on with it. After a merge that took long the next one waits, so that merging never
-takes more than a twentieth of the time.
+truncation of the index's own log. The pending merge is recorded in the index with the deletion itself: after
+a crash the next start continues it. After a long merge the next one waits, so that merging never takes more
+than a twentieth of the time.
 
-Words are kept behind a mark of their owner (`search_terms`): a search reads its owner's part of the index.
-Each searching thread has a connection of its own, so it waits for neither the indexer nor other searches.
+Words are stored with a prefix for their owner (`search_terms`): a search reads its owner's part of the index.
+Each searching thread has its own connection, so it waits for neither the indexer nor other searches.
 
-Limits: words match without case and accents, from their beginning (`data` finds `database`); the
-content of messages is searched, tool calls' arguments are not.
+Limits: words match without case and accents, by prefix (`data` finds `database`); the content of messages is
+searched, the arguments of tool calls are not.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ LONGEST_TAIL = 2_000
 MERGE_PAGES = 64
 MERGE_SHARE = 20
 STOP_SECONDS = 5.0
-"""How long closing may go on with a merge; the next start does the rest."""
+"""How long closing may continue a merge; the next start does the rest."""
 TRUNCATE_SECONDS = 0.25
 RETRY_SECONDS = 1.0
 
-# The text of a message: its content, or the text parts of it. What SQLite takes for no JSON (nested too
-# deeply) has none, rather than stopping the index.
+# The text of a message: its content, or the text parts of it. A body that SQLite does not accept as JSON
+# (nested too deeply) has no text, rather than stopping the index.
 _TEXT = """
 CASE iif(json_valid(CAST(body AS TEXT)), json_type(CAST(body AS TEXT), '$.content'), NULL)
     WHEN 'text' THEN CAST(body AS TEXT) ->> '$.content'
@@ -60,10 +60,10 @@ CASE iif(json_valid(CAST(body AS TEXT)), json_type(CAST(body AS TEXT), '$.conten
                           OR (part.type = 'object' AND json_type(part.value, '$.text') = 'text'))
 END
 """
-# `ascii` splits at nothing that `search_terms` has not split at already.
+# `ascii` splits nothing further: `search_terms` has already split the text.
 _TABLE = "USING fts5(text, scope, content='', contentless_delete=1, tokenize='ascii', detail=full)"
 VERSION = 2
-"""Of what is in the index, as the file's user_version: one of another version is made anew."""
+"""Version of the index contents, as the file's user_version: an index of another version is rebuilt."""
 _FILL = f"""
 SELECT m.no, c.owner, c.id, {_TEXT}
 FROM store.messages m JOIN store.conversations c ON c.id = m.conversation
@@ -76,23 +76,23 @@ _TAILS = (
     f"{_FILL} AND m.no > :cursor AND m.no <= :newest {_OF_ONE} ORDER BY m.no DESC",
     f"{_FILL} AND m.no IN (SELECT no FROM store.unindexed) AND m.no <= :cursor {_OF_ONE} ORDER BY m.no DESC",
 )
-"""What the index does not hold yet, and what it holds in a form that is no longer right."""
+"""Messages that the index does not hold yet, or holds in an outdated form."""
 _INSERT = "INSERT INTO words (rowid, text, scope) VALUES (?, ?, ?)"
 _FIND = """
 SELECT rank, rowid FROM words(:match)
 WHERE rowid NOT IN (SELECT no FROM store.unindexed) ORDER BY rank LIMIT :limit
 """
 STEPS = 10_000
-"""Of SQLite's machine, between two looks at the clock."""
+"""SQLite VM instructions between two checks of the clock."""
 
 
 def scope_of(conversation_id: str) -> str:
-    """A conversation as one searchable word, whatever characters its id holds."""
+    """A conversation as one searchable word, whatever characters its id has."""
     return "s" + conversation_id.encode().hex()
 
 
 def to_match(terms: Sequence[Term], owner: str, conversation_id: str | None) -> str:
-    """An FTS5 query for the messages of this owner that hold all of these terms."""
+    """An FTS5 query for this owner's messages that contain all of these terms."""
     mark = mark_of(owner)
     wanted = [
         f'text : "{" ".join(mark + token for token in term.tokens)}"' + (" *" if term.open else "")
@@ -103,13 +103,13 @@ def to_match(terms: Sequence[Term], owner: str, conversation_id: str | None) -> 
 
 
 def _index_rows(connection: apsw.Connection, rows: Any) -> None:
-    """Put rows of `_FILL` into the index, one by one: a message may be large."""
+    """Insert rows of `_FILL` into the index, one by one: a message may be large."""
     for no, owner, conversation, text in rows:
         connection.execute(_INSERT, (no, marked(text or "", owner), scope_of(conversation)))
 
 
-# Pages that name deleted rows, one set for each part of the index that holds some of their words (FTS5's
-# rowids of such pages begin here). Without any, no part holds words of a deleted row.
+# Pages that list deleted rows, one set for each segment of the index that holds some of their words (FTS5's
+# rowids of such pages begin here). If there are none, no segment holds words of a deleted row.
 _HIDDEN = f"SELECT count(*) FROM (SELECT 1 FROM main.words_data WHERE id >= {1 << 53} LIMIT 1)"
 
 
@@ -129,7 +129,7 @@ def _start_over(connection: apsw.Connection) -> None:
 
 
 class _Handle:
-    """A connection to the index file, opened anew when another process has made the file anew."""
+    """A connection to the index file; reopened when another process has replaced the file."""
 
     def __init__(self) -> None:
         self._connection: apsw.Connection | None = None
@@ -161,7 +161,7 @@ def _inode(path: Path) -> int:
 
 
 class SearchIndex:
-    """Follows the database from a thread; answers searches from any other."""
+    """Indexes from its own thread; answers searches from any other."""
 
     def __init__(self, database: Path, forgotten: Callable[[Sequence[int]], None]) -> None:
         self._database = database
@@ -174,24 +174,24 @@ class SearchIndex:
         """The indexer's connection, used under the lock."""
         self._local = threading.local()
         self._handles: list[_Handle] = []
-        """Those of the threads that search."""
+        """Connections of the searching threads."""
         self._told: set[int] = set()
-        """Rows of `unindexed` that are dealt with here and are being dropped."""
+        """Rows of `unindexed` that are processed and being deleted."""
         self._merging: int | None = None
-        """The newest of `leftovers` when the merge began that is under way."""
+        """The newest of `leftovers` when the running merge began."""
         self._merged: int | None = None
-        """The same of a merge that is done, while the log still holds old pages."""
+        """The same for a finished merge, while the log still holds old pages."""
         self._merge_began = 0.0
         self._merge_earliest = 0.0
         self._merge_at: float | None = None
-        """When there is something to merge again; None: nothing is known of."""
+        """When to merge next; None: nothing is pending."""
         self._thread = threading.Thread(target=self._run, name="holdfast-search", daemon=True)
         self._thread.start()
 
-    # --- following ---------------------------------------------------------------------------------
+    # --- indexing ----------------------------------------------------------------------------------
 
     def notice(self) -> None:
-        """Something was committed."""
+        """Wake the indexer: something was committed."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -212,17 +212,17 @@ class SearchIndex:
         while True:
             left = None if self._merge_at is None else max(0.0, self._merge_at - time.monotonic())
             self._wake.wait(left)
-            # A search meanwhile looks behind the cursor too; batches spare the writer.
+            # Searches meanwhile scan past the cursor too; batches reduce the writer's load.
             if self._stopping.wait(PAUSE_SECONDS):
                 return
             self._wake.clear()
-            if self._stopping.is_set():  # told just now: that wake was meant for it
+            if self._stopping.is_set():  # set just now: the wake-up was for that
                 return
             try:
                 while self.follow_once() and not self._stopping.is_set():
                     pass
                 while self._merge_is_due() and not self._stopping.is_set() and self.merge_once():
-                    self._stopping.wait(0.005)  # searches take their turn between two steps
+                    self._stopping.wait(0.005)  # lets searches run between two steps
                 quiet = False
             except Exception as error:  # the index is derived: no failure of it may end this thread
                 if not quiet:
@@ -235,7 +235,7 @@ class SearchIndex:
                 self._merge_at = None if self._merge_at is None else time.monotonic() + RETRY_SECONDS
 
     def follow_once(self) -> bool:
-        """Index one batch behind the cursor, forget what was deleted. False: there is nothing left to do."""
+        """Index one batch after the cursor, remove deleted text. False: nothing is left to do."""
         with self._opened() as connection:
             cursor, newest = self._where(connection)
             rows: list[Any] = connection.execute(
@@ -246,20 +246,20 @@ class SearchIndex:
             forgetting = sorted(asked.keys() - self._told)
             if newest <= cursor and not forgetting:
                 return False
-            if forgetting:  # the list is shortened on disk: what it asked for must be on disk before
+            if forgetting:  # rows of `unindexed` are deleted durably: first this removal must be on disk
                 connection.execute("PRAGMA main.synchronous = FULL")
             with connection:
                 # The first statement takes this file's write lock, and only this file's: an immediate
                 # transaction would take the database's too.
                 connection.execute("UPDATE cursor SET no = no")
-                cursor, newest = self._where(connection)  # another process may have been here meanwhile
+                cursor, newest = self._where(connection)  # another process may have indexed meanwhile
                 upto = min(newest, cursor + BATCH)
                 if cursor < upto:
                     _index_rows(connection, connection.execute(_NEW, {"after": cursor, "upto": upto}))
                     connection.execute("UPDATE cursor SET no = ?", (upto,))
                 for no in {asked[row] for row in forgetting}:
                     connection.execute("DELETE FROM words WHERE rowid = ?", (no,))
-                    if no <= upto:  # of some, a part is left
+                    if no <= upto:  # partly deleted messages have a rest to index
                         _index_rows(connection, connection.execute(_SINGLE, {"no": no}))
                 if forgetting:
                     connection.execute("INSERT INTO leftovers DEFAULT VALUES")
@@ -298,27 +298,27 @@ class SearchIndex:
         if begins:
             self._merging, self._merge_began = newest, time.monotonic()
         with connection:
-            connection.execute("UPDATE cursor SET no = no")  # takes this file's write lock alone
+            connection.execute("UPDATE cursor SET no = no")  # takes only this file's write lock
             before = connection.total_changes()
-            # A negative number begins a merge of everything; positive ones go on with it.
+            # A negative number begins a merge of everything; positive ones continue it.
             pages = -MERGE_PAGES if begins else MERGE_PAGES
             connection.execute("INSERT INTO words (words, rank) VALUES ('merge', ?)", (pages,))
-            # FTS5 says by fewer than two changes that there was nothing left to merge.
+            # FTS5 reports fewer than two changes when nothing is left to merge.
             if connection.total_changes() - before >= 2:
                 return
             merged, self._merging = self._merging, None
             if connection.execute(_HIDDEN).get:
                 if not begins:
-                    return  # a merge that was under way before had not seen every deletion: once more
+                    return  # a merge started earlier had not seen every deletion: merge again
                 connection.execute("INSERT INTO words (words) VALUES ('optimize')")
             self._merged = merged
 
     def _finish_merge(self, connection: apsw.Connection, merged: int) -> bool:
-        """Old pages are in the log still: only when that is empty, is the text gone."""
+        """Truncate the log, which still holds old pages: only then is the text gone."""
         connection.set_busy_handler(BusyDeadline(TRUNCATE_SECONDS))
         try:
             connection.wal_checkpoint("main", mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        except apsw.BusyError:  # another process reads the index just now
+        except apsw.BusyError:  # another process is reading the index
             self._merge_at = time.monotonic() + RETRY_SECONDS
             return False
         finally:
@@ -332,7 +332,7 @@ class SearchIndex:
         return False
 
     def _forget_rest(self, until: float) -> None:
-        """When the store closes: forget what was deleted, as far as there is time."""
+        """When the store closes: remove deleted text, as far as time allows."""
         if not self._mine.is_open and not self.path.exists():
             return
         while self._has_to_forget() and self.follow_once() and time.monotonic() < until:
@@ -340,7 +340,7 @@ class SearchIndex:
         while time.monotonic() < until and self.merge_once():
             pass
         if self._merge_at is not None and time.monotonic() < until:
-            self.merge_once()  # came while the last merge was under way
+            self.merge_once()  # for deletions during the last merge
 
     def _has_to_forget(self) -> bool:
         with self._opened() as connection:
@@ -348,11 +348,11 @@ class SearchIndex:
         return bool({row[0] for row in rows} - self._told)
 
     def rebuild(self) -> int:
-        """Make the index anew; returns how many messages it follows."""
+        """Rebuild the index; returns how many messages it covers."""
         try:
             with self._opened() as connection, connection:
                 _start_over(connection)
-        except SearchFailed:  # the file itself is damaged: it is derived, so it may go
+        except SearchFailed:  # the file itself is damaged: it is derived, so it may be deleted
             with self._lock:
                 self._close()
                 for suffix in ("", "-wal", "-shm"):
@@ -372,12 +372,12 @@ class SearchIndex:
         return None
 
     def lag(self) -> int:
-        """How many messages lie behind the cursor."""
+        """Number of messages after the cursor."""
         with self._opened() as connection:
             cursor, newest = self._where(connection)
         return newest - cursor
 
-    # --- answering ---------------------------------------------------------------------------------
+    # --- searching ---------------------------------------------------------------------------------
 
     def search(
         self,
@@ -387,10 +387,10 @@ class SearchIndex:
         limit: int,
         deadline: Deadline,
     ) -> tuple[list[int], bool]:
-        """Numbers of matching messages of these owners, what is behind the cursor first, then the best; and
-        whether there may be more. What was deleted a moment ago may be among them; of what has lost a part,
-        only the rest is looked at. Raises SearchTimeout at the deadline."""
-        with self._searching(deadline) as connection, connection:  # one snapshot for all of it
+        """Numbers of matching messages of these owners, unindexed ones first, then the best; and whether
+        there may be more. May include messages deleted a moment ago; of partly deleted ones only the rest is
+        searched. Raises SearchTimeout at the deadline."""
+        with self._searching(deadline) as connection, connection:  # one snapshot for everything
             cursor, newest = self._where(connection)
             tail: list[int] = []
             scope = {"owner": owners[0] if len(owners) == 1 else None, "conversation": conversation_id}
@@ -410,7 +410,7 @@ class SearchIndex:
         return [*tail[:limit], *(no for _, no in known[:limit])], more
 
     def catch_up(self, until: float) -> None:
-        """Index until the tail is short. SearchFailed: it is not, at `until` on the monotonic clock."""
+        """Index until few messages are left. SearchFailed: not done by `until` on the monotonic clock."""
         while (behind := self.lag()) > LONGEST_TAIL:
             if time.monotonic() > until:
                 raise SearchFailed(
@@ -438,7 +438,7 @@ class SearchIndex:
 
     @contextmanager
     def _searching(self, deadline: Deadline) -> Iterator[apsw.Connection]:
-        """This thread's own connection, on which everything ends at the deadline."""
+        """This thread's own connection, on which every query ends at the deadline."""
         handle: _Handle | None = getattr(self._local, "handle", None)
         if handle is None:
             handle = self._local.handle = _Handle()
@@ -456,7 +456,7 @@ class SearchIndex:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """The index's troubles never become the store's."""
+        """Translate errors, so that index failures never become store failures."""
         try:
             yield
         except apsw.FullError as error:
@@ -492,14 +492,14 @@ class SearchIndex:
             ).fetchall()[0]
             if not _has(connection, "leftovers"):
                 connection.execute("CREATE TABLE leftovers (id INTEGER PRIMARY KEY AUTOINCREMENT)")
-                if _has(connection, "words"):  # made by a version that did not merge
+                if _has(connection, "words"):  # written by a version that did not merge
                     connection.execute("INSERT INTO leftovers DEFAULT VALUES")
-            if not known:  # new, another store's, or of a database that was since restored from an older copy
+            if not known:  # new, another store's, or of a database restored from an older copy
                 _start_over(connection)
         return connection
 
     def _open_own(self) -> apsw.Connection:
-        """The indexer's connection: it alone merges, and begins again with a new file."""
+        """The indexer's connection: only it merges and recreates the file."""
         connection = self._open_file()
         self._merging = self._merged = None
         if connection.execute("SELECT count(*) FROM leftovers").get:

@@ -1,7 +1,7 @@
-"""A store as it was at one moment, made to be read table by table: for moving it to another engine.
+"""A read-only snapshot of a store, read table by table: for migrating it to another engine.
 
-The original is only read. The copy beside it is brought to this version's schema, and goes when the work is
-done; one that a killed run has left is written over by the next.
+The source is only read. The copy beside it is migrated to this version's schema, and deleted at the end; a
+copy left by a killed run is overwritten by the next.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .migrations import migrate, newest
 STATEMENTS = load(__package__)
 
 OWN = frozenset({"store", "unindexed"})
-"""What another engine has its own way to: who the store is, and what its search index lags behind."""
+"""Tables that another engine keeps in its own way: the store's identity, and its unindexed messages."""
 
 Row = tuple[Any, ...]
 
@@ -42,10 +42,10 @@ class Snapshot:
     def __init__(self, connection: apsw.Connection, store_id: str) -> None:
         self._connection = connection
         self.store_id = store_id
-        """Of the store that this was taken of."""
+        """Id of the original store."""
 
     def tables(self) -> list[Table]:
-        """Every table that holds something of its own, those that others refer to first."""
+        """Every table with its own data, referenced tables first."""
         rows = self._connection.execute(STATEMENTS["snapshot_tables"]).fetchall()
         names = [row[0] for row in rows if row[0] not in OWN]
         refers_to = {
@@ -73,7 +73,7 @@ class Snapshot:
         yield from self._connection.execute(statement)
 
     def last_numbers(self) -> Mapping[str, int]:
-        """By table: the last number that it ever gave out, if it never gives one out again."""
+        """By table: the last number ever given out, for tables that never reuse one."""
         return {row[0]: row[1] for row in self._connection.execute(STATEMENTS["snapshot_numbers"])}
 
 
@@ -83,7 +83,7 @@ def _quoted(name: str) -> str:
 
 @contextmanager
 def snapshot(database: Path, now: int) -> Iterator[Snapshot]:
-    """The store in this file, as it is now. Raises StoreUnusable if there is none, or if it is newer."""
+    """A snapshot of the store in this file. Raises StoreUnusable if there is none, or if it is newer."""
     database = real(database)
     store_id = _check(database)
     copy = database.with_name(f"{database.name}.moving")
@@ -106,7 +106,7 @@ def snapshot(database: Path, now: int) -> Iterator[Snapshot]:
 
 
 def running_on(database: Path) -> int:
-    """How many nodes run on this store right now. Raises StoreUnusable if it is none."""
+    """How many nodes run on this store now. Raises StoreUnusable if it is not a store."""
     locks = FileNodeLocks(real(database))
     with _reading(database) as connection:
         nodes = connection.execute(STATEMENTS["present_nodes"]).fetchall()
@@ -114,14 +114,14 @@ def running_on(database: Path) -> int:
 
 
 def _check(database: Path) -> str:
-    """Is this a store that we can read? Returns its id."""
+    """Check that this is a store that we can read; returns its id."""
     with _reading(database) as connection:
         return str(connection.execute(STATEMENTS["snapshot_store"]).get)
 
 
 @contextmanager
 def _reading(database: Path) -> Iterator[apsw.Connection]:
-    """The store itself, only to look at; raises StoreUnusable for what is none of ours."""
+    """A read-only connection to the store itself; raises StoreUnusable if it is not ours."""
     if not database.is_file():
         raise StoreUnusable(f"there is no store at {database}")
     connection: apsw.Connection | None = None

@@ -39,7 +39,7 @@ class SQLiteTransaction(Transaction):
         self._cursor = connection.cursor()
 
     def one(self, statement: str, **values: Any) -> Row | None:
-        # Read to the end, so that the statement is over: one left open would hold up a COMMIT.
+        # Read to the end, so that the statement finishes: an open one would block a COMMIT.
         rows: list[Any] = self._execute(statement, values).fetchall()
         return rows[0] if rows else None
 
@@ -62,7 +62,7 @@ class SQLiteTransaction(Transaction):
             raise BadInput("a number is larger than any that can be stored or looked up") from None
 
     def joined_bodies(self, conversation: str, first: int, last: int, most: int) -> bytes | None:
-        # SQLite itself stops at the limit, so that the usual case costs no extra statement.
+        # SQLite itself enforces the limit, so that the usual case costs no extra statement.
         connection = self.connection
         before = connection.limit(apsw.SQLITE_LIMIT_LENGTH, most)
         try:

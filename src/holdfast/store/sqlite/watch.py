@@ -1,6 +1,6 @@
-"""Noticing commits, one's own and other processes', without asking the tables.
+"""Notices commits, of this process and of others, without querying tables.
 
-SQLite keeps a data version that moves with every commit of another connection; one connection here writes
+SQLite keeps a data version that changes with every commit of another connection; one connection here writes
 nothing and only reads that number. Commits of this process wake waiters at once, those of others within a
 tenth of a second.
 """
@@ -34,12 +34,12 @@ class FileChangeWatch:
         self._connection: apsw.Connection | None = None
         self._connecting = threading.Lock()
         self._guard = threading.Lock()
-        """Over `_waiters` alone, which event loops and the writing thread share. Held for moments only: the
-        writer must never wait for a read."""
+        """Guards only `_waiters`, which event loops and the writer thread share. Held briefly: the writer
+        must never wait for a read."""
         self._waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def version(self) -> int:
-        """A number that differs after something was committed."""
+        """A number that differs after a commit."""
         with self._connecting:
             if self._connection is None:
                 self._connection = self._connect()
@@ -54,15 +54,15 @@ class FileChangeWatch:
         return found
 
     def notice(self) -> None:
-        """This process has committed something. Called by the writing thread."""
+        """Record a commit of this process. Called by the writer thread."""
         with self._guard:
             waiters = list(self._waiters.items())
         for event, loop in waiters:
-            with suppress(RuntimeError):  # its event loop has closed: nobody waits there any more
+            with suppress(RuntimeError):  # its event loop is closed: it has no waiters
                 loop.call_soon_threadsafe(event.set)
 
     async def changed(self, since: int, timeout: float) -> bool:
-        """Wait until the version is no longer `since`, or until the time is up."""
+        """Wait until the version is no longer `since`, or until the timeout."""
         event = asyncio.Event()
         deadline = time.monotonic() + timeout
         loop = asyncio.get_running_loop()

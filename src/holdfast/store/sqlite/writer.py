@@ -1,18 +1,18 @@
-"""The one thread that writes: group commit.
+"""The writer thread: group commit.
 
-Jobs that wait together share one `BEGIN IMMEDIATE … COMMIT` and one fsync. Nobody is told anything
-before the COMMIT has returned and the file is still the one we opened. A job that refuses (raises
-one of our errors before changing a row) leaves the group alone. On any other error the whole group
-is rolled back and its members are run again one by one, so an error of one job is that job's alone.
+Jobs that wait together share one `BEGIN IMMEDIATE … COMMIT` and one fsync. No caller gets a result before the
+COMMIT has returned and the file is still the one we opened. A job that refuses (raises one of our errors
+before changing a row) does not affect the group. On any other error the whole group is rolled back and its
+jobs are retried one by one, so an error of one job affects only that job.
 
-Limits: full and busy are reported to the callers and pass; an I/O error, corruption or a replaced
-file stops this writer for good, and every later call says so. If the thread itself ends by a defect, the
-same holds: callers that wait and later ones get StoreFailed.
+Limits: full and busy are reported to the callers and are transient; an I/O error, corruption or a replaced
+file stops this writer for good, and every later call says so. The same holds if the thread itself ends by a
+bug: waiting and later callers get StoreFailed.
 
-Between groups the thread looks after the write-ahead log. Usually a passive checkpoint is enough: the log
-starts over at the next commit that finds no reader in it. Where reads overlap all the time no commit does,
-so a log past `RESTART_PAGES` is restarted under the write lock, with a bounded wait for the reads that are
-under way. After a deletion the log is truncated the same way, because its old pages hold the deleted text.
+Between groups the thread maintains the write-ahead log. Usually a passive checkpoint is enough: the log
+starts over at the next commit that finds no reader in it. Where reads overlap all the time no commit does, so
+a log past `RESTART_PAGES` is restarted under the write lock, with a bounded wait for running reads. After a
+deletion the log is truncated the same way, because its old pages hold the deleted text.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ RESTART_PAGES = 8_000
 ALARM_BYTES = 256 * 1024 * 1024
 
 RESTART_SECONDS = 0.25
-"""How long writers may wait for the log to start over. Readers need not: they only finish what they read."""
+"""How long writers may wait for the log to start over. Readers do not wait: they only finish their read."""
 
 ERASE_SECONDS = 1.0
-"""How long after a deletion the log is truncated: deletions that come together share it."""
+"""Delay between a deletion and the truncation of the log, so that several deletions share it."""
 LONGEST_ERASE_SECONDS = 30.0
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ Work = Callable[[apsw.Connection], T]
 
 
 class SQLiteJob:
-    """One caller's write, and where to tell how it went."""
+    """One caller's write, and the future for its result."""
 
     __slots__ = ("error", "future", "loop", "result", "work")
 
@@ -70,7 +70,7 @@ class SQLiteJob:
 
 
 class SQLiteWriter:
-    """Owns the writing connection. `submit` from any event loop, in any thread."""
+    """Owns the writing connection. Call `submit` from any event loop, in any thread."""
 
     def __init__(
         self,
@@ -92,13 +92,13 @@ class SQLiteWriter:
         self._stopping = False
         self._failure: HoldfastError | None = None
         self._group: list[SQLiteJob] = []
-        """What the thread is working on."""
+        """The jobs that the thread is working on."""
         self._wal_pages = 0
         self._checkpoint_at = CHECKPOINT_PAGES
         self._restart_at = RESTART_PAGES
         self._wal_alarm = False
         self.erased = False
-        """Was something deleted by this writer?"""
+        """True: this writer has deleted something."""
         self._erase_pause = ERASE_SECONDS
         self._erase_at: float | None = None
         connection.set_wal_hook(self._note_wal)
@@ -112,11 +112,11 @@ class SQLiteWriter:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._accept(SQLiteJob(work, loop, future))
-        # A caller that goes away (is cancelled) does not undo its write: it may be on disk already.
+        # A cancelled caller does not undo its write: it may already be on disk.
         return await future
 
     def submit_later(self, work: Work[Any]) -> None:
-        """The same without waiting, for bookkeeping that is simply done again if it fails."""
+        """The same without waiting, for bookkeeping that is simply repeated if it fails."""
         self._accept(SQLiteJob(work))
 
     def _accept(self, job: SQLiteJob) -> None:
@@ -131,7 +131,7 @@ class SQLiteWriter:
                 self._wake.notify()
 
     def stop(self) -> None:
-        """Finish what was accepted, then close the connection."""
+        """Finish accepted jobs, then close the connection."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -145,11 +145,11 @@ class SQLiteWriter:
         return self._failure
 
     def _serves(self) -> bool:
-        """Is there still a thread that takes jobs?"""
+        """True: the thread still takes jobs."""
         return self._thread.is_alive()
 
     def erase(self) -> None:
-        """Something was deleted: truncate the log soon, at the latest when the store closes."""
+        """After a deletion: truncate the log soon, at the latest when the store closes."""
         self.erased = True
         self.truncate_soon()
 
@@ -172,12 +172,12 @@ class SQLiteWriter:
             self._end()
 
     def _serve_once(self) -> bool:
-        """Wait for jobs, or until the log needs care, and see to it. False: it was the last time."""
+        """Wait for jobs or log maintenance, and do them. False: the thread is to end."""
         group = self._group = self._next_group()
         if group:
             try:
                 self._commit(group)
-            except BaseException as error:  # a defect must not leave callers waiting for ever
+            except BaseException as error:  # a bug must not leave callers waiting for ever
                 self._break(error)
                 for job in group:
                     job.error = self._failure
@@ -203,7 +203,7 @@ class SQLiteWriter:
         )
 
     def _end(self) -> None:
-        """The thread ends: answer every job that is left, then close the connection."""
+        """The thread ends: answer every remaining job, then close the connection."""
         with self._wake:
             left = [*self._group, *self._queue]
             self._group = []
@@ -231,9 +231,9 @@ class SQLiteWriter:
                 job.error = self._failure
 
     def _try(self, group: list[SQLiteJob]) -> bool:
-        """One transaction over `group`. False: nothing of it was kept, run its members alone.
+        """One transaction over `group`. False: nothing was kept, run its jobs alone.
 
-        A group of one always gets its answer here.
+        A group of one always gets its result here.
         """
         connection = self._connection
         try:
@@ -263,7 +263,7 @@ class SQLiteWriter:
         return True
 
     def _judge(self, group: list[SQLiteJob], error: BaseException) -> bool:
-        """Decide what a rolled back group means. True: everybody has an answer."""
+        """Decide what to do after a rollback. True: every job has its error."""
         if isinstance(error, apsw.Error):
             error = translate(error, str(self._database), self._connection.system_errno)
         if isinstance(error, StoreFailed | StoreUpgraded):
@@ -275,23 +275,23 @@ class SQLiteWriter:
         return True
 
     def _roll_back(self) -> None:
-        """SQLite may have ended the transaction by itself: ask before rolling back."""
+        """Roll back, unless SQLite has already ended the transaction by itself."""
         if self._connection.in_transaction:
             try:
                 self._connection.execute("ROLLBACK")
             except apsw.Error as error:
-                # Whatever the reason: a transaction that can be neither kept nor undone is the end.
+                # Whatever the cause: a transaction that can be neither committed nor rolled back is fatal.
                 self.fail(StoreFailed(f"{self._database} cannot roll back ({error}); restart"))
 
     def fail(self, failure: HoldfastError) -> None:
-        """Stop for good: whatever is asked from now on gets this answer."""
+        """Stop for good: every later call gets this error."""
         if self._failure is None:
             self._failure = failure
             log.critical("the store has stopped: %s", failure)
 
     def _tell(self, group: list[SQLiteJob]) -> None:
-        """Answer the callers, then notify those who wait for commits: their errors must not stop the writer,
-        because what was committed stays committed."""
+        """Answer the callers, then notify commit subscribers. Subscribers' errors must not stop the writer,
+        because the commit is already done."""
         self._answer(group)
         try:
             self._on_commit()
@@ -299,7 +299,7 @@ class SQLiteWriter:
             log.exception("%s: a listener to commits failed; writing goes on", self._database)
 
     def _answer(self, group: list[SQLiteJob]) -> None:
-        """One wake-up per event loop, not per job."""
+        """Wake each event loop once, not once per job."""
         by_loop: dict[asyncio.AbstractEventLoop, list[SQLiteJob]] = {}
         for job in group:
             if job.loop is not None:
@@ -315,14 +315,14 @@ class SQLiteWriter:
     # --- the write-ahead log -----------------------------------------------------------------------
 
     def _note_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        if pages < self._wal_pages:  # it has started over
+        if pages < self._wal_pages:  # the log has started over
             self._checkpoint_at = CHECKPOINT_PAGES
             self._restart_at = RESTART_PAGES
         self._wal_pages = pages
         return apsw.SQLITE_OK
 
     def _checkpoint(self) -> None:
-        """Move the log into the file between two groups, so that the log can start over."""
+        """Checkpoint the log into the file between two groups, so that it can start over."""
         if self._failure is not None:
             self._erase_at = None
             return
@@ -337,11 +337,11 @@ class SQLiteWriter:
                 self._alarm(*moved)
 
     def _restart(self) -> None:
-        """Make the log start over though readers follow one another without a gap."""
+        """Make the log start over although reads overlap without a gap."""
         large = self._wal_pages * 4096 > ALARM_BYTES
         mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if large else apsw.SQLITE_CHECKPOINT_RESTART
         if self._move(mode, RESTART_SECONDS) is None:
-            # One reader stays for long. Each try costs writers a wait, so the next one is at twice the size.
+            # A long read blocks it. Each try makes writers wait, so the next one is at twice the size.
             self._restart_at = max(self._restart_at, self._wal_pages) * 2
             moved = self._move(apsw.SQLITE_CHECKPOINT_PASSIVE)
             if moved is not None:
@@ -350,7 +350,7 @@ class SQLiteWriter:
         self._started_over()
 
     def _erase(self) -> None:
-        """Truncate the log: its old pages hold what was deleted. Tried again later if a reader uses them."""
+        """Truncate the log: its old pages hold deleted text. Retried later if a reader uses them."""
         if self._move(apsw.SQLITE_CHECKPOINT_TRUNCATE, RESTART_SECONDS) is None:
             self._erase_at = time.monotonic() + self._erase_pause
             self._erase_pause = min(self._erase_pause * 2, LONGEST_ERASE_SECONDS)
@@ -366,8 +366,8 @@ class SQLiteWriter:
         self._wal_alarm = False
 
     def _move(self, mode: int, wait: float | None = None) -> tuple[int, int] | None:
-        """A checkpoint; returns how many pages the log has and how many of them were moved. None: it is busy,
-        for longer than `wait`."""
+        """Run a checkpoint; returns the log's number of pages and how many were moved. None: busy for longer
+        than `wait`."""
         try:
             if wait is not None:
                 self._connection.set_busy_handler(BusyDeadline(wait))

@@ -1,1 +1,1 @@
-"""The verbs of the SQLite engine, part by part; `engine.SQLiteStore` is all of them."""
+"""The store methods shared by both engines, part by part; each engine's store class inherits all of them."""

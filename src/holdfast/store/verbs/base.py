@@ -1,4 +1,4 @@
-"""What every verb needs of its engine: a way to read and a way to write."""
+"""What every store method needs of its engine: a way to read and a way to write."""
 
 from __future__ import annotations
 

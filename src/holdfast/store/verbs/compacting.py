@@ -22,7 +22,7 @@ from .base import Verbs
 
 
 class CompactingVerbs(Verbs):
-    """`store.promises.compacting.Compacts`, kept."""
+    """Implements `store.promises.compacting.Compacts`."""
 
     async def report(self, conversation_id: str) -> Report | None:
         return await self._read(lambda tx: compaction.report_of(tx, conversation_id))

@@ -17,7 +17,7 @@ from .base import Verbs
 
 
 class ConversingVerbs(Verbs):
-    """`store.promises.conversing.Converses`, kept."""
+    """Implements `store.promises.conversing.Converses`."""
 
     # --- conversations and sessions ---------------------------------------------------------------------
 

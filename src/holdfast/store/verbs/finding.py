@@ -1,4 +1,4 @@
-"""Looking things up, each in one snapshot."""
+"""Reads, each in one snapshot."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .base import Verbs
 
 
 class FindingVerbs(Verbs):
-    """`store.promises.finding.Finds`, kept, but for `search` and `figures`, which each engine has its own way
-    to."""
+    """Implements `store.promises.finding.Finds`, except `search` and `figures`, which each engine
+    implements."""
 
     async def resolve(self, owner: str | None, address: Address) -> Resolved:
         return await self._read(lambda tx: places.place(tx, owner, address))

@@ -1,4 +1,4 @@
-"""Giving conversations away whole, and taking them over."""
+"""Export and import of whole conversations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .base import Verbs
 
 
 class ImportingVerbs(Verbs):
-    """`store.promises.importing.Carries`, kept."""
+    """Implements `store.promises.importing.Carries`."""
 
     async def conversation_ids(
         self, owner: str | None, *, after: int = 0, limit: int = 100

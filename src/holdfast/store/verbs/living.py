@@ -16,8 +16,8 @@ from .base import Verbs
 
 
 class LivingVerbs(Verbs):
-    """`store.promises.living.Lives`, kept, but for what depends on how a node proves that it lives: joining,
-    leaving, probing, reaping."""
+    """Implements `store.promises.living.Lives`, except what depends on how a node proves that it is alive:
+    joining, leaving, probing, reaping."""
 
     # --- nodes ------------------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ class LivingVerbs(Verbs):
     async def settle_node(self, node_id: str) -> bool:
         return await self._write(lambda tx: node_writes.settle_node(tx, node_id))
 
-    # --- what the whole store goes by -------------------------------------------------------------------
+    # --- policies of the whole store --------------------------------------------------------------------
 
     async def policy(self) -> StorePolicy:
         return await self._read(policies.read)

@@ -16,9 +16,9 @@ from .base import Verbs
 
 
 class RememberingVerbs(Verbs):
-    """`store.promises.remembering.Remembers`, kept."""
+    """Implements `store.promises.remembering.Remembers`."""
 
-    # --- working flushes off ----------------------------------------------------------------------------
+    # --- processing flushes -----------------------------------------------------------------------------
 
     async def flushes_due(self) -> bool:
         return await self._read(flush_writes.are_due)
@@ -41,7 +41,7 @@ class RememberingVerbs(Verbs):
     async def release_flushes(self, node_id: str, *, keep: Collection[str]) -> int:
         return await self._write(lambda tx: flush_writes.release_strays(tx, node_id, keep))
 
-    # --- looking at flushes, and acting by hand ----------------------------------------------------------
+    # --- reading flushes, and manual actions -------------------------------------------------------------
 
     async def flush(self, owner: str | None, session_id: str) -> Flush:
         return await self._read(lambda tx: flush_writes.flush_of(tx, owner, session_id))

@@ -24,7 +24,7 @@ from .base import Verbs
 
 
 class TurningVerbs(Verbs):
-    """`store.promises.turning.Takes`, kept."""
+    """Implements `store.promises.turning.Takes`."""
 
     # --- turns ------------------------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
--- Asked by psycopg itself, before a connection is ours.
+-- Executed by psycopg itself, before a connection is ours.
 
 -- name: durability
 SELECT current_setting('synchronous_commit');
 
 -- name: set_up
--- What every connection of ours needs, whatever the server's defaults are. Plans are made once, and our statements find
--- what they want by an index, in its order, whichever values they are given and however old the statistics are; those
--- that go over whole tables ask for `plan_freely` first.
+-- Settings of every connection, whatever the server's defaults are. Plans are made once, and our statements use an
+-- index, in its order, whatever their values and however old the statistics are; statements that scan whole tables
+-- run `plan_freely` first.
 SELECT set_config('search_path', %(schema)s, false), set_config('synchronous_commit', %(durability)s, false),
        set_config('statement_timeout', %(statement)s, false), set_config('lock_timeout', %(statement)s, false),
        set_config('idle_in_transaction_session_timeout', %(idle)s, false), set_config('TimeZone', 'UTC', false),
@@ -21,7 +21,7 @@ SELECT set_config('search_path', %(schema)s, false), set_config('synchronous_com
 SELECT pg_backend_pid();
 
 -- name: migration_lock
--- Until the end of the transaction: one node at a time migrates the stores of a database, and takes the time it needs.
+-- Until the end of the transaction: one node at a time migrates the stores of a database, without a time limit.
 SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
        pg_advisory_xact_lock(1751478372, 0);
 

@@ -1,6 +1,6 @@
 -- name: insert_events
--- All events of a transaction, in order, under the lock. Of a conversation that was deleted meanwhile nothing is told
--- but that.
+-- All events of a transaction, in order, under the lock. For a conversation deleted meanwhile, only the deletion is
+-- published.
 INSERT INTO events (at, type, owner, conversation, session, turn, data)
 SELECT at, type, owner, conversation, session, turn, data
 FROM unnest(:ats::bigint[], :types::text[], :owners::text[], :conversations::text[], :sessions::text[], :turns::text[],
@@ -19,16 +19,16 @@ WHERE conversation = :conversation AND id > :after AND id <= :upto AND (:owner::
 ORDER BY id LIMIT :limit;
 
 -- name: newest_events_of_session
--- What happened to a session and what it started, the newest first; turns are told elsewhere. Looks at so many of the
--- conversation's events at most.
+-- Events of a session and of what it started, the newest first; turns are listed elsewhere. Reads at most this many
+-- of the conversation's events.
 SELECT id, at, type, owner, conversation, session, turn, data
 FROM (SELECT * FROM events WHERE conversation = :conversation ORDER BY id DESC LIMIT :looked_at) newest
 WHERE session = :session AND (type LIKE 'session.%' OR type LIKE 'process.%') ORDER BY id DESC LIMIT :limit;
 
 -- name: event_bounds
--- The oldest that is kept, and the newest.
+-- The oldest stored event, and the newest.
 SELECT min(id), (SELECT max(id) FROM events) FROM events;
 
 -- name: forget_events
--- A deleted conversation leaves one event behind, which says so.
+-- A deleted conversation leaves one event, which reports the deletion.
 DELETE FROM events WHERE conversation = :conversation;

@@ -14,14 +14,14 @@ INSERT INTO flushes (session, conversation, owner, reason, state, after_seq, las
 VALUES (:session, :conversation, :owner, :reason, 'pending', :after_seq, :last_seq, :active_at, :at, :now);
 
 -- name: flushed_seq
--- Up to where earlier flushes have read this session's context.
+-- The seq up to which earlier flushes have read this session's context.
 SELECT flushed_seq FROM sessions WHERE id = :session;
 
 -- name: set_flushed_seq
 UPDATE sessions SET flushed_seq = :seq WHERE id = :session;
 
 -- name: count_said
--- How many messages of a span were said and still count; no more are counted than are enough.
+-- How many messages of a span still count; counting stops when enough are found.
 SELECT count(*) FROM (
     SELECT 1 FROM messages m
     WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
@@ -29,12 +29,12 @@ SELECT count(*) FROM (
     LIMIT :enough) AS said;
 
 -- name: was_continued
--- Did another session than this go on with its context before?
+-- True: another session has already continued its context.
 SELECT 1 FROM sessions
 WHERE conversation = :conversation AND parent = :parent AND edge IN ('resume', 'compaction') AND id <> :session LIMIT 1;
 
 -- name: take_flush
--- The session is resumed: whoever goes on with it is flushed instead, with what it said.
+-- The session is resumed: the session that continues it is flushed instead, with these messages.
 UPDATE flushes SET state = 'taken', taken_by = :by, next_attempt_at = NULL, settled_at = :now
 WHERE session = :session AND state = 'pending';
 
@@ -50,7 +50,7 @@ SELECT {flush_columns} FROM {flush_tables}
 WHERE f.owner = :owner AND f.no < :below AND (:state::text IS NULL OR f.state = :state) ORDER BY f.no DESC LIMIT :limit;
 
 -- name: unsettled_flushes
--- The same of those that wait, are running or were given up, of an owner or of all: few, by an index of their own.
+-- The same for pending, running and dead flushes, of an owner or of all: few, by their own index.
 SELECT {flush_columns} FROM flushes f JOIN conversations c ON c.id = f.conversation
 WHERE f.state IN ('pending', 'running', 'dead') AND f.state = :state AND (:owner::text IS NULL OR f.owner = :owner)
   AND f.no < :below ORDER BY f.no DESC LIMIT :limit;
@@ -61,13 +61,13 @@ SELECT {flush_columns} FROM {flush_tables}
 WHERE f.no < :below AND (:state::text IS NULL OR f.state = :state) ORDER BY f.no DESC LIMIT :limit;
 
 -- name: flushes_due
--- Is there anything to claim: a flush that is due, or one whose node is gone? Costs nothing if there is not.
+-- True: there is a flush to claim: a due one, or one whose node is gone. Costs nothing if there is none.
 SELECT 1 FROM flushes WHERE state = 'pending' AND next_attempt_at <= :now
 UNION ALL SELECT 1 FROM flushes f WHERE f.state = 'running' AND {its_node_is_gone}
 LIMIT 1;
 
 -- name: next_flush_token
--- First of all in a claim: claimants come one after the other.
+-- First statement of a claim: serialises claimants.
 UPDATE flush_turnstile SET token = token + 1 WHERE one = 1 RETURNING token;
 
 -- name: abandoned_flushes
@@ -80,7 +80,7 @@ FOR UPDATE SKIP LOCKED;
 SELECT session FROM flushes WHERE state = 'running' AND node = :node FOR NO KEY UPDATE;
 
 -- name: free_flush
--- Its node is gone, or gave it back. That was no attempt: the model is not to blame.
+-- Its node is gone, or gave it back. Not counted as an attempt: the model did not fail.
 UPDATE flushes SET state = 'pending', node = NULL, attempts = attempts - 1, interruptions = interruptions + 1,
                    next_attempt_at = :now
 WHERE session = :session AND state = 'running';
@@ -89,7 +89,7 @@ WHERE session = :session AND state = 'running';
 SELECT count(*) FROM flushes WHERE state = 'running';
 
 -- name: forget_flush_attempts
--- Those of the last minute count. So does none from a time that has not come yet, should the clock have been wrong.
+-- Only those of the last minute count. Attempts dated in the future (wrong clock) do not count either.
 DELETE FROM flush_attempts WHERE at <= :since OR at > :now;
 
 -- name: recent_flush_attempts
@@ -99,7 +99,7 @@ SELECT count(*) FROM flush_attempts;
 INSERT INTO flush_attempts (token, at) VALUES (:token, :now);
 
 -- name: due_flushes
--- The longest waiting first. What somebody is at right now (resuming its session, say) is left to them.
+-- The longest waiting first. Rows locked by another transaction (such as a resume) are skipped.
 SELECT session FROM flushes WHERE state = 'pending' AND next_attempt_at <= :now ORDER BY next_attempt_at, no LIMIT :limit
 FOR UPDATE SKIP LOCKED;
 
@@ -108,17 +108,17 @@ UPDATE flushes SET state = 'running', node = :node, token = :token, attempts = a
 WHERE session = :session AND state = 'pending';
 
 -- name: finish_flush
--- Only who holds the claim; together with the memory, or without one.
+-- Only by the holder of the claim; together with the memory, or without one.
 UPDATE flushes SET state = 'done', node = NULL, error = NULL, settled_at = :now
 WHERE session = :session AND state = 'running' AND token = :token;
 
 -- name: fail_flush
--- Again then.
+-- Requeue until then.
 UPDATE flushes SET state = 'pending', node = NULL, error = :error, next_attempt_at = :at
 WHERE session = :session AND state = 'running' AND token = :token;
 
 -- name: bury_flush
--- A dead letter: nobody tries again unless a person says so.
+-- A dead letter: retried only by a person.
 UPDATE flushes SET state = 'dead', node = NULL, error = :error, settled_at = :now
 WHERE session = :session AND state = 'running' AND token = :token;
 
@@ -126,7 +126,7 @@ WHERE session = :session AND state = 'running' AND token = :token;
 SELECT 1 FROM flushes WHERE session = :session AND state = 'running' AND token = :token;
 
 -- name: retry_flush
--- What was given up, skipped or waits is due now, with all its attempts before it.
+-- A dead, skipped or pending flush is due now, with a fresh count of attempts.
 UPDATE flushes SET state = 'pending', attempts = 0, interruptions = 0, next_attempt_at = :now, settled_at = NULL, error = NULL
 WHERE session = :session AND state IN ('dead', 'skipped', 'pending');
 
@@ -140,26 +140,26 @@ UPDATE flushes SET state = 'skipped', next_attempt_at = NULL, error = :error, se
 WHERE session = :session AND state IN ('pending', 'dead');
 
 -- name: flushes_to_skip
--- Of sessions that nobody has spoken in since.
+-- Of sessions without activity since.
 SELECT session, conversation, owner FROM flushes
 WHERE state IN ('pending', 'dead') AND active_at < :before AND (:owner::text IS NULL OR owner = :owner)
 ORDER BY active_at LIMIT :limit FOR UPDATE SKIP LOCKED;
 
 -- name: sessions_to_skip
--- Open ones that have something to flush: what was said in them so far is not to be.
+-- Open sessions with something to flush: their messages so far are to be skipped.
 SELECT s.id, s.owner, c.last_seq FROM sessions s JOIN conversations c ON c.id = s.conversation
 WHERE s.ended_at IS NULL AND s.last_activity_at < :before AND (:owner::text IS NULL OR s.owner = :owner)
   AND s.flushed_seq < c.last_seq AND c.holder IS NULL
 ORDER BY s.last_activity_at LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED;
 
 -- name: flush_figures
--- How much waits, is running and was given up, and how much is remembered. Counts only what small indexes hold.
+-- Pending, running and dead flushes, and memories. Counts only through small indexes.
 SELECT (SELECT count(*) FROM flushes WHERE state = 'pending'),
        (SELECT count(*) FROM flushes WHERE state = 'running'),
        (SELECT count(*) FROM flushes WHERE state = 'dead');
 
 -- name: sessions_due_now
--- How many sessions the policies of this stamp will reset at once; by the index of what is due, which its order names.
+-- How many sessions the policies of this stamp will reset at once; by the index of due sessions (see ORDER BY).
 SELECT count(*) FROM (
     SELECT 1 FROM sessions
     WHERE ended_at IS NULL AND next_due_at IS NOT NULL AND dated_by = :stamp AND coalesce(recheck_at, next_due_at) <= :now

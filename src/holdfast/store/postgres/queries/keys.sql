@@ -2,7 +2,7 @@
 id, owner, scope, tools, created_at, revoked_at
 
 -- name: insert_key
--- Zero rows: this id is known already.
+-- Zero rows: this id exists already.
 INSERT INTO api_keys (id, owner, scope, tools, secret_hash, created_at)
 VALUES (:id, :owner, :scope, :tools, :secret_hash, :created_at) ON CONFLICT DO NOTHING;
 
@@ -10,11 +10,11 @@ VALUES (:id, :owner, :scope, :tools, :secret_hash, :created_at) ON CONFLICT DO N
 SELECT {key_columns}, secret_hash FROM api_keys WHERE id = :id;
 
 -- name: keys_of
--- All of them are looked at: there are as many as people made by hand.
+-- Full scan: keys are made by hand, so there are few.
 SELECT {key_columns} FROM api_keys WHERE :owner::text IS NULL OR owner = :owner ORDER BY created_at, id;
 
 -- name: revoke_key
--- Once: a key that was revoked keeps its time.
+-- Idempotent: a revoked key keeps its first time.
 UPDATE api_keys SET revoked_at = :now WHERE id = :id AND revoked_at IS NULL;
 
 -- name: insert_login
@@ -35,6 +35,6 @@ DELETE FROM logins WHERE token_hash IN (
     SELECT token_hash FROM logins WHERE api_key = :name ORDER BY created_at DESC, token_hash OFFSET :limit);
 
 -- name: prune_logins
--- Those that have expired, whosever they are, a bounded number at a time.
+-- Expired ones of any key, a bounded number at a time.
 DELETE FROM logins WHERE token_hash IN (
     SELECT token_hash FROM logins WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit);

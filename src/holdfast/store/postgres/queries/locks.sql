@@ -1,4 +1,4 @@
--- What a writing transaction locks before it reads and decides: see `transaction.py`.
+-- Locks that a writing transaction takes before it reads and decides: see `transaction.py`.
 
 -- name: lock_conversation
 SELECT id FROM conversations WHERE id = :id FOR NO KEY UPDATE;
@@ -34,31 +34,31 @@ WHERE id = (SELECT t.conversation FROM requests r JOIN turns t ON t.no = r.turn
 FOR NO KEY UPDATE;
 
 -- name: lock_by_process
--- The conversation first, as everybody does who stops a conversation's processes.
+-- The conversation first, the same order as for stopping a conversation's processes.
 SELECT id FROM conversations WHERE id = (SELECT conversation FROM processes WHERE id = :id) FOR NO KEY UPDATE;
 
 -- name: lock_process
 SELECT id FROM processes WHERE id = :id FOR NO KEY UPDATE;
 
 -- name: share_node
--- Whoever begins something in a node's name; beats pass, reaping waits.
+-- For starting something in a node's name; heartbeats pass, reaping waits.
 SELECT id FROM nodes WHERE id = :id FOR KEY SHARE;
 
 -- name: lock_node
--- Whoever ends a node: waits until everything is committed that was begun in its name.
+-- For ending a node: waits until everything begun in its name is committed.
 SELECT id FROM nodes WHERE id = :id FOR UPDATE;
 
 -- name: lock_unindexed
--- Waits for whoever is indexing this message right now.
+-- Waits for a node that is indexing this message right now.
 SELECT no FROM unindexed WHERE no = :no FOR UPDATE;
 
 -- name: lock_unindexed_of
 SELECT no FROM unindexed WHERE no IN (SELECT no FROM messages WHERE conversation = :conversation) FOR UPDATE;
 
 -- name: lock_flush
--- Whoever decides by a flush's state; who claims leaves it alone meanwhile.
+-- For decisions by a flush's state; claims skip the locked row.
 SELECT session FROM flushes WHERE session = :session FOR NO KEY UPDATE;
 
 -- name: lock_import
--- One import at a time of one thing.
+-- One import of the same item at a time.
 SELECT pg_advisory_xact_lock(hashtext('import ' || :owner), hashtext(:origin || ' ' || :name));

@@ -2,7 +2,7 @@
 conversation, seq, session, turn, role, status, created_at, origin, body, gaps, "inner", own_calls, extra
 
 -- name: insert_message
--- What is written is not in the search index yet, and the same statement says so.
+-- The same statement records that the message is not in the search index yet.
 WITH written AS (
     INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, "inner",
                           own_calls)
@@ -32,14 +32,14 @@ SELECT {message_columns} FROM messages
 WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq DESC LIMIT nullif(:limit, -1);
 
 -- name: visible_messages
--- The newest messages that a client has been shown and that still count.
+-- The newest messages that are visible to clients and still count.
 SELECT {message_columns} FROM messages m
 WHERE m.conversation = :conversation AND m.deleted_at IS NULL AND NOT m.inner
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
 ORDER BY m.seq DESC LIMIT nullif(:limit, -1);
 
 -- name: shown_forward
--- Like messages_forward, without what was excluded or is no client's to see.
+-- Like messages_forward, without excluded messages and those hidden from clients.
 SELECT {message_columns} FROM messages m
 WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
@@ -62,13 +62,13 @@ SELECT seq FROM messages
 WHERE conversation = :conversation AND seq >= :first_seq AND turn = :turn AND status = 'interrupted';
 
 -- name: context_head
--- All that decides whether a cached context is still the right one, and what it shows.
+-- Everything that decides whether a cached context is still valid, and its view.
 SELECT c.id, c.revision, coalesce(s.last_seq, c.last_seq), s.view
 FROM sessions s JOIN conversations c ON c.id = s.conversation
 WHERE s.id = :session AND (:owner::text IS NULL OR s.owner = :owner);
 
 -- name: marks
--- Messages of a span that are not simply passed on, by their partial index.
+-- Messages of a span that need rendering, by their partial index.
 SELECT seq, calls, answers, status, deleted_at IS NOT NULL FROM messages
 WHERE conversation = :conversation AND seq BETWEEN :first AND :last
   AND (calls IS NOT NULL OR answers IS NOT NULL OR status <> 'completed' OR deleted_at IS NOT NULL)
@@ -78,8 +78,8 @@ ORDER BY seq;
 SELECT seq FROM exclusions WHERE conversation = :conversation;
 
 -- name: bodies
--- A span of bodies, joined by the database in one value, and how long they are together; nothing is decoded. What is
--- past :most bytes is not joined: a value has at most 1 GB, and an error would end the transaction. One scan: the running
+-- A span of bodies, joined by the database in one value, and their total length; nothing is decoded. Bodies past
+-- :most bytes are not joined: a value has at most 1 GB, and an error would end the transaction. One scan: the running
 -- total is of lengths, which are known without reading the bodies.
 SELECT coalesce(max(upto), 0), string_agg(body, ','::bytea ORDER BY seq) FILTER (WHERE upto <= :most::bigint)
 FROM (SELECT seq, body, sum(length(body)) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING) AS upto FROM messages
@@ -113,7 +113,7 @@ SELECT conversation, seq, :reason, :now FROM messages WHERE conversation = :conv
 ON CONFLICT DO NOTHING;
 
 -- name: exclude_steps
--- What led up to a reply that leaves the context leaves it too: the calls of the server's own tools and their results.
+-- The steps that led to a reply leave the context with it: the calls of the server's own tools and their results.
 INSERT INTO exclusions (conversation, seq, reason, created_at)
 SELECT conversation, seq, :reason, :now FROM messages
 WHERE conversation = :conversation AND seq < :seq AND ("inner" OR own_calls IS NOT NULL)
@@ -122,12 +122,12 @@ WHERE conversation = :conversation AND seq < :seq AND ("inner" OR own_calls IS N
 ON CONFLICT DO NOTHING;
 
 -- name: first_step
--- The number of the first of them, or of the reply itself.
+-- The seq of the first of them, or of the reply itself.
 SELECT coalesce(max(seq), 0) + 1 FROM messages
 WHERE conversation = :conversation AND seq < :seq AND NOT "inner" AND own_calls IS NULL;
 
 -- name: last_own_result
--- Up to where the results of the server's own tools stand directly behind a message, with their calls in it.
+-- The seq up to which results of the server's own tools directly follow a message that contains their calls.
 SELECT coalesce(min(seq) - 1, :last) FROM messages
 WHERE conversation = :conversation AND seq > :seq AND seq <= :last AND NOT ("inner" AND role = 'tool');
 
@@ -138,7 +138,7 @@ WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.de
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq);
 
 -- name: copy_messages
--- A fork copies a span of its source's view, numbered on from :offset, and keeps where each came from.
+-- A fork copies a span of its source's view, numbered on from :offset, and records each message's origin.
 WITH written AS (
 INSERT INTO messages (conversation, seq, session, role, status, calls, answers, created_at, origin, body, "inner",
                       own_calls, extra)
@@ -158,22 +158,22 @@ UPDATE messages SET body = ''::bytea, calls = NULL, answers = NULL, extra = NULL
 WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
 
 -- name: reduce_message
--- Something of what it said is gone, the rest stays. What came with it might tell of it.
+-- A part of its text is deleted, the rest stays. Data stored with it might reveal the part.
 UPDATE messages SET body = :body, calls = :calls, gaps = :gaps, extra = NULL
 WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
 
 -- name: empty_answer
--- The probabilities of the words of a deleted reply name its words.
+-- The token probabilities of a deleted reply contain its words.
 UPDATE turns SET answer = without_logprobs(answer)
 WHERE answer IS NOT NULL AND id = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
 
 -- name: empty_drafts
--- The checkpoints that led up to a deleted message say what it said.
+-- The checkpoints of a deleted message contain its text.
 DELETE FROM drafts WHERE after_seq < :seq
   AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
 
 -- name: unindex_message
--- What the index holds of it is gone; what is left of it, if anything, is read anew.
+-- Its index entry is deleted; what is left of it, if anything, is indexed again.
 WITH held AS (DELETE FROM search WHERE no = :no RETURNING no, conversation, seq)
 INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM held ON CONFLICT DO NOTHING;
 

@@ -1,9 +1,9 @@
 -- name: make_moves
--- One row, in a store that was moved here: from which one, and since when everything is here.
+-- One row, in a store migrated here: the source, and since when it is complete.
 CREATE TABLE IF NOT EXISTS moves (source TEXT PRIMARY KEY, started_at BIGINT NOT NULL, finished_at BIGINT);
 
 -- name: one_mover
--- Held by the connection that moves: two at once would undo each other's work.
+-- Held by the migrating connection: two at once would undo each other's work.
 SELECT pg_try_advisory_lock(hashtextextended(current_schema() || '.moves', 0));
 
 -- name: known_moves
@@ -22,7 +22,7 @@ INSERT INTO moves (source, started_at) VALUES (%(source)s, %(now)s) ON CONFLICT 
 UPDATE moves SET finished_at = %(now)s WHERE source = %(source)s;
 
 -- name: is_used
--- Does somebody already keep something here?
+-- True: the store already holds data.
 SELECT EXISTS (SELECT 1 FROM conversations) OR EXISTS (SELECT 1 FROM nodes) OR EXISTS (SELECT 1 FROM api_keys)
     OR EXISTS (SELECT 1 FROM events);
 
@@ -52,5 +52,5 @@ COPY {table} ({columns}) FROM STDIN;
 SELECT max({column}) FROM {table};
 
 -- name: number_on
--- The next number that a table gives out is above this one.
+-- The next number that a table allocates is above this one.
 SELECT setval(pg_get_serial_sequence(%(table)s, %(column)s), %(last)s);

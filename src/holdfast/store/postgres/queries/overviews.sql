@@ -1,6 +1,6 @@
 -- name: figures
--- Open sessions, running turns, messages and events ever written, notices nobody was told of. Of many open sessions
--- or notices, as many as PostgreSQL reckons that there are: counting a million would take a second.
+-- Open sessions, running turns, messages and events ever written, undelivered notices. Many open sessions or notices
+-- are estimated from PostgreSQL's statistics: counting a million would take a second.
 SELECT (SELECT CASE WHEN n <= 10000 THEN n
                     ELSE greatest(n, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'sessions_one_open'::regclass)) END
         FROM (SELECT count(*) AS n FROM (SELECT 1 FROM sessions WHERE ended_at IS NULL LIMIT 10001) AS few) AS counted),
@@ -12,7 +12,7 @@ SELECT (SELECT CASE WHEN n <= 10000 THEN n
         FROM (SELECT count(*) AS n FROM (SELECT 1 FROM notices WHERE delivered_at IS NULL LIMIT 10001) AS few) AS counted);
 
 -- name: event_from
--- The first event of this number or a higher one.
+-- The first event with this number or a higher one.
 SELECT id, at FROM events WHERE id >= :id::bigint ORDER BY id LIMIT 1;
 
 -- name: turns_ended

@@ -1,9 +1,9 @@
 -- name: lazily
--- The index is derived: what a crash takes from it is in `unindexed` again.
+-- The index is derived: index rows lost in a crash are in `unindexed` again.
 SELECT set_config('synchronous_commit', 'off', true);
 
 -- name: take_unindexed
--- What another node is at is left to it.
+-- Skips rows that another node is indexing.
 DELETE FROM unindexed WHERE no IN (
     SELECT no FROM unindexed ORDER BY no LIMIT :limit FOR UPDATE SKIP LOCKED)
 RETURNING no, conversation, seq;
@@ -33,8 +33,8 @@ SELECT count(*) FROM (SELECT 1 FROM unindexed LIMIT :limit) AS waiting;
 SELECT count(*) FROM unindexed;
 
 -- name: unindexed_messages
--- What the index does not hold yet, the newest first, below the cursor; its own number first, so that a page of
--- others' and deleted ones still moves the cursor.
+-- Messages not indexed yet, the newest first, below the cursor; the row's own number first, so that a page of other
+-- owners' and deleted ones still advances the cursor.
 SELECT u.no, {found_columns}
 FROM (SELECT * FROM unindexed WHERE no < :below ORDER BY no DESC LIMIT :limit) u
 LEFT JOIN (messages m JOIN conversations c ON c.id = m.conversation)
@@ -47,8 +47,8 @@ ORDER BY u.no DESC;
 SELECT set_config('statement_timeout', :timeout, true);
 
 -- name: indexed_messages
--- Candidates from the index, the newest first, below the cursor; and those it could not hold whole. First the index,
--- then the order: walking back through all messages for a rare word would take for ever.
+-- Candidates from the index, the newest first, below the cursor; and messages it could not hold whole. Index first,
+-- then sort: walking back through all messages for a rare word would take too long.
 WITH hits AS MATERIALIZED (
     SELECT no, conversation, seq FROM search WHERE words @@ :query::text::tsquery
     UNION ALL
@@ -60,7 +60,7 @@ JOIN conversations c ON c.id = m.conversation
 WHERE :owner::text IS NULL OR c.owner = :owner ORDER BY m.no DESC;
 
 -- name: index_anew
--- Everything is to be indexed again.
+-- Requeue everything for indexing.
 INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM messages WHERE deleted_at IS NULL
 ON CONFLICT DO NOTHING;
 
@@ -68,7 +68,7 @@ ON CONFLICT DO NOTHING;
 DELETE FROM search;
 
 -- name: messages_unknown_to_search
--- Living messages that are neither in the index nor waiting for it, and rows of the index without a living message.
+-- Existing messages that are neither indexed nor queued for it, and index rows without an existing message.
 SELECT m.conversation || ' number ' || m.seq FROM messages m
 WHERE m.deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM search s WHERE s.no = m.no)
   AND NOT EXISTS (SELECT 1 FROM unindexed u WHERE u.no = m.no)

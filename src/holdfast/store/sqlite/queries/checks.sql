@@ -9,7 +9,7 @@ LEFT JOIN (SELECT conversation, count(*) AS number, min(seq) AS lowest, max(seq)
 WHERE c.last_seq <> coalesce(m.number, 0) OR coalesce(m.lowest, 1) <> 1 OR c.last_seq <> coalesce(m.highest, 0);
 
 -- name: messages_within_sessions
--- One pass over the messages. What was written into a session after it ended is in no context of its line.
+-- One pass over the messages. A message written into a session after its end is in no context of its line.
 SELECT s.id FROM sessions s
 JOIN (SELECT session, min(seq) AS lowest, max(seq) AS highest FROM messages GROUP BY session) m ON m.session = s.id
 WHERE m.lowest < s.first_seq OR m.highest > s.last_seq;
@@ -31,7 +31,7 @@ SELECT c.id FROM conversations c LEFT JOIN turns t ON t.id = c.turn
 WHERE c.holder IS NOT NULL AND (t.status IS NULL OR t.status <> 'running');
 
 -- name: settled_nodes_left_nothing
--- Nor does anything hang on a node that nobody knows: no sweep would look for it.
+-- Also, nothing refers to an unknown node: no sweep would find it.
 SELECT s.id FROM sessions s LEFT JOIN nodes n ON n.id = s.node
 WHERE s.ended_at IS NULL AND s.attached = 1 AND (n.id IS NULL OR n.settled_at IS NOT NULL)
 UNION ALL
@@ -61,7 +61,7 @@ SELECT id FROM processes WHERE state NOT IN ('starting', 'running', 'exited', 's
 SELECT id FROM processes WHERE state = 'running' AND (pid <= 0 OR pid_start = '' OR boot_id = '' OR pid_ns = '');
 
 -- name: one_memory_per_flush
--- Nor any of a session whose flush is not done. One that was imported came without its flush.
+-- Also no memory of a session whose flush is not done. An imported memory comes without its flush.
 SELECT session FROM memories WHERE origin = 'flush' GROUP BY session HAVING count(*) > 1
 UNION ALL
 SELECT m.session FROM memories m JOIN flushes f ON f.session = m.session WHERE m.origin = 'flush' AND f.state <> 'done';

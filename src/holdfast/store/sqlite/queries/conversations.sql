@@ -3,7 +3,7 @@ id, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, f
 revision, nullif(history_hash, x'')
 
 -- name: conversations_titled
--- Some conversations whose title or key holds this.
+-- Some conversations whose title or key contains this.
 SELECT id FROM conversations WHERE (:owner IS NULL OR owner = :owner)
   AND instr(lower(coalesce(title, '') || ' ' || coalesce(key, '')), lower(:title)) > 0 LIMIT :limit;
 
@@ -12,7 +12,7 @@ SELECT id FROM conversations WHERE (:owner IS NULL OR owner = :owner)
 SELECT {conversation_columns} FROM conversations WHERE id = :id AND (:owner IS NULL OR owner = :owner);
 
 -- name: conversation_by_alias
--- A conversation by a name given from outside.
+-- A conversation by its alias.
 SELECT {conversation_columns} FROM conversations
 WHERE id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :id);
 
@@ -22,12 +22,14 @@ INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, bytes, 
 VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :bytes, :forked_from, :anonymous, :now);
 
 -- name: conversations_with_history
--- Conversations begun without a name whose whole visible history is this one. Two are as good as many.
+-- Conversations begun without a name whose whole visible history is this one. LIMIT 2: only whether exactly one
+-- matches is needed.
 SELECT {conversation_columns} FROM conversations
 WHERE owner = :owner AND history_hash = :history AND anonymous = 1 AND holder IS NULL LIMIT 2;
 
 -- name: forks_with_history
--- Forks of a conversation whose whole visible history is this one. Two are as good as many.
+-- Forks of a conversation whose whole visible history is this one. LIMIT 2: only whether exactly one matches is
+-- needed.
 SELECT {conversation_columns} FROM conversations
 WHERE forked_from IN (SELECT id FROM sessions WHERE conversation = :conversation)
   AND owner = :owner AND history_hash = :history AND holder IS NULL LIMIT 2;
@@ -59,7 +61,7 @@ SELECT DISTINCT owner FROM sessions WHERE ordinal = 1;
 SELECT bytes FROM conversations WHERE id = :id;
 
 -- name: owner_conversations
--- By the index of first sessions alone.
+-- Index-only, by the index of first sessions.
 SELECT count(*) FROM sessions WHERE owner = :owner AND ordinal = 1;
 
 -- name: owner_bytes
@@ -67,17 +69,17 @@ SELECT coalesce(sum(c.bytes), 0) FROM sessions s JOIN conversations c ON c.id = 
 WHERE s.owner = :owner AND s.ordinal = 1;
 
 -- name: usage
--- Who holds how much, the most first. Goes over all conversations: for an operator.
+-- Stored bytes per owner, the most first. Scans all conversations: for an operator.
 SELECT owner, count(*), coalesce(sum(bytes), 0) AS held FROM conversations
 GROUP BY owner ORDER BY held DESC, owner LIMIT :limit;
 
 -- name: usage_of_owner
--- The same of one owner, by the index of its first sessions.
+-- The same for one owner, by the index of its first sessions.
 SELECT s.owner, count(*), coalesce(sum(c.bytes), 0) FROM sessions s JOIN conversations c ON c.id = s.conversation
 WHERE s.owner = :owner AND s.ordinal = 1 GROUP BY s.owner;
 
 -- name: free_bytes
--- A message has lost so much of what it said.
+-- A message has lost this many bytes.
 UPDATE conversations SET bytes = bytes - :bytes WHERE id = :id;
 
 -- name: recount_bytes
@@ -89,54 +91,54 @@ UPDATE conversations SET metadata = :metadata
 WHERE id = :id AND (:owner IS NULL OR owner = :owner) RETURNING id;
 
 -- name: add_messages
--- Numbers for messages that no turn says, only while no turn runs. What is shown has changed.
+-- Seqs for messages outside of a turn, only while no turn runs. The visible history changes.
 UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, history_hash = NULL
 WHERE id = :id AND holder IS NULL RETURNING last_seq;
 
 -- name: meant_by_alias
--- The very session that this name meant, if it meant one.
+-- The exact session that this alias referred to, if any.
 SELECT session FROM aliases WHERE conversation = :conversation AND alias = :alias AND session IS NOT NULL;
 
 -- name: insert_alias
 INSERT INTO aliases (owner, alias, conversation, created_at) VALUES (:owner, :alias, :conversation, :now);
 
 -- name: set_tip
--- The newest session of the line is the one every id leads to.
+-- Every id of the conversation resolves to the newest session of the line.
 UPDATE conversations SET tip = :tip, revision = revision + 1 WHERE id = :id;
 
 -- name: set_title
 UPDATE conversations SET title = :title WHERE id = :id AND (:owner IS NULL OR owner = :owner) RETURNING id;
 
 -- name: touch_revision
--- A context changed otherwise than by an appended message: nothing cached of it is valid any more. Nor is what a
--- running turn takes for its history: the empty chain says so to release_lease.
+-- A context changed other than by an appended message: cached contexts are invalid. So is the history of a running
+-- turn: the empty chain tells release_lease.
 UPDATE conversations SET revision = revision + 1, history_hash = CASE WHEN holder IS NOT NULL THEN x'' END
 WHERE id = :id;
 
 -- name: take_lease
--- Only a free conversation, still at the token that was seen, only by a node that is present. The token rises
--- with each holder. Messages get their numbers in the same statement. What is shown is about to change.
+-- Only a free conversation, still at the token that was read, only by a node that is present. The token rises with
+-- each holder. Messages get their seqs in the same statement. The visible history is about to change.
 UPDATE conversations SET holder = :node, turn = :turn, token = :token + 1, last_seq = last_seq + :count,
                          bytes = bytes + :bytes, history_hash = NULL
 WHERE id = :id AND holder IS NULL AND token = :token
   AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL);
 
 -- name: number_messages
--- Numbers for a turn's messages. Zero rows: the lease was lost, and nothing is written.
+-- Seqs for a turn's messages. Zero rows: the lease was lost, and nothing is written.
 UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes
 WHERE id = :id AND token = :token AND holder = :node
 RETURNING last_seq, owner;
 
 -- name: release_lease
--- Number the last messages and let go, in one statement. The token stays, so it is never handed out twice. The
--- history is what the turn says it is, unless something was taken out of it meanwhile.
+-- Number the last messages and release the lease, in one statement. The token stays, so it is never reused. The
+-- history is the one the turn gives, unless something was removed from it meanwhile.
 UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, holder = NULL, turn = NULL,
                          history_hash = CASE WHEN history_hash IS NULL THEN :history END
 WHERE id = :id AND token = :token AND holder = :node
 RETURNING last_seq, owner;
 
 -- name: fence_lease
--- Take the lease away from whoever holds it: a late writer's token no longer matches.
+-- Take the lease away from its holder: a late writer's token no longer matches.
 UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, holder = NULL, turn = NULL,
                          token = token + 1, history_hash = NULL
 WHERE id = :id AND turn = :turn
@@ -151,7 +153,7 @@ SELECT id, turn FROM conversations WHERE holder = :node;
 SELECT turn FROM conversations WHERE id = :id AND holder = :node;
 
 -- name: holder_is_gone
--- Is this conversation held by a node that has left or was reaped? With its turn.
+-- Returns the turn, if this conversation is held by a node that has left or was reaped.
 SELECT c.turn FROM conversations c JOIN nodes n ON n.id = c.holder
 WHERE c.id = :id AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
 
@@ -160,5 +162,5 @@ WHERE c.id = :id AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
 UPDATE conversations SET holder = NULL, turn = NULL, token = token + 1, history_hash = NULL WHERE id = :id;
 
 -- name: delete_conversation
--- Sessions, turns, messages, drafts, requests, aliases and exclusions go with it, by foreign key.
+-- Sessions, turns, messages, drafts, requests, aliases and exclusions are deleted with it, by foreign key.
 DELETE FROM conversations WHERE id = :id;

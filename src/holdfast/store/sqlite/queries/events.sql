@@ -11,16 +11,16 @@ WHERE conversation = :conversation AND id > :after AND id <= :upto AND (:owner I
 ORDER BY id LIMIT :limit;
 
 -- name: newest_events_of_session
--- What happened to a session and what it started, the newest first; turns are told elsewhere. Looks at so many of the
--- conversation's events at most.
+-- Events of a session and of what it started, the newest first; turns are listed elsewhere. Reads at most this many
+-- of the conversation's events.
 SELECT id, at, type, owner, conversation, session, turn, data
 FROM (SELECT * FROM events WHERE conversation = :conversation ORDER BY id DESC LIMIT :looked_at)
 WHERE session = :session AND (type GLOB 'session.*' OR type GLOB 'process.*') ORDER BY id DESC LIMIT :limit;
 
 -- name: event_bounds
--- The oldest that is kept, and the newest.
+-- The oldest stored event, and the newest.
 SELECT min(id), (SELECT max(id) FROM events) FROM events;
 
 -- name: forget_events
--- A deleted conversation leaves one event behind, which says so.
+-- A deleted conversation leaves one event, which reports the deletion.
 DELETE FROM events WHERE conversation = :conversation;

@@ -1,11 +1,11 @@
 -- name: import_mark
--- What is known of something that was taken over, and where its conversation stands now.
+-- Import state of an item, and its conversation's current version.
 SELECT i.conversation, i.session, i.last_row, i.whole, i.last_seq, c.last_seq, c.tip, c.holder
 FROM imports i LEFT JOIN conversations c ON c.id = i.conversation
 WHERE i.owner = :owner AND i.origin = :origin AND i.name = :name;
 
 -- name: mark_import
--- How far it has been taken over.
+-- Import progress.
 INSERT INTO imports (owner, origin, name, conversation, session, last_row, whole, last_seq, imported_at)
 VALUES (:owner, :origin, :name, :conversation, :session, :last_row, :whole, :last_seq, :now)
 ON CONFLICT (owner, origin, name) DO UPDATE SET conversation = excluded.conversation, session = excluded.session,
@@ -18,7 +18,7 @@ INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, bytes, 
 VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :bytes, :forked_from, :anonymous, :history, :metadata, :created_at);
 
 -- name: grow_conversation
--- What comes goes behind what was seen, and only if nobody speaks there or has spoken since.
+-- Append after the version that was read, only if no turn runs there and no message was added since.
 UPDATE conversations SET tip = :tip, last_seq = :last_seq, bytes = bytes + :bytes, history_hash = :history, revision = revision + 1
 WHERE id = :id AND owner = :owner AND last_seq = :seen_seq AND tip = :seen_tip AND holder IS NULL RETURNING id;
 
@@ -35,7 +35,7 @@ VALUES (:id, :conversation, :owner, :ordinal, :edge, :parent, :source, 0, :opene
         :view, :fresh_by, :fresh_since, :flushed_seq);
 
 -- name: extend_session
--- More of an ended session's messages have come; an open one has no last number.
+-- More of an ended session's messages were imported; an open one has no last seq.
 UPDATE sessions SET last_seq = :last_seq WHERE id = :id AND ended_at IS NOT NULL;
 
 -- name: import_turn
@@ -63,7 +63,7 @@ INSERT INTO exclusions (conversation, seq, reason, created_at)
 VALUES (:conversation, :seq, :reason, :created_at) ON CONFLICT DO NOTHING;
 
 -- name: taken_turn
--- Is there a turn of this id, or a response of that one?
+-- True: a turn of this id, or a response of that id, exists.
 SELECT 1 FROM turns WHERE id = :id UNION ALL SELECT 1 FROM responses WHERE id = :response;
 
 -- name: conversations_forward
@@ -85,7 +85,7 @@ SELECT id, ordinal, edge, parent, source, opened_at, last_activity_at, ended_at,
 FROM sessions WHERE conversation = :conversation ORDER BY ordinal;
 
 -- name: turn_records
--- With the request and the response that stand for it.
+-- With the request and the response that belong to it.
 SELECT t.id, t.session, t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at, t.model, t.error, t.usage,
        t.response_id, t.answer, q.route, q.key, q.body_hash, q.created_at,
        r.id, r.previous, r.background, r.brought, r.request, r.created_at
@@ -93,7 +93,7 @@ FROM turns t LEFT JOIN requests q ON q.turn = t.no LEFT JOIN responses r ON r.tu
 WHERE t.conversation = :conversation ORDER BY t.no;
 
 -- name: message_records
--- Deleted ones too: their numbers stay.
+-- Deleted ones too: their seqs stay.
 SELECT seq, session, turn, role, status, created_at, body, calls, answers, deleted_at, origin, gaps, inner, own_calls, extra
 FROM messages WHERE conversation = :conversation AND seq BETWEEN :first AND :last ORDER BY seq LIMIT :limit;
 
@@ -108,7 +108,7 @@ VALUES (:id, :owner, :conversation, :session, :origin, :text, :created_at, :edit
 SELECT id, session, origin, text, created_at, edited_at FROM memories WHERE conversation = :conversation ORDER BY no;
 
 -- name: messages_by_origin
--- Messages that were taken over and still count, with where they come from.
+-- Imported messages that still count, with their origin.
 SELECT m.origin, m.seq FROM messages m
 WHERE m.conversation = :conversation AND m.origin IS NOT NULL AND m.deleted_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq);

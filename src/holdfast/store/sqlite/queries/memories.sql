@@ -19,7 +19,7 @@ SELECT no FROM memories WHERE id = :id;
 UPDATE memories SET text = :text, edited_at = :now WHERE id = :id AND (:owner IS NULL OR owner = :owner);
 
 -- name: forget_memory
--- The whole row: nothing of it is left.
+-- Deletes the whole row.
 DELETE FROM memories WHERE id = :id AND (:owner IS NULL OR owner = :owner);
 
 -- name: memories_of_owner
@@ -28,7 +28,7 @@ SELECT m.no, {memory_columns} FROM {memory_tables}
 WHERE m.owner = :owner AND m.no < :below ORDER BY m.no DESC LIMIT :limit;
 
 -- name: memories_of_all
--- The same for an operator, of a key of whichever owner.
+-- The same for an operator, for a key of any owner.
 SELECT m.no, {memory_columns} FROM {memory_tables}
 WHERE m.no < :below AND (:key IS NULL OR c.key = :key) ORDER BY m.no DESC LIMIT :limit;
 

@@ -14,14 +14,14 @@ SELECT {message_columns} FROM messages
 WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq DESC LIMIT :limit;
 
 -- name: visible_messages
--- The newest messages that a client has been shown and that still count.
+-- The newest messages that are visible to clients and still count.
 SELECT {message_columns} FROM messages m
 WHERE m.conversation = :conversation AND m.deleted_at IS NULL AND NOT m.inner
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
 ORDER BY m.seq DESC LIMIT :limit;
 
 -- name: shown_forward
--- Like messages_forward, without what was excluded or is no client's to see.
+-- Like messages_forward, without excluded messages and those hidden from clients.
 SELECT {message_columns} FROM messages m
 WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
@@ -44,13 +44,13 @@ SELECT seq FROM messages
 WHERE conversation = :conversation AND seq >= :first_seq AND turn = :turn AND status = 'interrupted';
 
 -- name: context_head
--- All that decides whether a cached context is still the right one, and what it shows.
+-- Everything that decides whether a cached context is still valid, and its view.
 SELECT c.id, c.revision, coalesce(s.last_seq, c.last_seq), s.view
 FROM sessions s JOIN conversations c ON c.id = s.conversation
 WHERE s.id = :session AND (:owner IS NULL OR s.owner = :owner);
 
 -- name: marks
--- Messages of a span that are not simply passed on, by their partial index.
+-- Messages of a span that need rendering, by their partial index.
 SELECT seq, calls, answers, status, deleted_at IS NOT NULL FROM messages
 WHERE conversation = :conversation AND seq BETWEEN :first AND :last
   AND (calls IS NOT NULL OR answers IS NOT NULL OR status <> 'completed' OR deleted_at IS NOT NULL)
@@ -92,7 +92,7 @@ SELECT conversation, seq, :reason, :now FROM messages WHERE conversation = :conv
 ON CONFLICT DO NOTHING;
 
 -- name: exclude_steps
--- What led up to a reply that leaves the context leaves it too: the calls of the server's own tools and their results.
+-- The steps that led to a reply leave the context with it: the calls of the server's own tools and their results.
 INSERT INTO exclusions (conversation, seq, reason, created_at)
 SELECT conversation, seq, :reason, :now FROM messages
 WHERE conversation = :conversation AND seq < :seq AND (inner OR own_calls IS NOT NULL)
@@ -101,12 +101,12 @@ WHERE conversation = :conversation AND seq < :seq AND (inner OR own_calls IS NOT
 ON CONFLICT DO NOTHING;
 
 -- name: first_step
--- The number of the first of them, or of the reply itself.
+-- The seq of the first of them, or of the reply itself.
 SELECT coalesce(max(seq), 0) + 1 FROM messages
 WHERE conversation = :conversation AND seq < :seq AND NOT inner AND own_calls IS NULL;
 
 -- name: last_own_result
--- Up to where the results of the server's own tools stand directly behind a message, with their calls in it.
+-- The seq up to which results of the server's own tools directly follow a message that contains their calls.
 SELECT coalesce(min(seq) - 1, :last) FROM messages
 WHERE conversation = :conversation AND seq > :seq AND seq <= :last AND NOT (inner AND role = 'tool');
 
@@ -117,7 +117,7 @@ WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.de
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq);
 
 -- name: copy_messages
--- A fork copies a span of its source's view, numbered on from :offset, and keeps where each came from.
+-- A fork copies a span of its source's view, numbered on from :offset, and records each message's origin.
 INSERT INTO messages (conversation, seq, session, role, status, calls, answers, created_at, origin, body, inner, own_calls,
                       extra)
 SELECT :target, :offset + row_number() OVER (ORDER BY m.seq), :session, m.role, m.status, m.calls, m.answers,
@@ -134,18 +134,18 @@ UPDATE messages SET body = x'', calls = NULL, answers = NULL, extra = NULL, dele
 WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
 
 -- name: reduce_message
--- Something of what it said is gone, the rest stays. What came with it might tell of it.
+-- A part of its text is deleted, the rest stays. Data stored with it might reveal the part.
 UPDATE messages SET body = :body, calls = :calls, gaps = :gaps, extra = NULL
 WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
 
 -- name: empty_answer
--- The probabilities of the words of a deleted reply name its words.
+-- The token probabilities of a deleted reply contain its words.
 UPDATE turns SET answer = iif(json_valid(CAST(answer AS TEXT)),
     CAST(json_remove(CAST(answer AS TEXT), '$.choices[0].logprobs') AS BLOB), NULL)
 WHERE answer IS NOT NULL AND id = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
 
 -- name: empty_drafts
--- The checkpoints that led up to a deleted message say what it said.
+-- The checkpoints of a deleted message contain its text.
 DELETE FROM drafts WHERE after_seq < :seq
   AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
 
@@ -156,7 +156,7 @@ INSERT INTO unindexed (no) VALUES (:no);
 INSERT INTO unindexed (no) SELECT no FROM messages WHERE conversation = :conversation;
 
 -- name: forgotten
--- The indexer has done what this row asked for.
+-- Deletes a row that the indexer has processed.
 DELETE FROM unindexed WHERE id = :id;
 
 -- name: message_total
@@ -167,7 +167,7 @@ SELECT count(*) FROM messages m WHERE :owner IS NULL OR EXISTS (
 SELECT count(*) FROM conversations WHERE :owner IS NULL OR owner = :owner;
 
 -- name: found_message
--- A search hit, read from the truth: only if it is still there and the owner's.
+-- A search hit, read from the message's row: only if it still exists and belongs to the owner.
 SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at, m.origin, m.body, m.gaps, m.inner,
        m.own_calls, m.extra, c.key, c.title
 FROM messages m JOIN conversations c ON c.id = m.conversation

@@ -7,7 +7,7 @@ INSERT INTO nodes (id, kind, host, boot_id, pid_ns, pid, pid_start, machine, sta
 VALUES (:id, :kind, :host, :boot_id, :pid_ns, :pid, :pid_start, :machine, :now, :now, :stale_ms);
 
 -- name: beat
--- One write for all a node holds. Zero rows: it was reaped.
+-- One write for everything a node holds. Zero rows: it was reaped.
 UPDATE nodes SET beat = beat + 1, heartbeat_at = :now
 WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL RETURNING beat;
 
@@ -18,7 +18,7 @@ SELECT 1 FROM nodes WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL;
 UPDATE nodes SET left_at = :now WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL RETURNING id;
 
 -- name: reap_node
--- Only if its beat is still the one that was seen: a node that came back is left alone.
+-- Only if its heartbeat is still the one that was read: a node that came back is not reaped.
 UPDATE nodes SET reaped_at = :now
 WHERE id = :id AND beat = :beat AND left_at IS NULL AND reaped_at IS NULL RETURNING id;
 
@@ -27,11 +27,11 @@ SELECT {node_columns} FROM nodes WHERE settled_at IS NULL AND left_at IS NULL AN
 ORDER BY started_at, id;
 
 -- name: unsettled_nodes
--- Nodes that are gone but may still have left something behind.
+-- Nodes that are gone but may still have orphans.
 SELECT id FROM nodes WHERE settled_at IS NULL AND (left_at IS NOT NULL OR reaped_at IS NOT NULL);
 
 -- name: settle_node
--- Only when no lease and no attached session names it any more.
+-- Only when no lease and no attached session refers to it any more.
 UPDATE nodes SET settled_at = :now
 WHERE id = :id AND settled_at IS NULL AND (left_at IS NOT NULL OR reaped_at IS NOT NULL)
   AND NOT EXISTS (SELECT 1 FROM conversations WHERE holder = :id)

@@ -9,7 +9,7 @@ INSERT INTO notices (id, owner, conversation, kind, text, created_at, process, s
 VALUES (:id, :owner, :conversation, :kind, :text, :now, :process, :now);
 
 -- name: deliver_notice
--- Once: a notice that was delivered keeps its time.
+-- Idempotent: a delivered notice keeps its first time.
 UPDATE notices SET delivered_at = :now
 WHERE id = :id AND delivered_at IS NULL AND (:owner IS NULL OR owner = :owner);
 
@@ -20,12 +20,12 @@ SELECT {notice_columns} FROM {notice_tables} WHERE t.id = :id AND (:owner IS NUL
 SELECT no FROM notices WHERE id = :id;
 
 -- name: notices_of_owner
--- A page, oldest first, behind the cursor.
+-- A page, oldest first, after the cursor.
 SELECT {notice_columns} FROM {notice_tables}
 WHERE t.owner = :owner AND t.no > :behind ORDER BY t.no LIMIT :limit;
 
 -- name: undelivered_of_owner
--- The same of those nobody has been told of.
+-- The same, only undelivered ones.
 SELECT {notice_columns} FROM {notice_tables}
 WHERE t.owner = :owner AND t.delivered_at IS NULL AND t.no > :behind ORDER BY t.no LIMIT :limit;
 
@@ -35,34 +35,34 @@ SELECT {notice_columns} FROM {notice_tables}
 WHERE t.no > :behind AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t.no LIMIT :limit;
 
 -- name: undelivered_of_conversation
--- A conversation has few notices, and fewer that nobody was told of.
+-- A conversation has few notices, and fewer undelivered ones.
 SELECT {notice_columns} FROM {notice_tables}
 WHERE t.conversation = :conversation AND t.delivered_at IS NULL ORDER BY t.no;
 
 -- name: untold_of_conversation
--- What no reply has carried yet and nobody has delivered.
+-- Carried by no reply and not delivered yet.
 SELECT {notice_columns} FROM {notice_tables}
 WHERE t.conversation = :conversation AND t.told_at IS NULL AND t.delivered_at IS NULL ORDER BY t.no;
 
 -- name: give_notice
--- To a turn that begins. One that ended without an answer has told nobody: the next is given the same.
+-- Assign to a turn that begins. A turn that ended without an answer has carried none: the next turn gets the same.
 UPDATE notices SET given_to = :turn WHERE id = :id;
 
 -- name: tell_notices
--- The reply of this turn has carried those that it was given when it began, and no others.
+-- The reply of this turn carried the notices assigned when it began, and no others.
 UPDATE notices SET told_at = :now WHERE conversation = :conversation AND told_at IS NULL AND given_to = :turn;
 
 -- name: notices_to_send
 SELECT 1 FROM notices WHERE send_at <= :now LIMIT 1;
 
 -- name: give_up_notices
--- Too old to be sent. Of each, whether anybody has tried.
+-- Too old to be sent. Returns for each whether it was tried.
 UPDATE notices SET send_at = NULL
 WHERE no IN (SELECT no FROM notices WHERE send_at <= :now AND created_at < :before ORDER BY send_at LIMIT :limit)
 RETURNING send_attempts > 0;
 
 -- name: claim_notices
--- The longest waiting first. Nobody else sends them until then.
+-- The longest waiting first. No other node sends them until then.
 UPDATE notices SET send_at = :until, send_attempts = send_attempts + 1
 WHERE no IN (SELECT no FROM notices WHERE send_at <= :now ORDER BY send_at LIMIT :limit)
 RETURNING no, send_attempts;
@@ -74,5 +74,5 @@ SELECT {notice_columns} FROM {notice_tables} WHERE t.no = :no;
 UPDATE notices SET sent_at = :now, send_at = NULL WHERE id = :id AND sent_at IS NULL;
 
 -- name: notice_unsent
--- Again then; what was not tried does not count as an attempt.
+-- Requeue; a notice that was not tried does not count as an attempt.
 UPDATE notices SET send_at = :again_at, send_attempts = send_attempts - :untried WHERE id = :id AND sent_at IS NULL;

@@ -1,6 +1,6 @@
 -- name: figures
--- Open sessions, running turns, messages and events ever written, notices nobody was told of. Counts only what
--- small indexes hold.
+-- Open sessions, running turns, messages and events ever written, undelivered notices. Counts only through small
+-- indexes.
 SELECT (SELECT count(*) FROM sessions WHERE ended_at IS NULL),
        (SELECT count(*) FROM conversations WHERE holder IS NOT NULL),
        coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'messages'), 0),
@@ -8,7 +8,7 @@ SELECT (SELECT count(*) FROM sessions WHERE ended_at IS NULL),
        (SELECT count(*) FROM notices WHERE delivered_at IS NULL);
 
 -- name: event_from
--- The first event of this number or a higher one.
+-- The first event with this number or a higher one.
 SELECT id, at FROM events WHERE id >= :id ORDER BY id LIMIT 1;
 
 -- name: turns_ended

@@ -27,7 +27,7 @@ SELECT {process_columns} FROM processes WHERE owner = :owner {process_page};
 SELECT {process_columns} FROM processes WHERE no > 0 {process_page};
 
 -- name: running_processes
--- The same of those that have not ended: costs what runs, not what is stored.
+-- The same, only those that have not ended: cost depends on what runs, not on what is stored.
 SELECT {process_columns} FROM processes INDEXED BY processes_unended
 WHERE ended_at IS NULL AND (:owner IS NULL OR owner = :owner) AND no < :below ORDER BY +no DESC LIMIT :limit;
 
@@ -40,18 +40,18 @@ SELECT {process_columns} FROM processes
 WHERE conversation = :conversation AND (:owner IS NULL OR +owner = :owner) {process_page};
 
 -- name: running_of_conversation
--- What may be in the way of resetting a session of this conversation, oldest first.
+-- Processes that may defer a reset of a session of this conversation, oldest first.
 SELECT {process_columns} FROM processes
 WHERE conversation = :conversation AND ended_at IS NULL ORDER BY no;
 
 -- name: unended_processes
--- Those of a machine: of its present boot, or of an earlier one. A database file is on one machine, so those from
+-- Those of a machine: of its current boot, or of an earlier one. A database file is on one machine, so processes from
 -- before machines had ids are this one's.
 SELECT {process_columns} FROM processes INDEXED BY processes_unended
 WHERE ended_at IS NULL AND (machine = :machine OR machine IS NULL OR boot_id = :boot_id) ORDER BY +no;
 
 -- name: name_machine
--- What was started before machines had ids belongs to the machine of its boot.
+-- A process started before machines had ids belongs to the machine of its boot.
 UPDATE processes INDEXED BY processes_unended SET machine = :machine
 WHERE ended_at IS NULL AND machine IS NULL AND boot_id = :boot_id;
 
@@ -62,23 +62,23 @@ UPDATE processes SET state = 'running', host = :host, machine = :machine, boot_i
 WHERE id = :id AND state = 'starting' RETURNING owner, conversation, session, watched;
 
 -- name: sample_process
--- Never touches the session's clock. What it did is only ever known to be later.
+-- Never touches the session's last activity. The time of last activity only moves forward.
 UPDATE processes SET sampled_at = :now, listening = :listening,
                      last_active_at = CASE WHEN :activity IS NULL THEN last_active_at ELSE :now END,
                      activity = coalesce(:activity, activity)
 WHERE id = :id AND ended_at IS NULL;
 
 -- name: process_finished
--- The command itself has ended; what it left behind still runs.
+-- The command itself has ended; its children still run.
 UPDATE processes SET exit_code = :exit_code WHERE id = :id AND ended_at IS NULL AND exit_code IS NULL RETURNING id;
 
 -- name: end_process
--- Once.
+-- Only once.
 UPDATE processes SET state = :state, exit_code = coalesce(:exit_code, exit_code), ended_at = max(started_at, :at)
 WHERE id = :id AND ended_at IS NULL RETURNING owner, conversation, session, exit_code;
 
 -- name: request_stop
--- The first reason stays.
+-- The first reason is kept.
 UPDATE processes SET stop_requested_at = :now, stop_reason = :reason
 WHERE id = :id AND ended_at IS NULL AND stop_requested_at IS NULL RETURNING owner, conversation, session;
 
@@ -87,7 +87,7 @@ UPDATE processes SET pinned_until = :until
 WHERE id = :id AND ended_at IS NULL RETURNING owner, conversation, session;
 
 -- name: claim_process
--- Compare and swap: only from the supervisor that was seen, and only by a node that is present.
+-- Compare and swap: only from the supervisor that was read, and only by a node that is present.
 UPDATE processes SET supervisor = :node
 WHERE id = :id AND ended_at IS NULL AND supervisor IS :seen
   AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL)
@@ -100,7 +100,7 @@ SELECT 1 FROM conversations WHERE id = :id;
 DELETE FROM processes WHERE id = :id;
 
 -- name: forget_processes_of_conversation
--- Those that have ended go with their conversation, and those that are none of our business.
+-- Deletes a conversation's ended processes, and those that holdfast may not stop.
 DELETE FROM processes WHERE conversation = :conversation AND (ended_at IS NOT NULL OR NOT may_stop);
 
 -- name: prune_processes

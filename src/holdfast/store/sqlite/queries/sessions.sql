@@ -37,15 +37,15 @@ WHERE c.id = (SELECT t.conversation FROM responses r JOIN turns t ON t.id = r.tu
   AND (:owner IS NULL OR c.owner = :owner);
 
 -- name: place_by_key
--- By the conversation's outside address.
+-- By the conversation's session key.
 SELECT {place_columns} FROM {place_tables} WHERE c.owner = :owner AND c.key = :key;
 
 -- name: places_by_key_anywhere
--- The same for an operator, who may mean any owner's.
+-- The same for an operator, over all owners.
 SELECT {place_columns} FROM {place_tables} WHERE c.key = :key LIMIT 2;
 
 -- name: place_by_alias
--- By a name given from outside.
+-- By an alias.
 SELECT {place_columns} FROM {place_tables}
 WHERE c.id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :id);
 
@@ -60,7 +60,7 @@ SELECT {session_columns} FROM {session_tables}
 WHERE s.conversation = :conversation AND (:owner IS NULL OR s.owner = :owner) ORDER BY s.ordinal;
 
 -- name: forks_of_conversation
--- The first sessions of the conversations that began as a copy of one of this one's sessions.
+-- The first sessions of conversations that were forked from one of this one's sessions.
 SELECT {session_columns} FROM {session_tables}
 WHERE s.ordinal = 1 AND (:owner IS NULL OR s.owner = :owner) AND s.conversation IN (
     SELECT id FROM conversations WHERE forked_from IN (SELECT id FROM sessions WHERE conversation = :conversation))
@@ -89,7 +89,7 @@ s.ended_at IS NULL AND s.no IN (
     UNION ALL SELECT no FROM sessions WHERE node > '' AND ended_at IS NULL AND attached = 1
 
 -- name: alive_of_owner
--- Open sessions: those with a running turn or a process behind them, and what else is open among the newest.
+-- Open sessions: all with a running turn or an attached process, and others among the newest.
 SELECT {session_columns} FROM {session_tables} WHERE +s.owner = :owner AND {alive}
     UNION ALL SELECT no FROM (SELECT no FROM sessions WHERE owner = :owner
                               ORDER BY last_activity_at DESC, id DESC LIMIT :looked_at))
@@ -102,13 +102,13 @@ SELECT {session_columns} FROM {session_tables} WHERE {alive}
 ORDER BY +s.last_activity_at DESC, s.id DESC LIMIT :limit;
 
 -- name: ended_since
--- Sessions that have ended lately, the latest first.
+-- Recently ended sessions, the latest first.
 SELECT {session_columns} FROM {session_tables}
 WHERE s.ended_at >= :since AND (:owner IS NULL OR +s.owner = :owner) ORDER BY s.ended_at DESC LIMIT :limit;
 
 -- name: resets_waiting
--- What is due by the policies of this stamp, put off or not, the longest due first. Nothing that was put off is looked at
--- again later than `soon`, so the walk over the index ends there.
+-- Sessions due by the policies of this stamp, deferred or not, the longest due first. Every deferred one is checked
+-- again by `soon`, so the index scan ends there.
 SELECT {session_columns} FROM {session_tables}
 WHERE s.ended_at IS NULL AND s.next_due_at IS NOT NULL AND s.dated_by = :stamp
   AND coalesce(s.recheck_at, s.next_due_at) <= :soon AND s.next_due_at <= :now AND (:owner IS NULL OR +s.owner = :owner)
@@ -122,7 +122,7 @@ VALUES (:id, :conversation, :owner, :ordinal, :edge, :parent, :source, :attached
         :last_activity_at, :next_due_at, :dated_by, :fresh_by, :fresh_since, :first_seq, :view);
 
 -- name: date_session
--- When it is due, by the policies of this stamp. What deferred it is over.
+-- Sets when it is due, by the policies of this stamp. Clears its deferral.
 UPDATE sessions SET next_due_at = :next_due_at, dated_by = :stamp, recheck_at = NULL, deferral = NULL
 WHERE id = :id AND ended_at IS NULL;
 
@@ -133,13 +133,14 @@ UPDATE sessions SET recheck_at = :recheck_at, deferral = :deferral WHERE id = :i
 SELECT deferral FROM sessions WHERE id = :id;
 
 -- name: due_sessions
--- What is due now by the policies of this stamp, the longest due first. Costs what is due, not what is stored.
+-- Sessions due now by the policies of this stamp, the longest due first. Cost depends on what is due, not on what is
+-- stored.
 SELECT id FROM sessions
 WHERE ended_at IS NULL AND next_due_at IS NOT NULL AND dated_by = :stamp AND coalesce(recheck_at, next_due_at) <= :now
 ORDER BY coalesce(recheck_at, next_due_at) LIMIT :limit;
 
 -- name: dated_by_others
--- Open sessions whose dates were reckoned by other policies: three short walks over their index.
+-- Open sessions scheduled under other policies: three short index scans.
 SELECT id FROM (SELECT id FROM sessions WHERE ended_at IS NULL AND dated_by IS NULL LIMIT :limit)
 UNION ALL SELECT id FROM (SELECT id FROM sessions WHERE ended_at IS NULL AND dated_by < :stamp LIMIT :limit)
 UNION ALL SELECT id FROM (SELECT id FROM sessions WHERE ended_at IS NULL AND dated_by > :stamp LIMIT :limit)
@@ -153,26 +154,26 @@ UPDATE sessions SET ended_at = :now, end_reason = :reason, next_due_at = NULL, r
 WHERE id = :id AND ended_at IS NULL;
 
 -- name: touch_session
--- A person or client spoke, or their turn ended: the only things that move last_activity_at.
+-- A client wrote, or its turn ended: only these change last_activity_at.
 UPDATE sessions SET last_activity_at = :now, model = coalesce(:model, model),
                     input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens
 WHERE id = :id;
 
 -- name: detach_session
--- Another node speaks in it: from now on it outlives the process that opened it.
+-- Another node writes to it: from now on it outlives the process that opened it.
 UPDATE sessions SET attached = 0, node = NULL WHERE id = :id AND attached = 1 AND node <> :node;
 
 -- name: attached_to
--- Open sessions that live and die with this node.
+-- Open sessions that end with this node.
 SELECT id FROM sessions WHERE node = :node AND ended_at IS NULL AND attached = 1;
 
 -- name: still_attached_to
--- Is it open, attached to this node, and held by no turn? Read under the conversation's lock.
+-- Returns a row if it is open, attached to this node, and held by no turn. Read under the conversation's lock.
 SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation
 WHERE s.id = :id AND s.node = :node AND s.ended_at IS NULL AND s.attached = 1 AND c.holder IS NULL;
 
 -- name: is_attached_to_the_gone
--- Is it open, attached to a node that has left or was reaped, and held by no turn?
+-- Returns a row if it is open, attached to a node that has left or was reaped, and held by no turn.
 SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation JOIN nodes n ON n.id = s.node
 WHERE s.id = :id AND s.ended_at IS NULL AND s.attached = 1 AND c.holder IS NULL
   AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);

@@ -6,7 +6,7 @@ delivery
 SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner IS NULL OR owner = :owner);
 
 -- name: turn_by_request
--- The turn a request key stands for, and the hash of the body it came with.
+-- The turn of a request key, and the fingerprint of its request.
 SELECT t.id, t.conversation, t.session, t.owner, t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at,
        t.error, t.model, t.usage, t.response_id, t.delivery, r.body_hash
 FROM requests r JOIN turns t ON t.no = r.turn
@@ -34,7 +34,7 @@ VALUES (:id, :conversation, :session, :owner, 'running', :node, :first_seq, :now
         :delivery);
 
 -- name: take_up_turn
--- A retry goes on with an unfinished turn: it runs again, on this node, in this session.
+-- A retry resumes an unfinished turn: it runs again, on this node, in this session.
 UPDATE turns SET status = 'running', ended_at = NULL, error = NULL, node = :node, session = :session,
                  attempt = attempt + 1, delivery = :delivery
 WHERE id = :id;
@@ -45,7 +45,7 @@ UPDATE turns SET status = :status, ended_at = :now, error = :error, usage = coal
 WHERE id = :id;
 
 -- name: note_delivery
--- What clients have received. An answer that was received whole stays received. May change no row.
+-- What clients have received. `WHOLE` never changes back. May change no row.
 UPDATE turns SET delivery = :delivery WHERE id = :id AND delivery < 3;
 
 -- name: insert_request
@@ -60,7 +60,7 @@ ON CONFLICT (owner, route, key) DO UPDATE
 SET turn = excluded.turn, body_hash = excluded.body_hash, created_at = excluded.created_at;
 
 -- name: renew_request
--- The same turn, sent again by a later try; or a body that turned out to belong to two conversations.
+-- The same turn, retried; or a body that turned out to belong to two conversations.
 UPDATE requests SET body_hash = :body_hash WHERE owner = :owner AND route = :route AND key = :key;
 
 -- name: insert_response
@@ -84,7 +84,7 @@ FROM conversations WHERE id = :conversation AND token = :token AND holder = :nod
   AND NOT EXISTS (SELECT 1 FROM drafts WHERE turn = :turn AND last_event >= :first_event);
 
 -- name: same_draft
--- Is this very checkpoint stored? Then it is written again by a writer that lost its connection in the commit.
+-- Returns a row if this same checkpoint is stored: its writer lost its connection in the commit and retries.
 SELECT 1 FROM drafts
 WHERE turn = :turn AND first_event = :first_event AND last_event = :last_event AND adds = :adds AND events = :events;
 
@@ -100,7 +100,7 @@ SELECT first_event, last_event, events, adds, restarts, after_seq FROM drafts
 WHERE turn = :turn AND last_event > :after_event ORDER BY first_event;
 
 -- name: drafts_of_reply
--- Checkpoints of the reply the turn was in the middle of: those behind the conversation's last message.
+-- Checkpoints of the unfinished reply: those after the conversation's last message.
 SELECT first_event, last_event, x'', adds, restarts, after_seq FROM drafts
 WHERE turn = :turn AND after_seq = (SELECT last_seq FROM conversations WHERE id = :conversation)
 ORDER BY first_event;
