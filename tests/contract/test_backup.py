@@ -15,11 +15,11 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.records import Part
-from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus
+from holdfast.domain.turns import Delivery, TurnBegun, TurnFailure, TurnStatus
 from holdfast.domain.views import View
 from holdfast.errors import BadInput, HoldfastError, StoreClosed
 from holdfast.os_support import identity
-from holdfast.store.base import Retention, SessionFilter, Store
+from holdfast.store.base import Retention, SessionFilter, Store, StorePolicy
 from tests.contract.conftest import CopyOpener
 from tests.contract.steps import (
     OTHER,
@@ -246,6 +246,16 @@ VERBS: dict[str, Verb] = {
     "events": lambda s, b, _: s.events(owner=None),
     "search": lambda s, b, _: s.search(OWNER, "hello"),
     "statistics": lambda s, b, _: s.statistics(None),
+    "usage": lambda s, b, _: s.usage(None),
+    "policy": lambda s, b, _: s.policy(),
+    "record_policy": lambda s, b, _: s.record_policy(NodeKind.SERVER, StorePolicy(), b.lease.node_id),
+    "note_deliveries": lambda s, b, _: s.note_deliveries({b.turn.id: Delivery.WHOLE}),
+    "note_suspected_window": lambda s, b, _: s.note_suspected_window(
+        b.session, None, reported=1, given=2, reports=3, window=8192
+    ),
+    "add_login": lambda s, b, _: s.add_login(b"hash", "key_1", timedelta(days=1), 50),
+    "login": lambda s, b, _: s.login(b"hash"),
+    "end_login": lambda s, b, _: s.end_login(b"hash"),
     "open_session": lambda s, b, _: s.open_session(OWNER, Address(), b.lease.node_id),
     "end_session": lambda s, b, _: s.end_session(OWNER, b.session.id, "closed"),
     "resume_session": lambda s, b, _: s.resume_session(OWNER, b.session.id, b.lease.node_id),

@@ -235,6 +235,7 @@ async def test_no_event_holds_what_was_said(
     (memory,) = (await store.memories(OWNER)).items
     await store.edit_memory(OWNER, memory.id, f"{CANARY} again")
     await store.forget_memory(OWNER, memory.id)
+    await store.note_suspected_window(begun.session, "a-model", reported=1, given=2, reports=3, window=8192)
     await store.leave(node.id, "closed")
 
     told = await all_events(store)

@@ -185,7 +185,9 @@ async def test_a_node_whose_process_is_gone_without_a_word_is_dead(
 
 
 async def test_what_cannot_be_told_is_unknown_not_dead(store: Store) -> None:
-    elsewhere = replace(identity(), host="elsewhere", boot_id="another", pid_ns="another", pid=1)
+    elsewhere = replace(
+        identity(), host="elsewhere", boot_id="another", pid_ns="another", pid=1, machine="another"
+    )
     node = Node(new_id("node"), NodeKind.SERVER, elsewhere)
     assert (await store.probe([node]))[node.id][0] is Liveness.UNKNOWN
     assert await store.probe([]) == {}

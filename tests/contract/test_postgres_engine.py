@@ -385,7 +385,8 @@ async def test_work_that_refuses_or_fails_leaves_its_group_alone(opening: Openin
     assert store.failure is None
 
 
-_IDENTITY = {"host": "h", "boot_id": "b", "pid_ns": "p", "pid": 1, "pid_start": "1", "machine": None}
+_IDENTITY = {"host": "h", "boot_id": "b", "pid_ns": "p", "pid": 1, "pid_start": "1", "machine": None,
+             "stale_ms": None}  # fmt: skip
 _NODE = {"kind": "library", "now": 1, **_IDENTITY}
 
 
@@ -600,7 +601,7 @@ async def test_nodes_that_start_together_make_one_store(new_database: Callable[.
     stores = await asyncio.gather(*(open_store(empty) for _ in range(5)))
     with psycopg.connect(empty) as connection:
         rows = connection.execute("SELECT schema, oldest FROM holdfast.store").fetchall()
-    assert rows == [(migrations.newest(), 1)]
+    assert rows == [(migrations.newest(), 14)]
     for store in stores:
         await store.close()
 
@@ -830,7 +831,7 @@ async def test_a_statement_of_a_search_ends_at_its_deadline(
     endless = Statement(
         "endless", "SELECT pg_sleep(60) WHERE concat(:query, :scope, :owner, :below, :limit) <> ''"
     )
-    real = transaction.statement  # type: ignore[attr-defined]
+    real = transaction.named  # type: ignore[attr-defined]
     monkeypatch.setattr(
         transaction, "named", lambda name: endless if name == "indexed_messages" else real(name)
     )

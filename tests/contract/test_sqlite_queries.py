@@ -98,6 +98,8 @@ MAY_SCAN = {
     "keys_of",
     "message_total",
     "owners",
+    "policies",  # one row for each kind of policy
+    "policy_to_record",
     "sizes_are_true",
     "usage",
     "session_end_reasons",

@@ -200,7 +200,7 @@ class Machine:
             put(time_for := _Time(), "clock", self.clock)
             for where, name, value in _sites(replaced, time_for):
                 put(where, name, value)
-            put(engine, "Writer", HereWriter)
+            put(engine, "SQLiteWriter", HereWriter)
             put(engine.SQLiteStore, "start_indexing", lambda store: None)
             put(heartbeat.Heartbeat, "start", _beat_without_thread)
             put(

@@ -63,7 +63,7 @@ def test_no_file_names_a_directory_of_the_machine_it_was_written_on() -> None:
 
 def test_what_sets_the_project_up_does_not_name_the_checkout_it_ran_in() -> None:
     set_up = [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / "holdfast", ROOT / ".ci/run"]
-    set_up += [*(ROOT / "requirements").iterdir(), *(ROOT / "scripts").iterdir()]
+    set_up += [*(ROOT / "requirements").iterdir(), *filter(Path.is_file, (ROOT / "scripts").iterdir())]
     assert [path.name for path in set_up if str(ROOT) in path.read_text()] == []
 
 
@@ -119,7 +119,9 @@ def test_the_locks_agree_with_each_other_and_with_the_project() -> None:
 
 
 def test_scripts_can_be_executed() -> None:
-    scripts = [ROOT / "holdfast", ROOT / ".ci/run", *(ROOT / "scripts").iterdir()]
+    scripts = [
+        ROOT / "holdfast", ROOT / ".ci/run", *filter(Path.is_file, (ROOT / "scripts").iterdir())
+    ]  # fmt: skip
     assert [path.name for path in scripts if not os.access(path, os.X_OK)] == []
 
 

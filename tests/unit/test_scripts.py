@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_package_that_a_script_fetches_is_pinned_by_hash() -> None:
-    for script in (ROOT / "scripts").iterdir():
+    for script in filter(Path.is_file, (ROOT / "scripts").iterdir()):
         text = script.read_text()
         for command in re.findall(r"pip\"? install\b.*(?:\\\n.*)*", text):
             assert "--require-hashes" in command or "--no-deps" in command or ".lock" in command, (

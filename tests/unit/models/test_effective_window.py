@@ -8,7 +8,9 @@ from holdfast.models.upstream import Upstream
 from holdfast.settings import ModelSettings
 from tests.unit.models.mock_upstream import MockUpstream
 
-NAMED, CONFIGURED, MODEL, ASSUMED = WindowOrigin
+NAMED, CONFIGURED, MODEL, ASSUMED = (
+    WindowOrigin.NAMED, WindowOrigin.CONFIGURED, WindowOrigin.MODEL, WindowOrigin.ASSUMED
+)  # fmt: skip
 TABLE = {"qwen3:8b": 32768, "llama3": 512}
 
 

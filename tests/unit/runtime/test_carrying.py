@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
-from holdfast.domain.turns import NewResponse, RequestKey, TurnBegun, TurnFailure, TurnStatus
+from holdfast.domain.turns import Delivery, NewResponse, RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput, Conflict, NotFound
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
@@ -109,6 +109,11 @@ async def test_exported_imported_and_exported_again_is_the_same_file(
         kept = [mine[what], theirs[what]]
         if what == "conversations":
             kept = [[replace(each, revision=0, token=0) for each in side] for side in kept]
+        if what == "turns":  # what clients received is not carried: a request to another store is a new one
+            kept = [
+                [[replace(each, delivery=Delivery.WHOLE) for each in turns] for turns in side]
+                for side in kept
+            ]
         assert kept[0] == kept[1], what
     assert (await another.response(OTHER, "resp_1")).previous_id == "resp_0"
     assert (await another.resolve(OWNER, Address(id="outside name"))).conversation.title == "Kelp ü\n"

@@ -8,7 +8,7 @@ SELECT (SELECT CASE WHEN n <= 10000 THEN n
        (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM messages_no_seq),
        (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq),
        (SELECT CASE WHEN n <= 10000 THEN n
-                    ELSE greatest(n, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'notices_undelivered'::regclass)) END
+                    ELSE greatest(n, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'notices_undelivered_in_order'::regclass)) END
         FROM (SELECT count(*) AS n FROM (SELECT 1 FROM notices WHERE delivered_at IS NULL LIMIT 10001) AS few) AS counted);
 
 -- name: event_from
