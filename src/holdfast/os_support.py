@@ -366,17 +366,18 @@ def is_hidden() -> bool:
     return not IS_MACOS and _prctl(PR_GET_DUMPABLE, 0) == 0
 
 
-def orphan_adopter() -> Callable[[], None] | None:
-    """A function that makes a process the subreaper of its descendants, so that orphans stay in its tree.
-    Call it between fork and exec, which keeps it. None where the system cannot do it."""
-    if IS_MACOS:
-        return None
-    libc = _libc()  # loaded here: nothing may be imported between fork and exec
+def before_exec() -> Callable[[], None]:
+    """What a command's process does between fork and exec: it takes this process's own umask and, on Linux,
+    becomes the subreaper of its descendants, so that orphans stay in its tree. Exec keeps both. A function,
+    because uvloop refuses the `umask` argument of subprocesses."""
+    libc, umask = None if IS_MACOS else _libc(), own_umask()  # nothing may be imported after the fork
 
-    def adopt() -> None:
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    def prepare() -> None:
+        os.umask(umask)
+        if libc is not None:
+            libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
-    return adopt
+    return prepare
 
 
 def owner_of(pid: int) -> int | None:

@@ -356,7 +356,7 @@ def test_wrong_usage_is_said_before_anything_is_stored(home: Home) -> None:
     done = home.run("chat", said=b"\xff\n")
     assert done.returncode == 1
     assert "not UTF-8" in done.stderr
-    assert home.run("chat", env={"HOLDFAST_MODEL__KIND": "openai"}).returncode == 1
+    assert home.run("chat", env={"HOLDFAST_MODEL__KIND": "openai"}).returncode == 2
 
 
 def test_without_a_key_the_conversation_is_the_users_own(home: Home) -> None:

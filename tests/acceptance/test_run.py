@@ -263,7 +263,7 @@ def test_an_answer_that_breaks_off_is_kept_as_interrupted(talking: Home, talker:
 
 def test_nobody_to_answer_is_said_before_anything_is_stored(home: Home) -> None:
     done = home.run("run", "hello", env={"HOLDFAST_MODEL__KIND": "openai"})
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "base_url" in done.stderr
     assert not home.store.exists()
 

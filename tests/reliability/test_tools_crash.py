@@ -175,6 +175,6 @@ async def test_no_command_is_run_twice_whenever_the_server_is_killed(
         if message["role"] == "tool":
             closed = message["content"] == OUTCOME_UNKNOWN
             unknown += closed
-            assert closed or ran[message["tool_call_id"]] == 1, message
+            assert closed or ran[message["tool_call_id"]] == 1, message["content"]
             assert message["inner"]
     figures(f"tools: {kills} kills, {ran.total()} commands run, each once; {unknown} outcomes unknown")

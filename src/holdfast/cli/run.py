@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 KINDS = ("auto", "local", "scripted")
 _ADDRESS = re.compile(
-    r"(localhost|\[[0-9a-fA-F:.]+\]|\d+\.\d+\.\d+\.\d+)(:\d+)?(/.*)?"
+    r"\A(?:(localhost|\[[0-9a-fA-F:.]+\]|\d+\.\d+\.\d+\.\d+)(:\d+)?(/.*)?"
     r"|[\w.-]+\.[A-Za-z]+:\d+(/.*)?"
     r"|[\w.-]+:\d+/.*"
-    r"|[^\s/]+/(.*/)?v\d+/?"
+    r"|[^\s/]+/(.*/)?v\d+/?)"
 )
 """Matches an address without a scheme: an unmistakable host, a port, or a path that ends like an API's."""
 SAY_WAITING_SECONDS = 1.0

@@ -32,7 +32,7 @@ from .resets import Blocker, Reason
 LONGEST_COMMAND = 100_000
 LONGEST_PIN_OF_AN_AGENT = timedelta(hours=24)
 SHOWN_OF_A_COMMAND = 60
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=.*", re.DOTALL)
+_ASSIGNMENT = re.compile(r"\A[A-Za-z_]\w*\+?=.*", re.DOTALL)
 _PROGRAM = re.compile(r"[\w.+-]{1,40}", re.ASCII)
 
 BUSY_SHARE = 0.02

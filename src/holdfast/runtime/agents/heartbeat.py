@@ -118,7 +118,7 @@ class Heartbeat:
         self.beating = True
         strays = {turn for turn in held.leases.values() if turn and turn not in self._turns}
         # Only if seen twice in a row: a resumed turn is known here a moment after the store knows it.
-        for turn_id in strays & self._suspects:
+        for turn_id in sorted(strays & self._suspects):
             try:
                 await self._store.cancel_turn(None, turn_id, TurnStatus.INTERRUPTED, "nobody was running it")
             except NotFound:

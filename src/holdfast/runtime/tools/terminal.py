@@ -21,7 +21,7 @@ from ...domain.api_keys import TERMINAL, check_right
 from ...domain.ids import new_id
 from ...domain.processes import Process, check_command
 from ...errors import BadInput
-from ...os_support import Running, environment_of, orphan_adopter, own_umask, running_processes, send_signal
+from ...os_support import Running, before_exec, environment_of, running_processes, send_signal
 from ..processes.probe import MARK
 from ..processes.supervisor import Supervisor
 from .toolbox import LONGEST_OUTPUT, Arguments, ToolCall, function, shortened
@@ -97,8 +97,7 @@ async def run_command(
             cwd=cwd,
             env={**environment, MARK: mark},
             start_new_session=True,
-            umask=own_umask(),
-            preexec_fn=orphan_adopter(),
+            preexec_fn=before_exec(),
         )
     except BaseException:
         os.close(read_end)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.os_support import running_processes, send_signal
+from holdfast.os_support import own_umask, private_umask, running_processes, send_signal
 from holdfast.runtime.processes.supervisor import Supervisor
 from holdfast.runtime.tools import terminal as commands
 from holdfast.runtime.tools.terminal import Terminal
@@ -43,6 +43,13 @@ async def until(words: str, count: int) -> None:
             if len(running(words)) == count:
                 return
             await asyncio.sleep(0.02)
+
+
+def test_a_command_runs_on_the_event_loop_of_the_server_too(tmp_path: Path) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="not on this platform")
+    with private_umask():
+        done = uvloop.run(commands.run_command("umask", str(tmp_path), dict(os.environ), 60, 1000))
+    assert (done.output.strip(), done.exit_code) == (f"{own_umask():04o}", 0)
 
 
 async def test_output_of_both_kinds_and_the_exit_code_are_told(terminal: Terminal, call: Caller) -> None:

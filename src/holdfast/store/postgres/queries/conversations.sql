@@ -146,7 +146,7 @@ RETURNING last_seq;
 
 -- name: held_by
 -- What a node holds according to the store.
-SELECT id, turn FROM conversations WHERE holder = :node;
+SELECT id, turn FROM conversations WHERE holder = :node ORDER BY id;
 
 -- name: still_held_by
 -- The turn of this conversation, if this node holds it; read under the conversation's lock.

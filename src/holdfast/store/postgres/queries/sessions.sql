@@ -167,7 +167,7 @@ UPDATE sessions SET attached = FALSE, node = NULL WHERE id = :id AND attached AN
 
 -- name: attached_to
 -- Open sessions that end with this node.
-SELECT id FROM sessions WHERE node = :node AND ended_at IS NULL AND attached;
+SELECT id FROM sessions WHERE node = :node AND ended_at IS NULL AND attached ORDER BY id;
 
 -- name: still_attached_to
 -- Returns a row if it is open, attached to this node, and held by no turn. Read under the conversation's lock.
