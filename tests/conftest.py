@@ -21,9 +21,11 @@ from tests.postgres_server import TEMPLATE, PostgresServer, ReusedDatabase
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Whoever starts the tests in the background may have them ignore Ctrl-C. Their children would inherit that.
+# Tests that were started in the background or under nohup ignore Ctrl-C or SIGHUP; children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 DatabaseMaker = Callable[..., str]
 

@@ -25,7 +25,7 @@ from ..domain.resets import (
     notice_of,
     verdict,
 )
-from ..domain.sessions import EndReason, Session
+from ..domain.sessions import FRESH_AFTER, Session
 from ..domain.why import ResetDecision
 from ..errors import NotFound
 from . import notices
@@ -36,8 +36,6 @@ from .resolve import session_of
 from .rows import to_stamp, to_time
 from .sessions import next_due, write_end
 from .transaction import Q, Transaction
-
-_ENDED_FRESH = frozenset({EndReason.IDLE, EndReason.DAILY, EndReason.NEW})
 
 
 def schedule_reset(tx: Transaction, session: Session) -> None:
@@ -200,7 +198,7 @@ def defer(tx: Transaction, session: Session, found: Verdict) -> None:
 def overdue(tx: Transaction, session: Session) -> Verdict | None:
     """The verdict, if the policy would have reset by now a session that ended otherwise; the next is then
     fresh."""
-    if not session.ended or session.end_reason in _ENDED_FRESH:
+    if not session.ended or session.end_reason in FRESH_AFTER:
         return None
     policy, now = tx.policies.of(session.source), to_time(tx.now)
     wanted = due(policy, session.since, session.last_activity_at)
