@@ -21,7 +21,7 @@ from tests.postgres_server import TEMPLATE, PostgresServer, ReusedDatabase
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Tests that were started in the background or under nohup ignore Ctrl-C or SIGHUP; children would inherit that.
+# Tests started in the background or under nohup ignore Ctrl-C or SIGHUP, and so would their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
