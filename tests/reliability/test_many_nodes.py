@@ -64,6 +64,8 @@ class ManyNodes(Attack):
         self._database = database
         self._proxies = proxies
         self._killed: set[int] = set()
+        self._each_once = self.chance.sample(FAULTS, len(FAULTS))
+        """So that even the shortest run has every kind of fault."""
 
     async def open_store(self) -> Store:
         return await open_store(self._database.url("holdfast"))
@@ -76,7 +78,7 @@ class ManyNodes(Attack):
 
     async def next_fault(self) -> Verdict:
         """One thing goes wrong; then everything that was acknowledged is looked for."""
-        fault = self.chance.choice(FAULTS)
+        fault = self._each_once.pop() if self._each_once else self.chance.choice(FAULTS)
         self.faults[fault] += 1
         if fault == "kill":
             verdict = await self.kill_and_look()
