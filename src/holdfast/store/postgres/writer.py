@@ -9,8 +9,10 @@ retried until its deadline.
 If the connection is lost before the COMMIT was sent, nothing was written: the job is retried on a new
 connection. If it is lost *in* the COMMIT, the next connection asks the server for the outcome of that
 transaction, by its number, after ending any backend that may still run it. A server of another history (a
-standby promoted since) has other transactions with the same numbers and is not asked. Only if the outcome
-cannot be found out in time, callers get `StoreUncertain`: the write is neither acknowledged nor retried.
+standby promoted since) has other transactions with the same numbers and is not asked. A server that crashed
+since may have assigned the number again: that it was committed proves nothing then, that it was not does.
+Only if the outcome cannot be found out in time, callers get `StoreUncertain`: the write is neither
+acknowledged nor retried.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ STOP_SECONDS = 5.0
 """How long closing waits for a server that does not answer."""
 MOST_TRIES = 5
 PAUSE_SECONDS = 0.05
+NOT_ASSIGNED = "22023"
+"""SQLSTATE of asking for a transaction number that the server has not assigned: nothing of it was logged."""
 LONGEST_PAUSE_SECONDS = 1.0
 
 T = TypeVar("T")
@@ -279,7 +283,8 @@ class PostgresWriter:
                 raise ConnectionLost(str(error)) from error
             raise
         try:
-            wire.history = _history_of(wire)
+            wire.history = _asked_once(wire, Q.server_history)
+            wire.last_crash = _asked_once(wire, Q.last_crash)
         except BaseException:
             wire.close()
             raise
@@ -358,13 +363,13 @@ class PostgresWriter:
                 ((status,),) = wire.ask(statement(Q.outcome), number=number)
             except psycopg.Error as error:
                 log.debug("cannot find out yet what became of transaction %s: %s", number, error)
-                status = "in progress"
-            if status == "committed":
+                status = "aborted" if state_of(error) == NOT_ASSIGNED else "in progress"
+            if status == "committed" and wire.last_crash is not None and wire.last_crash == before.last_crash:
                 self._news = True
                 return None
             if status == "aborted":
                 return lost
-            if status is None:
+            if status is None or status == "committed":
                 break
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -399,16 +404,17 @@ class PostgresWriter:
                 log.debug("%d callers' event loop has closed before they could be told", len(jobs))
 
 
-def _history_of(wire: Pipeline) -> str | None:
-    """Id of the server's write history; None if it is not reported: some services do not."""
+def _asked_once(wire: Pipeline, name: str) -> str | None:
+    """A fact about the server, read when a connection is opened; None if it is not reported: some services
+    do not."""
     try:
-        ((history,),) = wire.ask(statement(Q.server_history))
+        ((fact,),) = wire.ask(statement(name))
     except psycopg.Error as error:
         if isinstance(error, ConnectionLost):
             raise
-        log.debug("the server does not tell its history: %s", error)
+        log.debug("the server does not report its %s: %s", name, error)
         return None
-    return str(history)
+    return str(fact)
 
 
 def _settle(jobs: list[PostgresJob]) -> None:

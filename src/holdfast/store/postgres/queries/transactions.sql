@@ -14,6 +14,11 @@ SELECT pg_xact_status(:number::text::xid8);
 SELECT (SELECT system_identifier FROM pg_control_system())::text || ' ' ||
        CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END;
 
+-- name: last_crash
+-- Changes with every crash recovery: PostgreSQL resets its statistics then, and keeps them over an orderly restart.
+-- The number of a transaction that left nothing in the log is assigned again after a crash.
+SELECT coalesce(stats_reset::text, '') FROM pg_stat_bgwriter;
+
 -- name: end_backend
 -- Ends what a lost connection of ours may have left running, so that its outcome is final.
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = :pid AND usename = current_user
