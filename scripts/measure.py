@@ -19,7 +19,7 @@ SPINE = (
     "session.py",
     *(f"domain/{name}.py" for name in ("turns", "sessions", "messages", "history", "resets", "nodes")),
     *(f"store/{name}.py" for name in ("base", "resolve", "sessions", "turns", "context")),
-    *(f"store/sqlite/queries/{name}.sql" for name in ("sessions", "turns", "messages")),
+    *(f"store/sql/{name}.sql" for name in ("sessions", "turns", "messages")),
     "store/sqlite/engine.py",
     "store/sqlite/writer.py",
     "runtime/turns/*.py",

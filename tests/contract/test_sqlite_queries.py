@@ -147,8 +147,10 @@ def plan_of(connection: apsw.Connection, statement: str) -> list[str]:
     return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
 
 
-def walks_a_table(step: str) -> bool:
+def walks_a_table(step: str, statement: str) -> bool:
     if not step.startswith("SCAN ") or step.startswith("SCAN ("):  # a subquery's own rows
+        return False
+    if re.search(rf"\) AS {step.split()[1]}\b", statement):  # the same, with a name
         return False
     index = re.search(r"USING (?:COVERING )?INDEX (\w+)", step)
     return index is None or index[1] not in SMALL_INDEXES
@@ -166,7 +168,7 @@ async def test_no_statement_of_daily_life_walks_a_table(
         steps = plan_of(connection, STATEMENTS[name])
     finally:
         connection.close()
-    assert [step for step in steps if walks_a_table(step)] == []
+    assert [step for step in steps if walks_a_table(step, STATEMENTS[name])] == []
 
 
 def test_the_list_of_exceptions_names_statements_that_exist() -> None:

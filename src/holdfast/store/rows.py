@@ -1,4 +1,4 @@
-"""Converts rows to values and back. Column order is that of the fragments in `queries/`."""
+"""Converts rows to values and back. Column order is that of the fragments in `sql/`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 
 import holdfast.store.base
 from holdfast.store.checks import INVARIANTS
-from holdfast.store.queries import load
+from holdfast.store.queries import blocks, combine, load, source
 
 ENGINES = ("holdfast.store.sqlite", "holdfast.store.postgres")
 SOURCE = Path(holdfast.store.base.__file__).parent
@@ -31,3 +31,56 @@ def test_every_engine_has_every_statement_that_is_asked_for(engine: str) -> None
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_engine_has_a_statement_that_nobody_asks_for(engine: str) -> None:
     assert load(engine).keys() - asked_for(engine) == set()
+
+
+def test_an_override_replaces_a_shared_statement_or_fragment() -> None:
+    shared = "-- fragment: place\nno\n\n-- name: a\nSELECT {place};\n\n-- name: b\n-- Declared.\n"
+    own = "-- override: place\nrank\n\n-- override: b\nSELECT {place}, {table};\n\n-- name: c\nSELECT 3;\n"
+    assert combine(shared, own, "e") == {"a": "SELECT rank;", "b": "SELECT rank, {table};", "c": "SELECT 3;"}
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "complaint"),
+    [
+        ("-- name: a\nSELECT 1;\n\n-- name: a\nSELECT 2;\n", "", "a is defined twice"),
+        ("-- name: a\nSELECT 1;\n\n-- fragment: a\nx\n", "", "a is defined twice"),
+        ("-- name: a\nSELECT 1;\n", "-- name: a\nSELECT 2;\n", "e defines a, which is defined already"),
+        ("", "-- name: a\nSELECT 1;\n\n-- name: a\nSELECT 2;\n", "e defines a, which is defined already"),
+        ("-- name: a\nSELECT 1;\n", "-- override: b\nSELECT 2;\n", "e overrides b, which is not in sql/"),
+        ("-- name: a\n-- Declared.\n\n-- name: b\nSELECT 1;\n", "", "e has no text for a"),
+        ("-- override: a\nSELECT 1;\n", "", "a overrides nothing"),
+    ],
+)
+def test_a_statement_defined_twice_missing_or_overriding_nothing_is_refused(
+    shared: str, own: str, complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        combine(shared, own, "e")
+
+
+def without_space(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_override_differs_from_what_it_overrides(engine: str) -> None:
+    """Otherwise the statement belongs in sql/ alone."""
+    shared, own = (
+        {block.name: without_space(block.text) for block in blocks(text)} for text in source(engine)
+    )
+    assert [name for name in own if shared.get(name) == own[name]] == []
+
+
+def test_a_statement_that_only_one_engine_has_is_not_in_the_other() -> None:
+    """Otherwise it is declared in sql/, and overridden by both."""
+    sqlite, postgres = (
+        {block.name for block in blocks(source(engine)[1]) if block.kind == "name"} for engine in ENGINES
+    )
+    assert sqlite & postgres == set()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_only_an_engine_s_own_statements_are_completed_by_their_callers(engine: str) -> None:
+    """A misspelt fragment would be left in braces."""
+    own = {block.name for block in blocks(source(engine)[1]) if block.kind == "name"}
+    assert {name for name, text in load(engine).items() if "{" in text} <= own

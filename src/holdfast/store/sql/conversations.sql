@@ -4,12 +4,12 @@ revision, nullif(history_hash, x'')
 
 -- name: conversations_titled
 -- Some conversations whose title or key contains this.
-SELECT id FROM conversations WHERE (:owner IS NULL OR owner = :owner)
-  AND instr(lower(coalesce(title, '') || ' ' || coalesce(key, '')), lower(:title)) > 0 LIMIT :limit;
+SELECT id FROM conversations WHERE (:owner::text IS NULL OR owner = :owner)
+  AND strpos(lower(coalesce(title, '') || ' ' || coalesce(key, '')), lower(:title)) > 0 LIMIT :limit;
 
 -- name: conversation_by_id
 -- A conversation by its own id, for its owner (or for an operator, owner NULL).
-SELECT {conversation_columns} FROM conversations WHERE id = :id AND (:owner IS NULL OR owner = :owner);
+SELECT {conversation_columns} FROM conversations WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
 
 -- name: conversation_by_alias
 -- A conversation by its alias.
@@ -25,7 +25,7 @@ VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :bytes, :forked_fro
 -- Conversations begun without a name whose whole visible history is this one. LIMIT 2: only whether exactly one
 -- matches is needed.
 SELECT {conversation_columns} FROM conversations
-WHERE owner = :owner AND history_hash = :history AND anonymous = 1 AND holder IS NULL LIMIT 2;
+WHERE owner = :owner AND history_hash = :history AND anonymous = TRUE AND holder IS NULL LIMIT 2;
 
 -- name: forks_with_history
 -- Forks of a conversation whose whole visible history is this one. LIMIT 2: only whether exactly one matches is
@@ -51,7 +51,7 @@ JOIN conversations ON id = f.conversation ORDER BY f.no DESC LIMIT :limit;
 
 -- name: first_session
 -- The number of a conversation's first session: sessions are numbered as they are opened.
-SELECT no FROM sessions WHERE conversation = :conversation AND ordinal = 1 AND (:owner IS NULL OR owner = :owner);
+SELECT no FROM sessions WHERE conversation = :conversation AND ordinal = 1 AND (:owner::text IS NULL OR owner = :owner);
 
 -- name: owners
 -- For an operator's search.
@@ -65,17 +65,17 @@ SELECT bytes FROM conversations WHERE id = :id;
 SELECT count(*) FROM sessions WHERE owner = :owner AND ordinal = 1;
 
 -- name: owner_bytes
-SELECT coalesce(sum(c.bytes), 0) FROM sessions s JOIN conversations c ON c.id = s.conversation
+SELECT coalesce(sum(c.bytes), 0)::bigint FROM sessions s JOIN conversations c ON c.id = s.conversation
 WHERE s.owner = :owner AND s.ordinal = 1;
 
 -- name: usage
 -- Stored bytes per owner, the most first. Scans all conversations: for an operator.
-SELECT owner, count(*), coalesce(sum(bytes), 0) AS held FROM conversations
+SELECT owner, count(*), coalesce(sum(bytes), 0)::bigint AS held FROM conversations
 GROUP BY owner ORDER BY held DESC, owner LIMIT :limit;
 
 -- name: usage_of_owner
 -- The same for one owner, by the index of its first sessions.
-SELECT s.owner, count(*), coalesce(sum(c.bytes), 0) FROM sessions s JOIN conversations c ON c.id = s.conversation
+SELECT s.owner, count(*), coalesce(sum(c.bytes), 0)::bigint FROM sessions s JOIN conversations c ON c.id = s.conversation
 WHERE s.owner = :owner AND s.ordinal = 1 GROUP BY s.owner;
 
 -- name: free_bytes
@@ -88,7 +88,7 @@ UPDATE conversations SET bytes = (
 
 -- name: set_metadata
 UPDATE conversations SET metadata = :metadata
-WHERE id = :id AND (:owner IS NULL OR owner = :owner) RETURNING id;
+WHERE id = :id AND (:owner::text IS NULL OR owner = :owner) RETURNING id;
 
 -- name: add_messages
 -- Seqs for messages outside of a turn, only while no turn runs. The visible history changes.
@@ -107,7 +107,7 @@ INSERT INTO aliases (owner, alias, conversation, created_at) VALUES (:owner, :al
 UPDATE conversations SET tip = :tip, revision = revision + 1 WHERE id = :id;
 
 -- name: set_title
-UPDATE conversations SET title = :title WHERE id = :id AND (:owner IS NULL OR owner = :owner) RETURNING id;
+UPDATE conversations SET title = :title WHERE id = :id AND (:owner::text IS NULL OR owner = :owner) RETURNING id;
 
 -- name: touch_revision
 -- A context changed other than by an appended message: cached contexts are invalid. So is the history of a running

@@ -3,7 +3,7 @@ id, conversation, session, owner, status, node, attempt, first_seq, started_at, 
 delivery
 
 -- name: turn_by_id
-SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner IS NULL OR owner = :owner);
+SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
 
 -- name: turn_by_request
 -- The turn of a request key, and the fingerprint of its request.
@@ -17,8 +17,8 @@ SELECT answer FROM turns WHERE id = :id;
 
 -- name: turns_of_conversation
 SELECT {turn_columns} FROM turns
-WHERE conversation = :conversation AND no < :below AND (:owner IS NULL OR owner = :owner)
-  AND (:session IS NULL OR session = :session)
+WHERE conversation = :conversation AND no < :below AND (:owner::text IS NULL OR owner = :owner)
+  AND (:session::text IS NULL OR session = :session)
 ORDER BY no DESC LIMIT :limit;
 
 -- name: turn_number
@@ -71,7 +71,7 @@ VALUES (:id, :owner, :turn, :previous, :background, :brought, :request, :now);
 SELECT r.previous, r.background, r.brought, r.request, r.created_at, t.id, t.conversation, t.session, t.owner,
        t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at, t.error, t.model, t.usage, t.response_id,
        t.delivery
-FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id AND (:owner IS NULL OR r.owner = :owner);
+FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id AND (:owner::text IS NULL OR r.owner = :owner);
 
 -- name: delete_response
 DELETE FROM responses WHERE id = :id AND owner = :owner;

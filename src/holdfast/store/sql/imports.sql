@@ -7,10 +7,9 @@ WHERE i.owner = :owner AND i.origin = :origin AND i.name = :name;
 -- name: mark_import
 -- Import progress.
 INSERT INTO imports (owner, origin, name, conversation, session, last_row, whole, last_seq, imported_at)
-VALUES (:owner, :origin, :name, :conversation, :session, :last_row, :whole, :last_seq, :now)
+VALUES (:owner, :origin, :name, :conversation, :session, :last_row, :whole::boolean, :last_seq, :now)
 ON CONFLICT (owner, origin, name) DO UPDATE SET conversation = excluded.conversation, session = excluded.session,
-    last_row = excluded.last_row, whole = excluded.whole, last_seq = excluded.last_seq,
-    imported_at = excluded.imported_at;
+    last_row = excluded.last_row, whole = excluded.whole, last_seq = excluded.last_seq, imported_at = excluded.imported_at;
 
 -- name: import_conversation
 INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, bytes, forked_from, anonymous, history_hash, metadata,
@@ -30,7 +29,7 @@ VALUES (:owner, :alias, :conversation, :session, :created_at) ON CONFLICT DO NOT
 INSERT INTO sessions (id, conversation, owner, ordinal, edge, parent, source, attached, opened_at, last_activity_at,
                       next_due_at, dated_by, ended_at, end_reason, model, input_tokens, output_tokens, first_seq, last_seq,
                       view, fresh_by, fresh_since, flushed_seq)
-VALUES (:id, :conversation, :owner, :ordinal, :edge, :parent, :source, 0, :opened_at, :last_activity_at,
+VALUES (:id, :conversation, :owner, :ordinal, :edge, :parent, :source, FALSE, :opened_at, :last_activity_at,
         :next_due_at, :dated_by, :ended_at, :end_reason, :model, :input_tokens, :output_tokens, :first_seq, :last_seq,
         :view, :fresh_by, :fresh_since, :flushed_seq);
 
@@ -69,12 +68,12 @@ SELECT 1 FROM turns WHERE id = :id UNION ALL SELECT 1 FROM responses WHERE id = 
 -- name: conversations_forward
 -- Ids, in the order in which they began.
 SELECT no, conversation FROM sessions
-WHERE ordinal = 1 AND no > :above AND (:owner IS NULL OR owner = :owner) ORDER BY no LIMIT :limit;
+WHERE ordinal = 1 AND no > :above AND (:owner::text IS NULL OR owner = :owner) ORDER BY no LIMIT :limit;
 
 -- name: conversation_record
 SELECT id, owner, key, title, source, created_at, last_seq, forked_from, anonymous,
        CASE WHEN holder IS NULL THEN nullif(history_hash, x'') END, metadata
-FROM conversations WHERE id = :id AND (:owner IS NULL OR owner = :owner);
+FROM conversations WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
 
 -- name: alias_records
 SELECT alias, created_at, session FROM aliases WHERE conversation = :conversation ORDER BY created_at, alias;
@@ -94,7 +93,7 @@ WHERE t.conversation = :conversation ORDER BY t.no;
 
 -- name: message_records
 -- Deleted ones too: their seqs stay.
-SELECT seq, session, turn, role, status, created_at, body, calls, answers, deleted_at, origin, gaps, inner, own_calls, extra
+SELECT seq, session, turn, role, status, created_at, body, calls, answers, deleted_at, origin, gaps, "inner", own_calls, extra
 FROM messages WHERE conversation = :conversation AND seq BETWEEN :first AND :last ORDER BY seq LIMIT :limit;
 
 -- name: exclusion_records

@@ -1,37 +1,35 @@
 -- fragment: message_columns
-conversation, seq, session, turn, role, status, created_at, origin, body, gaps, inner, own_calls, extra
+conversation, seq, session, turn, role, status, created_at, origin, body, gaps, "inner", own_calls, extra
 
 -- name: insert_message
-INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, inner, own_calls)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: messages_forward
 SELECT {message_columns} FROM messages
-WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq LIMIT :limit;
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq LIMIT nullif(:limit, -1);
 
 -- name: messages_backward
 SELECT {message_columns} FROM messages
-WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq DESC LIMIT :limit;
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq DESC LIMIT nullif(:limit, -1);
 
 -- name: visible_messages
 -- The newest messages that are visible to clients and still count.
 SELECT {message_columns} FROM messages m
 WHERE m.conversation = :conversation AND m.deleted_at IS NULL AND NOT m.inner
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
-ORDER BY m.seq DESC LIMIT :limit;
+ORDER BY m.seq DESC LIMIT nullif(:limit, -1);
 
 -- name: shown_forward
 -- Like messages_forward, without excluded messages and those hidden from clients.
 SELECT {message_columns} FROM messages m
 WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
-ORDER BY m.seq LIMIT :limit;
+ORDER BY m.seq LIMIT nullif(:limit, -1);
 
 -- name: shown_backward
 SELECT {message_columns} FROM messages m
 WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
-ORDER BY m.seq DESC LIMIT :limit;
+ORDER BY m.seq DESC LIMIT nullif(:limit, -1);
 
 -- name: messages_of_turn
 SELECT {message_columns} FROM messages
@@ -47,7 +45,7 @@ WHERE conversation = :conversation AND seq >= :first_seq AND turn = :turn AND st
 -- Everything that decides whether a cached context is still valid, and its view.
 SELECT c.id, c.revision, coalesce(s.last_seq, c.last_seq), s.view
 FROM sessions s JOIN conversations c ON c.id = s.conversation
-WHERE s.id = :session AND (:owner IS NULL OR s.owner = :owner);
+WHERE s.id = :session AND (:owner::text IS NULL OR s.owner = :owner);
 
 -- name: marks
 -- Messages of a span that need rendering, by their partial index.
@@ -61,8 +59,6 @@ SELECT seq FROM exclusions WHERE conversation = :conversation;
 
 -- name: bodies
 -- A span of bodies, joined by the database in one value; nothing is decoded.
-SELECT CAST(group_concat(body, ',') AS BLOB) FROM (
-    SELECT body FROM messages WHERE conversation = :conversation AND seq BETWEEN :first AND :last ORDER BY seq);
 
 -- name: body_sizes
 -- How long the bodies of a span are, without reading them.
@@ -95,24 +91,24 @@ ON CONFLICT DO NOTHING;
 -- The steps that led to a reply leave the context with it: the calls of the server's own tools and their results.
 INSERT INTO exclusions (conversation, seq, reason, created_at)
 SELECT conversation, seq, :reason, :now FROM messages
-WHERE conversation = :conversation AND seq < :seq AND (inner OR own_calls IS NOT NULL)
+WHERE conversation = :conversation AND seq < :seq AND ("inner" OR own_calls IS NOT NULL)
   AND seq > (SELECT coalesce(max(seq), 0) FROM messages
-             WHERE conversation = :conversation AND seq < :seq AND NOT inner AND own_calls IS NULL)
+             WHERE conversation = :conversation AND seq < :seq AND NOT "inner" AND own_calls IS NULL)
 ON CONFLICT DO NOTHING;
 
 -- name: first_step
 -- The seq of the first of them, or of the reply itself.
 SELECT coalesce(max(seq), 0) + 1 FROM messages
-WHERE conversation = :conversation AND seq < :seq AND NOT inner AND own_calls IS NULL;
+WHERE conversation = :conversation AND seq < :seq AND NOT "inner" AND own_calls IS NULL;
 
 -- name: last_own_result
 -- The seq up to which results of the server's own tools directly follow a message that contains their calls.
 SELECT coalesce(min(seq) - 1, :last) FROM messages
-WHERE conversation = :conversation AND seq > :seq AND seq <= :last AND NOT (inner AND role = 'tool');
+WHERE conversation = :conversation AND seq > :seq AND seq <= :last AND NOT ("inner" AND role = 'tool');
 
 -- name: count_copied
 -- How many messages of a span a fork would copy, and their bytes.
-SELECT count(*), coalesce(sum(length(m.body)), 0) FROM messages m
+SELECT count(*), coalesce(sum(length(m.body)), 0)::bigint FROM messages m
 WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq);
 
@@ -140,9 +136,6 @@ WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNI
 
 -- name: empty_answer
 -- The token probabilities of a deleted reply contain its words.
-UPDATE turns SET answer = iif(json_valid(CAST(answer AS TEXT)),
-    CAST(json_remove(CAST(answer AS TEXT), '$.choices[0].logprobs') AS BLOB), NULL)
-WHERE answer IS NOT NULL AND id = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
 
 -- name: empty_drafts
 -- The checkpoints of a deleted message contain its text.
@@ -155,20 +148,9 @@ INSERT INTO unindexed (no) VALUES (:no);
 -- name: unindex_conversation
 INSERT INTO unindexed (no) SELECT no FROM messages WHERE conversation = :conversation;
 
--- name: forgotten
--- Deletes a row that the indexer has processed.
-DELETE FROM unindexed WHERE id = :id;
-
 -- name: message_total
-SELECT count(*) FROM messages m WHERE :owner IS NULL OR EXISTS (
+SELECT count(*) FROM messages m WHERE :owner::text IS NULL OR EXISTS (
     SELECT 1 FROM conversations c WHERE c.id = m.conversation AND c.owner = :owner);
 
 -- name: conversation_total
-SELECT count(*) FROM conversations WHERE :owner IS NULL OR owner = :owner;
-
--- name: found_message
--- A search hit, read from the message's row: only if it still exists and belongs to the owner.
-SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at, m.origin, m.body, m.gaps, m.inner,
-       m.own_calls, m.extra, c.key, c.title
-FROM messages m JOIN conversations c ON c.id = m.conversation
-WHERE m.no = :no AND m.deleted_at IS NULL AND (:owner IS NULL OR c.owner = :owner);
+SELECT count(*) FROM conversations WHERE :owner::text IS NULL OR owner = :owner;

@@ -11,7 +11,7 @@ SELECT {key_columns}, secret_hash FROM api_keys WHERE id = :id;
 
 -- name: keys_of
 -- Full scan: keys are made by hand, so there are few.
-SELECT {key_columns} FROM api_keys WHERE :owner IS NULL OR owner = :owner ORDER BY created_at, id;
+SELECT {key_columns} FROM api_keys WHERE :owner::text IS NULL OR owner = :owner ORDER BY created_at, id;
 
 -- name: revoke_key
 -- Idempotent: a revoked key keeps its first time.

@@ -26,7 +26,7 @@ SELECT count(*) FROM (
     SELECT 1 FROM messages m
     WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
       AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
-    LIMIT :enough);
+    LIMIT :enough) AS said;
 
 -- name: was_continued
 -- True: another session has already continued its context.
@@ -39,7 +39,7 @@ UPDATE flushes SET state = 'taken', taken_by = :by, next_attempt_at = NULL, sett
 WHERE session = :session AND state = 'pending';
 
 -- name: flush_by_session
-SELECT {flush_columns} FROM {flush_tables} WHERE f.session = :session AND (:owner IS NULL OR f.owner = :owner);
+SELECT {flush_columns} FROM {flush_tables} WHERE f.session = :session AND (:owner::text IS NULL OR f.owner = :owner);
 
 -- name: flush_number
 SELECT no FROM flushes WHERE session = :session;
@@ -47,18 +47,18 @@ SELECT no FROM flushes WHERE session = :session;
 -- name: flushes_of_owner
 -- A page, the newest first, below the cursor.
 SELECT {flush_columns} FROM {flush_tables}
-WHERE f.owner = :owner AND f.no < :below AND (:state IS NULL OR f.state = :state) ORDER BY f.no DESC LIMIT :limit;
+WHERE f.owner = :owner AND f.no < :below AND (:state::text IS NULL OR f.state = :state) ORDER BY f.no DESC LIMIT :limit;
 
 -- name: unsettled_flushes
 -- The same for pending, running and dead flushes, of an owner or of all: few, by their own index.
 SELECT {flush_columns} FROM flushes f INDEXED BY flushes_unsettled JOIN conversations c ON c.id = f.conversation
-WHERE f.state IN ('pending', 'running', 'dead') AND f.state = :state AND (:owner IS NULL OR f.owner = :owner)
+WHERE f.state IN ('pending', 'running', 'dead') AND f.state = :state AND (:owner::text IS NULL OR f.owner = :owner)
   AND f.no < :below ORDER BY f.no DESC LIMIT :limit;
 
 -- name: flushes_of_all
 -- The same for an operator.
 SELECT {flush_columns} FROM {flush_tables}
-WHERE f.no < :below AND (:state IS NULL OR f.state = :state) ORDER BY f.no DESC LIMIT :limit;
+WHERE f.no < :below AND (:state::text IS NULL OR f.state = :state) ORDER BY f.no DESC LIMIT :limit;
 
 -- name: flushes_due
 -- True: there is a flush to claim: a due one, or one whose node is gone. Costs nothing if there is none.
@@ -72,11 +72,12 @@ UPDATE flush_turnstile SET token = token + 1 WHERE one = 1 RETURNING token;
 
 -- name: abandoned_flushes
 -- Claims of nodes that are gone.
-SELECT f.session, f.interruptions FROM flushes f WHERE f.state = 'running' AND {its_node_is_gone};
+SELECT f.session, f.interruptions FROM flushes f WHERE f.state = 'running' AND {its_node_is_gone}
+FOR UPDATE SKIP LOCKED;
 
 -- name: flushes_held_by
--- Claims of this node.
-SELECT session FROM flushes WHERE state = 'running' AND node = :node;
+-- Claims of this node, locked: none of them is freed and claimed by another node before this transaction ends.
+SELECT session FROM flushes WHERE state = 'running' AND node = :node FOR NO KEY UPDATE;
 
 -- name: free_flush
 -- Its node is gone, or gave it back. Not counted as an attempt: the model did not fail.
@@ -98,8 +99,9 @@ SELECT count(*) FROM flush_attempts;
 INSERT INTO flush_attempts (token, at) VALUES (:token, :now);
 
 -- name: due_flushes
--- The longest waiting first.
-SELECT session FROM flushes WHERE state = 'pending' AND next_attempt_at <= :now ORDER BY next_attempt_at, no LIMIT :limit;
+-- The longest waiting first. Rows locked by another transaction (such as a resume) are skipped.
+SELECT session FROM flushes WHERE state = 'pending' AND next_attempt_at <= :now ORDER BY next_attempt_at, no LIMIT :limit
+FOR UPDATE SKIP LOCKED;
 
 -- name: claim_flush
 UPDATE flushes SET state = 'running', node = :node, token = :token, attempts = attempts + 1, next_attempt_at = NULL
@@ -130,7 +132,8 @@ WHERE session = :session AND state IN ('dead', 'skipped', 'pending');
 
 -- name: dead_letters
 SELECT session FROM flushes INDEXED BY flushes_dead
-WHERE state = 'dead' AND (:owner IS NULL OR owner = :owner) ORDER BY no LIMIT :limit;
+WHERE state = 'dead' AND (:owner::text IS NULL OR owner = :owner) ORDER BY no LIMIT :limit
+FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: skip_flush
 UPDATE flushes SET state = 'skipped', next_attempt_at = NULL, error = :error, settled_at = :now
@@ -139,15 +142,15 @@ WHERE session = :session AND state IN ('pending', 'dead');
 -- name: flushes_to_skip
 -- Of sessions without activity since.
 SELECT session, conversation, owner FROM flushes
-WHERE state IN ('pending', 'dead') AND active_at < :before AND (:owner IS NULL OR owner = :owner)
-ORDER BY active_at LIMIT :limit;
+WHERE state IN ('pending', 'dead') AND active_at < :before AND (:owner::text IS NULL OR owner = :owner)
+ORDER BY active_at LIMIT :limit FOR UPDATE SKIP LOCKED;
 
 -- name: sessions_to_skip
 -- Open sessions with something to flush: their messages so far are to be skipped.
 SELECT s.id, s.owner, c.last_seq FROM sessions s JOIN conversations c ON c.id = s.conversation
-WHERE s.ended_at IS NULL AND s.last_activity_at < :before AND (:owner IS NULL OR s.owner = :owner)
+WHERE s.ended_at IS NULL AND s.last_activity_at < :before AND (:owner::text IS NULL OR s.owner = :owner)
   AND s.flushed_seq < c.last_seq AND c.holder IS NULL
-ORDER BY s.last_activity_at LIMIT :limit;
+ORDER BY s.last_activity_at LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED;
 
 -- name: flush_figures
 -- Pending, running and dead flushes, and memories. Counts only through small indexes.

@@ -9,7 +9,7 @@ sessions s JOIN conversations c ON c.id = s.conversation
 LEFT JOIN nodes n ON n.id = coalesce(CASE WHEN c.tip = s.id THEN c.holder END, s.node)
 
 -- name: session_by_id
-SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner IS NULL OR s.owner = :owner);
+SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner::text IS NULL OR s.owner = :owner);
 
 -- fragment: place_columns
 {session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from, c.revision,
@@ -20,21 +20,21 @@ conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coal
 
 -- name: place_by_conversation
 -- A conversation and its tip, by the conversation's own id, for its owner (or for an operator, owner NULL).
-SELECT {place_columns} FROM {place_tables} WHERE c.id = :id AND (:owner IS NULL OR c.owner = :owner);
+SELECT {place_columns} FROM {place_tables} WHERE c.id = :id AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_session
 -- From any session, however stale: one step.
 SELECT {place_columns} FROM {place_tables}
-WHERE c.id = (SELECT conversation FROM sessions WHERE id = :id) AND (:owner IS NULL OR c.owner = :owner);
+WHERE c.id = (SELECT conversation FROM sessions WHERE id = :id) AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_turn
 SELECT {place_columns} FROM {place_tables}
-WHERE c.id = (SELECT conversation FROM turns WHERE id = :id) AND (:owner IS NULL OR c.owner = :owner);
+WHERE c.id = (SELECT conversation FROM turns WHERE id = :id) AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_response
 SELECT {place_columns} FROM {place_tables}
 WHERE c.id = (SELECT t.conversation FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id)
-  AND (:owner IS NULL OR c.owner = :owner);
+  AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_key
 -- By the conversation's session key.
@@ -57,19 +57,19 @@ WHERE c.id IN (SELECT conversation FROM aliases WHERE alias = :id) LIMIT 2;
 -- name: line_of_sessions
 -- All sessions of a conversation, oldest first.
 SELECT {session_columns} FROM {session_tables}
-WHERE s.conversation = :conversation AND (:owner IS NULL OR s.owner = :owner) ORDER BY s.ordinal;
+WHERE s.conversation = :conversation AND (:owner::text IS NULL OR s.owner = :owner) ORDER BY s.ordinal;
 
 -- name: forks_of_conversation
 -- The first sessions of conversations that were forked from one of this one's sessions.
 SELECT {session_columns} FROM {session_tables}
-WHERE s.ordinal = 1 AND (:owner IS NULL OR s.owner = :owner) AND s.conversation IN (
+WHERE s.ordinal = 1 AND (:owner::text IS NULL OR s.owner = :owner) AND s.conversation IN (
     SELECT id FROM conversations WHERE forked_from IN (SELECT id FROM sessions WHERE conversation = :conversation))
 ORDER BY s.opened_at, s.id;
 
 -- fragment: session_filter
-AND (:ended IS NULL OR (s.ended_at IS NOT NULL) = :ended) AND (:source IS NULL OR s.source = :source)
-AND (:key IS NULL OR c.key = :key)
-AND (:title IS NULL OR instr(lower(coalesce(c.title, '') || ' ' || coalesce(c.key, '')), lower(:title)) > 0)
+AND (:ended::boolean IS NULL OR (s.ended_at IS NOT NULL) = :ended) AND (:source::text IS NULL OR s.source = :source)
+AND (:key::text IS NULL OR c.key = :key)
+AND (:title::text IS NULL OR strpos(lower(coalesce(c.title, '') || ' ' || coalesce(c.key, '')), lower(:title)) > 0)
 
 -- name: sessions_of_owner
 -- A page of an owner's sessions, the most recently active first, below the cursor (:at, :id).
@@ -86,7 +86,7 @@ ORDER BY s.last_activity_at DESC, s.id DESC LIMIT :limit;
 -- fragment: alive
 s.ended_at IS NULL AND s.no IN (
     SELECT t.no FROM conversations h JOIN sessions t ON t.id = h.tip WHERE h.holder IS NOT NULL
-    UNION ALL SELECT no FROM sessions WHERE node > '' AND ended_at IS NULL AND attached = 1
+    UNION ALL SELECT no FROM sessions WHERE node > '' AND ended_at IS NULL AND attached = TRUE
 
 -- name: alive_of_owner
 -- Open sessions: all with a running turn or an attached process, and others among the newest.
@@ -104,14 +104,14 @@ ORDER BY +s.last_activity_at DESC, s.id DESC LIMIT :limit;
 -- name: ended_since
 -- Recently ended sessions, the latest first.
 SELECT {session_columns} FROM {session_tables}
-WHERE s.ended_at >= :since AND (:owner IS NULL OR +s.owner = :owner) ORDER BY s.ended_at DESC LIMIT :limit;
+WHERE s.ended_at >= :since AND (:owner::text IS NULL OR +s.owner = :owner) ORDER BY s.ended_at DESC LIMIT :limit;
 
 -- name: resets_waiting
 -- Sessions due by the policies of this stamp, deferred or not, the longest due first. Every deferred one is checked
 -- again by `soon`, so the index scan ends there.
 SELECT {session_columns} FROM {session_tables}
 WHERE s.ended_at IS NULL AND s.next_due_at IS NOT NULL AND s.dated_by = :stamp
-  AND coalesce(s.recheck_at, s.next_due_at) <= :soon AND s.next_due_at <= :now AND (:owner IS NULL OR +s.owner = :owner)
+  AND coalesce(s.recheck_at, s.next_due_at) <= :soon AND s.next_due_at <= :now AND (:owner::text IS NULL OR +s.owner = :owner)
 ORDER BY coalesce(s.recheck_at, s.next_due_at) LIMIT :limit;
 
 -- name: insert_session
@@ -149,7 +149,7 @@ LIMIT :limit;
 -- name: end_session
 -- Only an open session ends, and only once.
 UPDATE sessions SET ended_at = :now, end_reason = :reason, next_due_at = NULL, recheck_at = NULL,
-                    deferral = NULL, attached = 0, node = NULL,
+                    deferral = NULL, attached = FALSE, node = NULL,
                     last_seq = (SELECT last_seq FROM conversations WHERE id = sessions.conversation)
 WHERE id = :id AND ended_at IS NULL;
 
@@ -161,32 +161,32 @@ WHERE id = :id;
 
 -- name: detach_session
 -- Another node writes to it: from now on it outlives the process that opened it.
-UPDATE sessions SET attached = 0, node = NULL WHERE id = :id AND attached = 1 AND node <> :node;
+UPDATE sessions SET attached = FALSE, node = NULL WHERE id = :id AND attached = TRUE AND node <> :node;
 
 -- name: attached_to
 -- Open sessions that end with this node.
-SELECT id FROM sessions WHERE node = :node AND ended_at IS NULL AND attached = 1 ORDER BY id;
+SELECT id FROM sessions WHERE node = :node AND ended_at IS NULL AND attached = TRUE ORDER BY id;
 
 -- name: still_attached_to
 -- Returns a row if it is open, attached to this node, and held by no turn. Read under the conversation's lock.
 SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation
-WHERE s.id = :id AND s.node = :node AND s.ended_at IS NULL AND s.attached = 1 AND c.holder IS NULL;
+WHERE s.id = :id AND s.node = :node AND s.ended_at IS NULL AND s.attached = TRUE AND c.holder IS NULL;
 
 -- name: is_attached_to_the_gone
 -- Returns a row if it is open, attached to a node that has left or was reaped, and held by no turn.
 SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation JOIN nodes n ON n.id = s.node
-WHERE s.id = :id AND s.ended_at IS NULL AND s.attached = 1 AND c.holder IS NULL
+WHERE s.id = :id AND s.ended_at IS NULL AND s.attached = TRUE AND c.holder IS NULL
   AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
 
 -- name: newest_ordinal
 SELECT max(ordinal) FROM sessions WHERE conversation = :conversation;
 
 -- name: session_totals
-SELECT count(*), count(*) FILTER (WHERE ended_at IS NULL) FROM sessions WHERE :owner IS NULL OR owner = :owner;
+SELECT count(*), count(*) FILTER (WHERE ended_at IS NULL) FROM sessions WHERE :owner::text IS NULL OR owner = :owner;
 
 -- name: session_end_reasons
-SELECT end_reason, count(*) FROM sessions WHERE ended_at IS NOT NULL AND (:owner IS NULL OR owner = :owner)
+SELECT end_reason, count(*) FROM sessions WHERE ended_at IS NOT NULL AND (:owner::text IS NULL OR owner = :owner)
 GROUP BY end_reason ORDER BY 2 DESC, 1;
 
 -- name: session_sources
-SELECT source, count(*) FROM sessions WHERE :owner IS NULL OR owner = :owner GROUP BY source ORDER BY 2 DESC, 1;
+SELECT source, count(*) FROM sessions WHERE :owner::text IS NULL OR owner = :owner GROUP BY source ORDER BY 2 DESC, 1;

@@ -35,7 +35,7 @@ SELECT id FROM nodes WHERE settled_at IS NULL AND (left_at IS NOT NULL OR reaped
 UPDATE nodes SET settled_at = :now
 WHERE id = :id AND settled_at IS NULL AND (left_at IS NOT NULL OR reaped_at IS NOT NULL)
   AND NOT EXISTS (SELECT 1 FROM conversations WHERE holder = :id)
-  AND NOT EXISTS (SELECT 1 FROM sessions WHERE node = :id AND ended_at IS NULL AND attached);
+  AND NOT EXISTS (SELECT 1 FROM sessions WHERE node = :id AND ended_at IS NULL AND attached = TRUE);
 
 -- name: all_nodes
 SELECT {node_columns} FROM nodes ORDER BY started_at DESC, id LIMIT 1000;

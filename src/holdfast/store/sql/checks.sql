@@ -21,11 +21,11 @@ WHERE c.bytes <> coalesce(m.held, 0);
 
 -- name: tips_are_newest
 SELECT c.id FROM conversations c
-WHERE c.tip IS NOT (SELECT s.id FROM sessions s WHERE s.conversation = c.id ORDER BY s.ordinal DESC LIMIT 1);
+WHERE c.tip IS DISTINCT FROM (SELECT s.id FROM sessions s WHERE s.conversation = c.id ORDER BY s.ordinal DESC LIMIT 1);
 
 -- name: turns_hold_leases
 SELECT t.id FROM turns t JOIN conversations c ON c.id = t.conversation
-WHERE t.status = 'running' AND (c.turn IS NOT t.id OR c.holder IS NOT t.node)
+WHERE t.status = 'running' AND (c.turn IS DISTINCT FROM t.id OR c.holder IS DISTINCT FROM t.node)
 UNION ALL
 SELECT c.id FROM conversations c LEFT JOIN turns t ON t.id = c.turn
 WHERE c.holder IS NOT NULL AND (t.status IS NULL OR t.status <> 'running');
@@ -33,7 +33,7 @@ WHERE c.holder IS NOT NULL AND (t.status IS NULL OR t.status <> 'running');
 -- name: settled_nodes_left_nothing
 -- Also, nothing refers to an unknown node: no sweep would find it.
 SELECT s.id FROM sessions s LEFT JOIN nodes n ON n.id = s.node
-WHERE s.ended_at IS NULL AND s.attached = 1 AND (n.id IS NULL OR n.settled_at IS NOT NULL)
+WHERE s.ended_at IS NULL AND s.attached = TRUE AND (n.id IS NULL OR n.settled_at IS NOT NULL)
 UNION ALL
 SELECT c.id FROM conversations c LEFT JOIN nodes n ON n.id = c.holder
 WHERE c.holder IS NOT NULL AND (n.id IS NULL OR n.settled_at IS NOT NULL);

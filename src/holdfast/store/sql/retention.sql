@@ -1,7 +1,7 @@
 -- Each reads only the oldest rows, so that a pass with nothing to do costs nothing.
 
 -- fragment: goes_on
-(c.holder IS NOT NULL OR (s.ended_at IS NULL AND s.attached = 1)
+(c.holder IS NOT NULL OR (s.ended_at IS NULL AND s.attached = TRUE)
   OR EXISTS (SELECT 1 FROM processes p WHERE p.conversation = c.id AND p.ended_at IS NULL)
   OR EXISTS (SELECT 1 FROM flushes f WHERE f.conversation = c.id AND f.state IN ('pending', 'running')))
 
@@ -9,7 +9,7 @@
 -- Conversations without activity since then that are not in use, the longest inactive first.
 SELECT c.id FROM sessions s JOIN conversations c ON c.id = s.conversation AND c.tip = s.id
 WHERE s.last_activity_at < :before AND NOT {goes_on}
-ORDER BY s.last_activity_at LIMIT :limit;
+ORDER BY s.last_activity_at LIMIT :limit FOR UPDATE OF c SKIP LOCKED;
 
 -- name: is_old_conversation
 -- The same of one conversation, read under its lock.
@@ -26,7 +26,7 @@ WHERE s.last_activity_at < :before AND {goes_on};
 DELETE FROM drafts WHERE no IN (
     SELECT no FROM drafts
     WHERE created_at < :before AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.id = turn AND t.status = 'running')
-    ORDER BY created_at LIMIT :limit);
+    ORDER BY created_at LIMIT :limit FOR UPDATE SKIP LOCKED);
 
 -- name: prune_events
 DELETE FROM events WHERE id IN (
@@ -35,7 +35,8 @@ DELETE FROM events WHERE id IN (
 -- name: prune_nodes
 -- Nodes that are gone and have no orphans.
 DELETE FROM nodes WHERE id IN (
-    SELECT id FROM nodes WHERE settled_at IS NOT NULL AND settled_at < :before ORDER BY settled_at LIMIT :limit);
+    SELECT id FROM nodes WHERE settled_at IS NOT NULL AND settled_at < :before ORDER BY settled_at LIMIT :limit
+    FOR UPDATE SKIP LOCKED);
 
 -- name: prune_requests
 -- A later retry is a new request.

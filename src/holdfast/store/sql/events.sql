@@ -1,21 +1,15 @@
--- name: insert_event
-INSERT INTO events (at, type, owner, conversation, session, turn, data) VALUES (?, ?, ?, ?, ?, ?, ?);
-
 -- name: events_after
 SELECT id, at, type, owner, conversation, session, turn, data FROM events
-WHERE id > :after AND id <= :upto AND (:owner IS NULL OR owner = :owner) ORDER BY id LIMIT :limit;
+WHERE id > :after AND id <= :upto AND (:owner::text IS NULL OR owner = :owner) ORDER BY id LIMIT :limit;
 
 -- name: events_of_conversation
 SELECT id, at, type, owner, conversation, session, turn, data FROM events
-WHERE conversation = :conversation AND id > :after AND id <= :upto AND (:owner IS NULL OR owner = :owner)
+WHERE conversation = :conversation AND id > :after AND id <= :upto AND (:owner::text IS NULL OR owner = :owner)
 ORDER BY id LIMIT :limit;
 
 -- name: newest_events_of_session
 -- Events of a session and of what it started, the newest first; turns are listed elsewhere. Reads at most this many
 -- of the conversation's events.
-SELECT id, at, type, owner, conversation, session, turn, data
-FROM (SELECT * FROM events WHERE conversation = :conversation ORDER BY id DESC LIMIT :looked_at)
-WHERE session = :session AND (type GLOB 'session.*' OR type GLOB 'process.*') ORDER BY id DESC LIMIT :limit;
 
 -- name: event_bounds
 -- The oldest stored event, and the newest.

@@ -10,13 +10,13 @@ VALUES (:id, :owner, :conversation, :session, :host, :boot_id, :pid_ns, :pid, :p
         :now, :now, 'it was started', :supervisor, :watched, :may_stop);
 
 -- name: process_by_id
-SELECT {process_columns} FROM processes WHERE id = :id AND (:owner IS NULL OR owner = :owner);
+SELECT {process_columns} FROM processes WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
 
 -- name: process_number
-SELECT no FROM processes WHERE id = :id AND (:owner IS NULL OR owner = :owner);
+SELECT no FROM processes WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
 
 -- fragment: process_page
-AND no < :below AND (:running IS NULL OR (ended_at IS NULL) = :running) ORDER BY no DESC LIMIT :limit
+AND no < :below AND (:running::boolean IS NULL OR (ended_at IS NULL) = :running) ORDER BY no DESC LIMIT :limit
 
 -- name: processes_of_owner
 -- A page of an owner's processes, the newest first, below the cursor.
@@ -29,15 +29,15 @@ SELECT {process_columns} FROM processes WHERE no > 0 {process_page};
 -- name: running_processes
 -- The same, only those that have not ended: cost depends on what runs, not on what is stored.
 SELECT {process_columns} FROM processes INDEXED BY processes_unended
-WHERE ended_at IS NULL AND (:owner IS NULL OR owner = :owner) AND no < :below ORDER BY +no DESC LIMIT :limit;
+WHERE ended_at IS NULL AND (:owner::text IS NULL OR owner = :owner) AND no < :below ORDER BY +no DESC LIMIT :limit;
 
 -- name: processes_of_session
 SELECT {process_columns} FROM processes
-WHERE session = :session AND (:owner IS NULL OR +owner = :owner) {process_page};
+WHERE session = :session AND (:owner::text IS NULL OR +owner = :owner) {process_page};
 
 -- name: processes_of_conversation
 SELECT {process_columns} FROM processes
-WHERE conversation = :conversation AND (:owner IS NULL OR +owner = :owner) {process_page};
+WHERE conversation = :conversation AND (:owner::text IS NULL OR +owner = :owner) {process_page};
 
 -- name: running_of_conversation
 -- Processes that may defer a reset of a session of this conversation, oldest first.
@@ -64,7 +64,7 @@ WHERE id = :id AND state = 'starting' RETURNING owner, conversation, session, wa
 -- name: sample_process
 -- Never touches the session's last activity. The time of last activity only moves forward.
 UPDATE processes SET sampled_at = :now, listening = :listening,
-                     last_active_at = CASE WHEN :activity IS NULL THEN last_active_at ELSE :now END,
+                     last_active_at = CASE WHEN :activity::text IS NULL THEN last_active_at ELSE :now END,
                      activity = coalesce(:activity, activity)
 WHERE id = :id AND ended_at IS NULL;
 
@@ -74,7 +74,7 @@ UPDATE processes SET exit_code = :exit_code WHERE id = :id AND ended_at IS NULL 
 
 -- name: end_process
 -- Only once.
-UPDATE processes SET state = :state, exit_code = coalesce(:exit_code, exit_code), ended_at = max(started_at, :at)
+UPDATE processes SET state = :state, exit_code = coalesce(:exit_code, exit_code), ended_at = greatest(started_at, :at)
 WHERE id = :id AND ended_at IS NULL RETURNING owner, conversation, session, exit_code;
 
 -- name: request_stop
@@ -89,7 +89,7 @@ WHERE id = :id AND ended_at IS NULL RETURNING owner, conversation, session;
 -- name: claim_process
 -- Compare and swap: only from the supervisor that was read, and only by a node that is present.
 UPDATE processes SET supervisor = :node
-WHERE id = :id AND ended_at IS NULL AND supervisor IS :seen
+WHERE id = :id AND ended_at IS NULL AND supervisor IS NOT DISTINCT FROM :seen
   AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL)
 RETURNING owner, conversation, session;
 
@@ -105,5 +105,6 @@ DELETE FROM processes WHERE conversation = :conversation AND (ended_at IS NOT NU
 
 -- name: prune_processes
 DELETE FROM processes WHERE no IN (
-    SELECT no FROM processes WHERE ended_at IS NOT NULL AND ended_at < :before ORDER BY ended_at LIMIT :limit)
+    SELECT no FROM processes WHERE ended_at IS NOT NULL AND ended_at < :before ORDER BY ended_at LIMIT :limit
+    FOR UPDATE SKIP LOCKED)
 RETURNING id;

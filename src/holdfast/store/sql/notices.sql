@@ -4,13 +4,12 @@ t.id, t.owner, t.conversation, c.key, t.kind, t.text, t.created_at, t.delivered_
 -- fragment: notice_tables
 notices t JOIN conversations c ON c.id = t.conversation
 
+-- fragment: notice_place
+no
+
 -- name: insert_notice
 INSERT INTO notices (id, owner, conversation, kind, text, created_at, process, send_at)
 VALUES (:id, :owner, :conversation, :kind, :text, :now, :process, :now);
-
--- name: place_notice
--- Under `event_lock`, right before the COMMIT: a reader that has read up to one never misses an earlier one.
-UPDATE notices SET place = nextval('notice_places') WHERE id = :id;
 
 -- name: deliver_notice
 -- Idempotent: a delivered notice keeps its first time.
@@ -21,22 +20,22 @@ WHERE id = :id AND delivered_at IS NULL AND (:owner::text IS NULL OR owner = :ow
 SELECT {notice_columns} FROM {notice_tables} WHERE t.id = :id AND (:owner::text IS NULL OR t.owner = :owner);
 
 -- name: notice_number
-SELECT place FROM notices WHERE id = :id;
+SELECT {notice_place} FROM notices WHERE id = :id;
 
 -- name: notices_of_owner
 -- A page, oldest first, after the cursor: in commit order.
 SELECT {notice_columns} FROM {notice_tables}
-WHERE t.owner = :owner AND t.place > :behind ORDER BY t.place LIMIT :limit;
+WHERE t.owner = :owner AND t.{notice_place} > :behind ORDER BY t.{notice_place} LIMIT :limit;
 
 -- name: undelivered_of_owner
 -- The same, only undelivered ones.
 SELECT {notice_columns} FROM {notice_tables}
-WHERE t.owner = :owner AND t.delivered_at IS NULL AND t.place > :behind ORDER BY t.place LIMIT :limit;
+WHERE t.owner = :owner AND t.delivered_at IS NULL AND t.{notice_place} > :behind ORDER BY t.{notice_place} LIMIT :limit;
 
 -- name: notices_of_all
 -- The same for an operator.
 SELECT {notice_columns} FROM {notice_tables}
-WHERE t.place > :behind AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t.place LIMIT :limit;
+WHERE t.{notice_place} > :behind AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t.{notice_place} LIMIT :limit;
 
 -- name: undelivered_of_conversation
 -- A conversation has few notices, and fewer undelivered ones.
