@@ -10,6 +10,7 @@ import graphlib
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ def part_of(module: str) -> str:
     return module.split(".")[1] if "." in module else module
 
 
+@cache
 def read_modules(package: Path) -> list[Module]:
     """Every module of the package, with the modules it imports."""
     paths: dict[str, Path] = {}
@@ -120,7 +122,8 @@ def walk(node: ast.AST, at_import: bool) -> Iterator[tuple[ast.AST, bool]]:
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             runs = False
         yield child, runs
-        yield from walk(child, runs)
+        if not isinstance(child, ast.expr):  # no import is inside an expression
+            yield from walk(child, runs)
 
 
 def wrong_directions(modules: list[Module]) -> Iterator[str]:
