@@ -85,6 +85,7 @@ class Upstream:
                 advice = f"set [model] base_url to {where.rstrip('/')}/v1"
             raise self._connection.error(
                 f"{where}/models is not a list of models; {advice}",
+                200,
                 public="the model's server has no list of models; does [model] base_url end in /v1?",
             )
         return [entry for entry in listed if isinstance(entry, dict) and entry.get("id")]
