@@ -41,7 +41,7 @@ async def chat(
     """Run the chat; returns its exit code."""
     settings = invocation.settings
     with model_usage(invocation):
-        model = await choose_from(settings.model)
+        model = await choose_from(settings.model, longest_wait=60.0)
     try:
         async with invocation.node(existing=resume is not None, stays=True, model=model) as node:
             runner = TurnRunner(

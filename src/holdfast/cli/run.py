@@ -30,6 +30,8 @@ _ADDRESS = re.compile(
 )
 """Matches an address without a scheme: an unmistakable host, a port, or a path that ends like an API's."""
 SAY_WAITING_SECONDS = 1.0
+LONGEST_WAIT = 60.0
+"""How many seconds a model that is over its rate limit may ask a person to wait."""
 
 
 @command(app, "run")
@@ -142,7 +144,7 @@ class _Run:
         try:
             settings = self._invocation.settings
             with model_usage(self._invocation):
-                model = await choose_from(settings.model)
+                model = await choose_from(settings.model, longest_wait=LONGEST_WAIT)
             try:
                 async with self._invocation.node(existing=resume is not None) as node:
                     if resume is not None:

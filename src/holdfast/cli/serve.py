@@ -45,9 +45,10 @@ async def serve(
       holdfast serve --model http://localhost:11434/v1
       holdfast serve --port 9000 --store sqlite:///agent.db
     """
-    from ..errors import BadSetting, ModelError
+    from ..errors import BadSetting
     from ..models.choose import choose_from
     from ..models.effective_window import WindowOrigin, window_of
+    from ..runtime.agents.model_watch import ModelWatch
     from ..runtime.local_server import note_address, take_back_address
     from ..server.server import serve as serve_until_stopped
     from ..settings import home
@@ -65,14 +66,16 @@ async def serve(
     with model_usage(invocation):
         answers = await choose_from(settings.model)
     url = ""
+    watch = ModelWatch(answers)
     try:
-        try:
+        health = await watch.check_once()
+        if health.is_up:
             window = await window_of(answers, settings.model)
-            tokens = f"{window.tokens:,} tokens of context"
+            tokens = f"up; {window.tokens:,} tokens of context"
             if window.origin is WindowOrigin.ASSUMED:
-                tokens += ", which is a guess: the model does not say; set [model] context_window"
-        except ModelError as error:
-            tokens = f"not reachable now: {error}"
+                tokens += " assumed: the model does not say; set [model] context_window"
+        else:
+            tokens = f"DOWN, and checked again every few seconds: {health.problem}"
 
         async def announce(listening: Listening) -> None:
             nonlocal url
@@ -82,7 +85,9 @@ async def serve(
             if listening.backlog is not None:
                 write(f"  memory {listening.backlog}\n")
 
-        return await serve_until_stopped(settings, answers, prepare=keys_are_ready, announce=announce)
+        return await serve_until_stopped(
+            settings, answers, watch=watch, prepare=keys_are_ready, announce=announce
+        )
     finally:
         if url:
             take_back_address(home(), url)
@@ -116,6 +121,20 @@ async def keys_are_ready(store: Store, settings: Settings) -> None:
         )
 
 
+def command_here() -> str:
+    """How this command can be called again in this shell: `holdfast` only if it is on the PATH."""
+    import os
+    import shutil
+    import sys
+    from pathlib import Path
+
+    if shutil.which("holdfast"):
+        return "holdfast"
+    if os.access("holdfast", os.X_OK) and Path("holdfast").is_file():
+        return "./holdfast"
+    return sys.argv[0]
+
+
 async def say_hello(listening: Listening, settings: Settings, model: Model, tokens: str) -> None:
     """Print the model, the store and how to log in. The key and the login link go only to a terminal."""
     from ..dashboard.browser_sessions import login_link
@@ -132,7 +151,7 @@ async def say_hello(listening: Listening, settings: Settings, model: Model, toke
     elif on_terminal():
         write(f"  key    {token}\n")
         write(f"  page   {login_link(listening.url, home())}  (logs your browser in, once)\n")
-        write('  try    eval "$(holdfast env)", then any OpenAI client; Ctrl-C stops\n')
+        write(f'  try    eval "$({command_here()} env)", then any OpenAI client; Ctrl-C stops\n')
     else:
         write("  key    `holdfast env` prints it\n")
         write(f"  page   {listening.url}/  (log in with the key)\n")

@@ -27,6 +27,7 @@ from ..domain.turns import Delivery
 from ..errors import BadInput, BadKey, HoldfastError, KeyRevoked, ModelError, StoreError, StoreFailed
 from ..models.base import Model
 from ..runtime.agents.authenticator import Authenticator
+from ..runtime.agents.model_watch import ModelWatch
 from ..runtime.turns.history_matcher import HistoryMatcher
 from ..runtime.turns.runner import TurnRunner
 from ..settings import Settings
@@ -63,6 +64,7 @@ class Services:
     """Set when the server begins to stop: endless streams end now."""
     broken: asyncio.Event
     """Set when the store has failed for good: the server must stop."""
+    model_watch: ModelWatch
 
     @property
     def store(self) -> Store:

@@ -30,6 +30,7 @@ from ..errors import BadSetting
 from ..models.base import Model
 from ..os_support import hide_from_own_user
 from ..runtime.agents.authenticator import Authenticator
+from ..runtime.agents.model_watch import ModelWatch
 from ..runtime.turns.history_matcher import HistoryMatcher
 from ..runtime.turns.runner import TurnRunner
 from ..settings import Settings
@@ -122,12 +123,14 @@ async def serve(
     settings: Settings,
     model: Model,
     *,
+    watch: ModelWatch | None = None,
     prepare: Callable[[Store, Settings], Awaitable[None]] = _nothing,
     announce: Callable[[Listening], Awaitable[None]] = _nothing,
 ) -> int:
     """Serve until a signal arrives; returns the exit code.
 
-    `prepare` may raise before any request is answered; `announce` is called when the server listens.
+    `prepare` may raise before any request is answered; `announce` is called when the server listens. `watch`
+    knows already whether the model is up.
     """
     hide_from_own_user()  # its child commands must not read its keys from /proc/PID/environ
     listening = bound(settings.server.host, settings.server.port)
@@ -139,7 +142,7 @@ async def serve(
         listening.close()
         await holdfast.stop()
         raise
-    services = services_of(holdfast, model)
+    services = services_of(holdfast, model, watch)
     port = listening.getsockname()[1]
     where = Listening(settings.server.host, port, holdfast.store.location, holdfast.backlog)
     most_requests = settings.server.max_requests
@@ -154,10 +157,12 @@ async def serve(
     leaving = _Leaving(services, server)
     leaving.on_signals()
     _spare_the_collector()
+    services.model_watch.start()
     try:
         await server.serve(sockets=[listening])
         await leaving.done()
     finally:
+        await services.model_watch.stop()
         await services.runner.close()
         await holdfast.stop()
     return leaving.exit_code
@@ -205,7 +210,7 @@ def bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def services_of(holdfast: Holdfast, model: Model) -> Services:
+def services_of(holdfast: Holdfast, model: Model, watch: ModelWatch | None = None) -> Services:
     """The services that handlers use, built on a holdfast that has started."""
     settings = holdfast.settings
     store = holdfast.store
@@ -236,6 +241,7 @@ def services_of(holdfast: Holdfast, model: Model) -> Services:
         meters=meters,
         draining=asyncio.Event(),
         broken=asyncio.Event(),
+        model_watch=watch or ModelWatch(model),
     )
 
 

@@ -26,10 +26,16 @@ async def healthz(call: RequestContext) -> JsonResponse:
 
 
 async def readyz(call: RequestContext) -> JsonResponse:
+    """Ready: the store answers. A model that is down is reported and does not make it unready, because
+    conversations can still be read."""
     if call.services.draining.is_set():
         raise HttpError(503, "the server is about to stop", "draining")
     await call.store.nodes()  # raises if the store does not answer
-    return JsonResponse({"status": "ready"})
+    health = await call.services.model_watch.health()
+    model = {"status": health.status, "since": objects.time(health.since)}
+    return JsonResponse(
+        {"status": "ready", "model": model | ({} if health.is_up else {"error": health.public})}
+    )
 
 
 async def metrics(call: RequestContext) -> JsonResponse:
@@ -54,7 +60,7 @@ ROUTES = (
         open=True,
         answer=ref("Health"),
     ),
-    Route("GET", "/readyz", readyz, "Can it serve?", open=True),
+    Route("GET", "/readyz", readyz, "Can it serve, and is its model up?", open=True),
     Route("GET", "/metrics", metrics, "Figures for Prometheus; admin keys.", media_types=("text/plain",)),
 )
 
