@@ -6,9 +6,9 @@ checked by the doctor, from these queries and `probe`.
 
 from __future__ import annotations
 
-from .base import Finding
 from .resolve import conversation_of
 from .transaction import Q, Transaction
+from .values import Finding
 
 INVARIANTS = {
     "at_most_one_open_session": "at most one open session per conversation",

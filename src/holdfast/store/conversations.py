@@ -16,7 +16,6 @@ from ..domain.events import EventType
 from ..domain.messages import NewMessage, is_part, size_of
 from ..domain.sessions import Session
 from ..errors import BadInput, Conflict, ConversationBusy, NotFound
-from .base import Page
 from .quotas import check_quotas
 from .reads import check_limit
 from .resets import touch
@@ -25,17 +24,20 @@ from .rows import to_conversation_with_metadata, to_json
 from .sessions import forget_text, open_conversation, release_orphaned, require_node
 from .transaction import Q, Transaction
 from .turns import session_for
+from .values import Page
 
 
 def create(
     tx: Transaction,
     owner: str,
     node_id: str,
-    messages: Sequence[NewMessage],
-    metadata: Mapping[str, str],
-    source: str,
+    *,
+    messages: Sequence[NewMessage] = (),
+    metadata: Mapping[str, str] | None = None,
+    source: str = "",
 ) -> Conversation:
-    check_metadata(metadata)
+    """A new conversation without a key; its first session is detached and begins with these messages."""
+    metadata = check_metadata(metadata or {})
     require_node(tx, node_id)
     held = size_of(messages)
     session = open_conversation(tx, owner, Address(), None, source, copied=len(messages), held=held)
@@ -49,6 +51,9 @@ def create(
 def add_messages(
     tx: Transaction, owner: str, conversation_id: str, node_id: str, messages: Sequence[NewMessage]
 ) -> int:
+    """Append a client's messages outside of any turn, to the session that the next message goes to;
+    returns the last seq. Counts as activity. ConversationBusy, having written nothing, while a turn holds
+    the conversation."""
     if not messages:
         raise BadInput("there must be at least one message to add")
     require_node(tx, node_id)
@@ -95,6 +100,7 @@ def _store(tx: Transaction, session: Session, messages: Sequence[NewMessage], la
 def set_metadata(
     tx: Transaction, owner: str | None, conversation_id: str, metadata: Mapping[str, str]
 ) -> None:
+    """Replace a conversation's metadata."""
     noted = to_json(check_metadata(metadata)) if metadata else None
     if tx.one(Q.set_metadata, id=conversation_id, owner=owner, metadata=noted) is None:
         raise NotFound("conversation", conversation_id)
@@ -106,8 +112,13 @@ def reduce_message(
     conversation_id: str,
     seq: int,
     rest: NewMessage,
-    gaps: Sequence[int],
+    gaps: Sequence[int] = (),
 ) -> None:
+    """Delete a part of a message: `rest` is what remains, `gaps` are the indexes of all its deleted
+    calls. The deleted part is gone from lists, contexts and search.
+
+    Conflict, having changed nothing, if `rest` is not a part of the current message.
+    """
     known = conversation_of(tx, owner, conversation_id)
     row = tx.one(Q.body, conversation=conversation_id, seq=seq)
     if row is None or not row[0]:
@@ -135,12 +146,16 @@ _ABOVE_ALL = 2**62
 
 
 def conversation(tx: Transaction, owner: str | None, address: Address) -> Conversation:
+    """The conversation that a name resolves to, with its metadata. Opens nothing."""
     row = tx.one(Q.conversation_with_metadata, id=place(tx, owner, address).conversation.id)
     assert row is not None  # read before in this same snapshot
     return to_conversation_with_metadata(row)
 
 
-def conversations(tx: Transaction, owner: str | None, after: str | None, limit: int) -> Page[Conversation]:
+def page(
+    tx: Transaction, owner: str | None, *, after: str | None = None, limit: int = 20
+) -> Page[Conversation]:
+    """A page of conversations with their metadata, the newest first, after the conversation `after`."""
     check_limit(limit)
     below = _ABOVE_ALL
     if after is not None:

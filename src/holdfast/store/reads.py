@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ..domain.api_keys import ApiKey
 from ..domain.conversations import Conversation
@@ -13,7 +13,6 @@ from ..domain.sessions import Session
 from ..domain.turns import Draft, Response, Turn, TurnStatus
 from ..errors import BadInput, NotFound
 from .api_keys import to_key
-from .base import Figures, OwnerUsage, Page, Pulse, SessionFilter, Statistics
 from .resolve import conversation_of, session_of
 from .rows import (
     to_conversation,
@@ -27,6 +26,7 @@ from .rows import (
     to_turn,
 )
 from .transaction import Q, Transaction
+from .values import Figures, OwnerUsage, Page, Pulse, SessionFilter, Statistics
 
 _END_OF_TIME = 2**62
 LARGEST_PAGE = 1000
@@ -34,7 +34,8 @@ FEW_TITLES = 100
 LARGEST_LIST = 1_000_000
 
 
-def usage(tx: Transaction, owner: str | None, limit: int) -> list[OwnerUsage]:
+def usage(tx: Transaction, owner: str | None, *, limit: int = 20) -> list[OwnerUsage]:
+    """Stored bytes and counts per owner, those with the most bytes first; or only this one."""
     check_limit(limit)
     rows = tx.all(Q.usage, limit=limit) if owner is None else tx.all(Q.usage_of_owner, owner=owner)
     return [OwnerUsage(*row) for row in rows]
@@ -43,7 +44,10 @@ def usage(tx: Transaction, owner: str | None, limit: int) -> list[OwnerUsage]:
 MOST_LOOKED_AT = 20_000
 
 
-def sessions(tx: Transaction, wanted: SessionFilter, after: str | None, limit: int) -> Page[Session]:
+def sessions(
+    tx: Transaction, wanted: SessionFilter, *, after: str | None = None, limit: int = 20
+) -> Page[Session]:
+    """A page of sessions, the most recently active first, after the session `after`."""
     check_limit(limit)
     at, below = _END_OF_TIME, ""
     if after is not None:
@@ -95,26 +99,34 @@ def check_limit(limit: int, largest: int = LARGEST_PAGE) -> None:
 
 
 def line(tx: Transaction, owner: str | None, conversation_id: str) -> list[Session]:
+    """All sessions of a conversation, oldest first."""
     conversation_of(tx, owner, conversation_id)
     rows = tx.all(Q.line_of_sessions, conversation=conversation_id, owner=owner)
     return [to_session(row) for row in rows]
 
 
 def forks(tx: Transaction, owner: str | None, conversation_id: str) -> list[Session]:
+    """The first sessions of conversations that were forked from this one."""
     conversation_of(tx, owner, conversation_id)
     rows = tx.all(Q.forks_of_conversation, conversation=conversation_id, owner=owner)
     return [to_session(row) for row in rows]
 
 
-def visible(tx: Transaction, owner: str | None, conversation_id: str, limit: int | None) -> list[Message]:
+def visible(
+    tx: Transaction, owner: str | None, conversation_id: str, *, limit: int | None = None
+) -> list[Message]:
+    """Messages visible to clients: neither excluded nor deleted nor inner, oldest first; only the newest
+    `limit`."""
     conversation_of(tx, owner, conversation_id)
     rows = tx.all(Q.visible_messages, conversation=conversation_id, limit=-1 if limit is None else limit)
     return [to_message(row) for row in reversed(rows)]
 
 
 def conversations_with_history(
-    tx: Transaction, owner: str, history: bytes, forked_from: str | None
+    tx: Transaction, owner: str, history: bytes, *, forked_from: str | None = None
 ) -> list[Conversation]:
+    """Free conversations whose whole visible history has this fingerprint chain, two at most: among those
+    begun without a name, or among the forks of `forked_from`."""
     if forked_from is None:
         rows = tx.all(Q.conversations_with_history, owner=owner, history=history)
     else:
@@ -123,6 +135,7 @@ def conversations_with_history(
 
 
 def response(tx: Transaction, owner: str | None, response_id: str) -> Response:
+    """The response of this Responses API id, with its turn. Raises NotFound."""
     row = tx.one(Q.response_by_id, id=response_id, owner=owner)
     if row is None:
         raise NotFound("response", response_id)
@@ -139,11 +152,13 @@ def response(tx: Transaction, owner: str | None, response_id: str) -> Response:
 
 
 def last_number(tx: Transaction, turn_id: str) -> int:
+    """The highest event number that any checkpoint of this turn used or reserved; -1: there is none."""
     row = tx.one(Q.next_event, turn=turn_id)
     return row[0] - 1 if row else -1
 
 
 def turn_answer(tx: Transaction, turn_id: str) -> bytes | None:
+    """The model's answer as `commit_reply` stored it, besides its messages."""
     row = tx.one(Q.turn_answer, id=turn_id)
     return row[0] if row else None
 
@@ -152,12 +167,15 @@ def messages(
     tx: Transaction,
     owner: str | None,
     conversation_id: str,
-    first: int,
-    last: int | None,
-    limit: int | None,
-    newest_first: bool,
-    excluded: bool,
+    *,
+    first: int = 1,
+    last: int | None = None,
+    limit: int | None = None,
+    newest_first: bool = False,
+    excluded: bool = True,
 ) -> Page[Message]:
+    """Messages with seqs first..last, unmodified, without deleted ones. Without `excluded`, also omits
+    messages excluded from the context and inner ones, which clients never see."""
     if limit is not None:
         check_limit(limit, LARGEST_LIST)
     conversation = conversation_of(tx, owner, conversation_id)
@@ -176,6 +194,7 @@ def messages(
 
 
 def turn(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
+    """This turn. Raises NotFound."""
     row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
     if row is None:
         raise NotFound("turn", turn_id)
@@ -186,10 +205,13 @@ def turns(
     tx: Transaction,
     owner: str | None,
     conversation_id: str,
-    session_id: str | None,
-    after: str | None,
-    limit: int,
+    *,
+    session_id: str | None = None,
+    after: str | None = None,
+    limit: int = 100,
 ) -> list[Turn]:
+    """The newest turns of a conversation (or of one of its sessions), newest first, after the turn
+    `after`."""
     check_limit(limit, LARGEST_LIST)
     conversation_of(tx, owner, conversation_id)
     below: int = _END_OF_TIME
@@ -210,21 +232,25 @@ def turns(
 
 
 def turn_messages(tx: Transaction, turn_id: str) -> list[Message]:
+    """The messages of a turn, in order; includes messages that left the context."""
     return [to_message(row) for row in tx.all(Q.messages_of_turn, turn=turn_id)]
 
 
-def drafts(tx: Transaction, turn_id: str, after_event: int) -> list[Draft]:
+def drafts(tx: Transaction, turn_id: str, *, after_event: int = -1) -> list[Draft]:
+    """A turn's checkpoints that hold events numbered above `after_event`."""
     return [to_draft(row) for row in tx.all(Q.drafts_of_turn, turn=turn_id, after_event=after_event)]
 
 
 def events(
     tx: Transaction,
+    *,
     owner: str | None,
-    after: int,
-    upto: int | None,
-    limit: int,
-    conversation_id: str | None,
+    after: int = 0,
+    upto: int | None = None,
+    limit: int = 1000,
+    conversation_id: str | None = None,
 ) -> list[Event]:
+    """Events after that cursor, up to event `upto`, oldest first."""
     check_limit(limit, LARGEST_LIST)
     values = {
         "after": after,
@@ -239,7 +265,8 @@ def events(
     return [to_event(row) for row in rows]
 
 
-def history(tx: Transaction, owner: str | None, session_id: str, limit: int) -> list[Event]:
+def history(tx: Transaction, owner: str | None, session_id: str, *, limit: int = 50) -> list[Event]:
+    """Events of a session and of what it started, oldest first; only the newest `limit`."""
     check_limit(limit, LARGEST_LIST)
     session = session_of(tx, owner, session_id)
     rows = tx.all(
@@ -252,11 +279,13 @@ def history(tx: Transaction, owner: str | None, session_id: str, limit: int) -> 
     return [to_event(row) for row in reversed(rows)]
 
 
-def nodes(tx: Transaction, gone: bool) -> list[Node]:
+def nodes(tx: Transaction, *, gone: bool = False) -> list[Node]:
+    """Nodes that have neither left nor been reaped; with `gone`, those too."""
     return [to_node(row) for row in tx.all(Q.all_nodes if gone else Q.present_nodes)]
 
 
 def key(tx: Transaction, key_id: str) -> tuple[ApiKey, bytes] | None:
+    """The key of this id, revoked or not, and the hash of its secret; None if there is none."""
     row = tx.one(Q.key_by_id, id=key_id)
     if row is None:
         return None
@@ -265,10 +294,12 @@ def key(tx: Transaction, key_id: str) -> tuple[ApiKey, bytes] | None:
 
 
 def keys(tx: Transaction, owner: str | None) -> list[ApiKey]:
+    """All keys of an owner, revoked ones too, in creation order."""
     return [to_key(row) for row in tx.all(Q.keys_of, owner=owner)]
 
 
 def statistics(tx: Transaction, owner: str | None) -> Statistics:
+    """Counts of sessions, messages and conversations, of one owner or of all."""
     total, still_open = tx.one(Q.session_totals, owner=owner) or (0, 0)
     (message_total,) = tx.one(Q.message_total, owner=owner) or (0,)
     (conversation_total,) = tx.one(Q.conversation_total, owner=owner) or (0,)
@@ -315,7 +346,9 @@ LOOKED_AT = 1000
 """How many of the newest sessions are scanned for open ones without a running turn or attached node."""
 
 
-def alive(tx: Transaction, owner: str | None, limit: int) -> list[Session]:
+def alive(tx: Transaction, owner: str | None, *, limit: int = 200) -> list[Session]:
+    """Open sessions, the most recently active first: all with a running turn or an attached process,
+    others only if they are among the newest. Cheap, however many are stored."""
     if owner is None:
         rows = tx.all(Q.alive_of_all, looked_at=LOOKED_AT, limit=limit)
     else:
@@ -323,16 +356,22 @@ def alive(tx: Transaction, owner: str | None, limit: int) -> list[Session]:
     return [to_session(row) for row in rows]
 
 
-def ended_since(tx: Transaction, owner: str | None, since: int, limit: int) -> list[Session]:
-    return [to_session(row) for row in tx.all(Q.ended_since, owner=owner, since=since, limit=limit)]
+def ended_since(tx: Transaction, owner: str | None, since: datetime, *, limit: int = 200) -> list[Session]:
+    """Sessions that have ended since then, the latest first."""
+    rows = tx.all(Q.ended_since, owner=owner, since=to_stamp(since), limit=limit)
+    return [to_session(row) for row in rows]
 
 
 def event_bounds(tx: Transaction) -> tuple[int, int]:
+    """The numbers of the oldest stored event and of the newest. No event up to the newest will appear
+    later: a reader that has read up to it, of one owner or of all, may continue after it."""
     oldest, newest = tx.one(Q.event_bounds) or (None, None)
     return oldest or 0, newest or 0
 
 
-def resets_waiting(tx: Transaction, owner: str | None, limit: int) -> list[Session]:
+def resets_waiting(tx: Transaction, owner: str | None, *, limit: int = 100) -> list[Session]:
+    """Open sessions whose reset is due, deferred or not, the longest due first; only those scheduled
+    under our own policies. Cost depends on what is due, not on what is stored."""
     check_limit(limit, LOOKED_AT)
     policies = tx.policies
     soon = tx.now + policies.look_again // MICROSECOND  # every deferral is checked again by then
@@ -341,6 +380,8 @@ def resets_waiting(tx: Transaction, owner: str | None, limit: int) -> list[Sessi
 
 
 def pulse(tx: Transaction, owner: str | None, step: timedelta, count: int) -> Pulse:
+    """How many turns ended in each of the last `count` steps of time, the current one included. Reads a
+    bounded number of the newest events: in a very busy time, the oldest steps may be too low."""
     check_limit(count, MOST_STEPS)
     size = step // MICROSECOND
     if size <= 0:

@@ -50,8 +50,9 @@ def touch(tx: Transaction, session_id: str) -> None:
         schedule_reset(tx, session_of(tx, None, session_id))
 
 
-def date_some(tx: Transaction, limit: int, over_servers: bool) -> int:
-    """Reschedule sessions that were scheduled under other policies; returns how many."""
+def reschedule(tx: Transaction, limit: int = 1000, *, over_servers: bool = True) -> int:
+    """Reschedule sessions that were scheduled under other policies; returns how many, 0: none is left.
+    `over_servers=False`: only if no server has recorded other policies for this store."""
     if not over_servers and store_policy.leaves_dating(tx):
         return 0
     rows = tx.all(Q.dated_by_others, stamp=tx.policies.stamp, limit=limit)
@@ -60,12 +61,16 @@ def date_some(tx: Transaction, limit: int, over_servers: bool) -> int:
     return len(rows)
 
 
-def due_sessions(tx: Transaction, limit: int) -> list[str]:
+def due_sessions(tx: Transaction, limit: int = 100) -> list[str]:
+    """Open sessions whose reset is due, the longest due first; only those scheduled under our own
+    policies. Cost depends on what is due, not on what is stored."""
     rows = tx.all(Q.due_sessions, now=tx.now, stamp=tx.policies.stamp, limit=limit)
     return [session_id for (session_id,) in rows]
 
 
-def judged(tx: Transaction, session: Session) -> ResetDecision:
+def judge_session(tx: Transaction, owner: str | None, session_id: str) -> ResetDecision:
+    """Whether this session would be reset now, with every reason for and against. Changes nothing."""
+    session = session_of(tx, owner, session_id)
     return ResetDecision(session, tx.policies.of(session.source), judge(tx, session))
 
 
@@ -119,7 +124,8 @@ def brings_results(tx: Transaction, session: Session, messages: Sequence[NewMess
 
 
 def reset_session(tx: Transaction, session_id: str) -> Verdict | None:
-    """Reset this session if it is due; defer it, visibly, if something blocks it. None: it is gone."""
+    """Reset this session if it is due: its end, event and notice in one transaction. Deferred, visibly,
+    if something blocks it. Returns the verdict; None if the session no longer exists."""
     try:
         session = session_of(tx, None, session_id)
     except NotFound:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from .base import Pruned, Retention
 from .sessions import delete_conversation
 from .transaction import Q, Transaction
+from .values import Pruned, Retention
 
 CONVERSATIONS_AT_ONCE = 10
 """Small, because each may have thousands of messages, and all writers wait."""
 
 
-def prune(tx: Transaction, keep: Retention, limit: int) -> Pruned:
+def prune(tx: Transaction, keep: Retention, limit: int = 1000) -> Pruned:
+    """Delete what is older than its retention, at most `limit` of each kind, the oldest first."""
+
     def before(span: timedelta) -> int:
         return tx.now - span // timedelta(microseconds=1)
 

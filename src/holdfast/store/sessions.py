@@ -200,6 +200,7 @@ def write_end(tx: Transaction, session: Session, reason: str) -> None:
 
 
 def end_session(tx: Transaction, owner: str | None, session_id: str, reason: str) -> bool:
+    """End an open session; False if it had already ended. ConversationBusy while a turn holds it."""
     session = session_of(tx, owner, session_id)
     if session.ended:
         return False
@@ -216,7 +217,10 @@ def require_free(conversation: Conversation) -> None:
         raise ConversationBusy(conversation.id, conversation.holder, conversation.turn_id)
 
 
-def resume_session(tx: Transaction, owner: str, session_id: str, node_id: str, attached: bool) -> Session:
+def resume_session(
+    tx: Transaction, owner: str, session_id: str, node_id: str, *, attached: bool = False
+) -> Session:
+    """Resume that exact session: an open tip ends as `new`, and a session with its view opens."""
     require_node(tx, node_id)
     session = session_of(tx, owner, session_id)
     conversation = conversation_of(tx, owner, session.conversation_id)
@@ -236,12 +240,16 @@ def fork(
     owner: str,
     session_id: str,
     node_id: str,
-    up_to: int | None,
-    key: str | None,
-    attached: bool,
+    *,
+    up_to: int | None = None,
+    key: str | None = None,
+    attached: bool = False,
     adds: int = 0,
 ) -> Session:
-    """`adds`: the bytes of messages added to it at once."""
+    """Open a new conversation that begins with a copy of that session's context (up to a seq).
+
+    `adds`: bytes of messages that the same transaction adds to it, for its quota.
+    """
     require_node(tx, node_id)
     source = session_of(tx, owner, session_id)
     last_seq = source.last_seq if up_to is None else up_to
@@ -307,12 +315,14 @@ def _view_at(tx: Transaction, session: Session, last_seq: int) -> View:
 
 
 def set_title(tx: Transaction, owner: str | None, conversation_id: str, title: str) -> None:
+    """Set a conversation's title. Raises NotFound."""
     check_text("a title", title)
     if tx.one(Q.set_title, id=conversation_id, owner=owner, title=title) is None:
         raise NotFound("conversation", conversation_id)
 
 
 def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> None:
+    """Add an alias for this conversation. Conflict if the alias is used for another one."""
     check_name("an alias", alias)
     if is_ours(alias):
         raise BadInput(f"{alias!r} has the form of our own ids and cannot be an alias")
@@ -327,6 +337,8 @@ def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> 
 def exclude(
     tx: Transaction, owner: str | None, conversation_id: str, seqs: Sequence[int], reason: str
 ) -> int:
+    """Exclude messages from every context; they stay readable. Returns how many were not excluded
+    before."""
     conversation = conversation_of(tx, owner, conversation_id)
     check_text("a reason", reason)
     for seq in seqs:
@@ -343,6 +355,7 @@ def exclude(
 
 
 def delete_message(tx: Transaction, owner: str | None, conversation_id: str, seq: int) -> None:
+    """Empty a message: its seq stays, its text is gone from lists, contexts and search."""
     conversation = conversation_of(tx, owner, conversation_id)
     size = tx.one(Q.body_size, conversation=conversation_id, seq=seq)
     row = tx.one(Q.empty_message, conversation=conversation_id, seq=seq, now=tx.now)
@@ -363,6 +376,7 @@ def forget_text(tx: Transaction, conversation_id: str, seq: int, no: int) -> Non
 
 
 def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str) -> int:
+    """Cancel running work and delete the conversation completely. Returns its number of messages."""
     conversation = place(tx, owner, Address(id=conversation_id)).conversation
     tx.erased = True
     tx.run(Q.unindex_conversation, conversation=conversation.id)

@@ -93,8 +93,12 @@ def session_for(
 
 
 def open_session(
-    tx: Transaction, owner: str, address: Address, node_id: str, source: str, attached: bool
+    tx: Transaction, owner: str, address: Address, node_id: str, *, source: str = "", attached: bool = False
 ) -> Session:
+    """The session that the next message goes to: the open tip, or a new one opened after it.
+
+    A new key opens a conversation. A tip orphaned by a node that is gone counts as ended.
+    """
     require_node(tx, node_id)
     attached_to = node_id if attached else None
     found = find(tx, owner, address)
@@ -108,6 +112,12 @@ def open_session(
 
 
 def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
+    """Resolve, take the lease, open a session if one is needed, commit the messages: one transaction.
+
+    Idempotent by owner, route, key and body hash. Another turn that holds the conversation, a request
+    seen before, and a conversation that changed since the caller read it are outcomes; RequestMismatch,
+    TurnSuperseded, NotFound and NodeReaped are raised. Nothing is written unless the turn has begun.
+    """
     if not request.messages and not request.again and request.retries is None:
         raise BadInput("a turn needs at least one message")
     known = _known_request(tx, request)
@@ -169,7 +179,9 @@ def _begin_branch(tx: Transaction, request: TurnRequest, branch: ForkPoint) -> T
     """Fork for a history that differs, and begin the turn there; the source conversation is unchanged."""
     node_id, attached = request.node_id, request.attached
     adds = size_of(request.messages)
-    session = fork(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached, adds)
+    session = fork(
+        tx, request.owner, branch.session_id, node_id, up_to=branch.seq, attached=attached, adds=adds
+    )
     return _start(tx, request, _spoken_in(tx, request, session), 0, None, None)
 
 
@@ -455,6 +467,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
 
 
 def append(tx: Transaction, lease: Lease, messages: Sequence[NewMessage]) -> int:
+    """Append the turn's messages as they are made; returns the last seq. LeaseLost writes nothing."""
     last_seq, _ = _write_under(tx, lease, Q.number_messages, messages)
     return last_seq
 
@@ -480,6 +493,7 @@ def _write_under(
 
 
 def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
+    """Store a checkpoint of the running reply. LeaseLost writes nothing."""
     said = {
         "turn": lease.turn_id,
         "first_event": draft.first_event,
@@ -513,13 +527,20 @@ def _holds(tx: Transaction, lease: Lease) -> bool:
 def commit_reply(
     tx: Transaction,
     lease: Lease,
-    messages: Sequence[NewMessage],
-    usage: Mapping[str, int] | None,
+    messages: Sequence[NewMessage] = (),
+    *,
+    usage: Mapping[str, int] | None = None,
     answer: bytes | None = None,
     history: bytes | None = None,
     draft: Draft | None = None,
     delivery: Delivery | None = None,
 ) -> int:
+    """Append the reply, complete the turn and release the lease: one transaction.
+
+    `answer` is stored for retries of the request. `history`: fingerprint chain of all messages visible to
+    the client now; None: unknown. `draft`: the reply's last events. `delivery`: how much of the answer
+    clients have received; None: unchanged. Returns the conversation's last seq. LeaseLost writes nothing.
+    """
     if draft is not None:
         append_draft(tx, lease, draft)
     last_seq, owner = _write_under(tx, lease, Q.release_lease, messages, history=history)
@@ -543,18 +564,26 @@ def commit_reply(
 
 
 def note_deliveries(tx: Transaction, deliveries: Mapping[str, Delivery]) -> None:
+    """Store how much of these turns' answers clients have received. `WHOLE` never changes back; unknown
+    turns are ignored."""
     # The same order everywhere, to avoid deadlocks between nodes.
     rows = [{"id": turn_id, "delivery": deliveries[turn_id]} for turn_id in sorted(deliveries)]
     tx.run_many(Q.note_delivery, rows)
 
 
 def delete_response(tx: Transaction, owner: str, response_id: str) -> None:
+    """Delete a turn's Responses API id; the turn and its messages stay."""
     if not tx.run(Q.delete_response, id=response_id, owner=owner):
         raise NotFound("response", response_id)
 
 
 def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
-    """End a turn by its own node. The client has seen it end, so it counts as activity."""
+    """End a turn without an answer (interrupted, failed, cancelled) and release the lease.
+
+    Its draft becomes an interrupted reply; its open tool calls are closed as "interrupted, outcome
+    unknown"; the user's message stays. Counts as activity: the client has seen the turn end. LeaseLost
+    writes nothing.
+    """
     if not _holds(tx, lease):
         raise LeaseLost(lease.conversation_id, lease.token)
     if settlement.messages:
@@ -573,6 +602,10 @@ def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
 
 
 def cancel_turn(tx: Transaction, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
+    """End a running turn from outside, as `settle_turn` would; its writer is fenced off.
+
+    False if it was no longer running.
+    """
     check_unanswered(status)
     row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
     if row is None:

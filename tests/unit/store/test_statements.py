@@ -17,7 +17,7 @@ def asked_for(engine: str) -> set[str]:
     """By what all engines share, and by this one itself."""
     found = set(INVARIANTS)
     own = SOURCE / engine.rpartition(".")[2]
-    for file in [*SOURCE.glob("*.py"), *(SOURCE / "verbs").glob("*.py"), *own.rglob("*.py")]:
+    for file in [*SOURCE.glob("*.py"), *own.rglob("*.py")]:
         found |= set(re.findall(r"\bQ\.(\w+)", file.read_text("utf-8")))
         found |= set(re.findall(r"STATEMENTS\[\"(\w+)\"\]", file.read_text("utf-8")))
     return found - {"__dict__"}

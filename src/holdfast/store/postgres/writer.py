@@ -22,7 +22,6 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -30,8 +29,9 @@ import psycopg
 
 from ...domain.messages import NewMessage, size_of
 from ...domain.turns import Lease
-from ...errors import HoldfastError, LeaseLost, StoreClosed, StoreFailed, StoreUncertain, StoreUpgraded
+from ...errors import HoldfastError, LeaseLost, StoreFailed, StoreUncertain, StoreUpgraded
 from ..transaction import Q
+from ..writer import GroupWriter, WriteJob
 from .db_errors import LOCKED, RUN_AGAIN, cannot_connect, state_of, translate
 from .pipeline import ConnectionLost, Pipeline, asked
 from .statements import BEGIN, COMMIT, statement
@@ -39,7 +39,6 @@ from .transaction import Changes, Unmet, message_row
 
 log = logging.getLogger(__name__)
 
-LARGEST_GROUP = 256
 GROUP_LOCK_SECONDS = 0.3
 """Lock timeout of a group; after it, its jobs are run alone."""
 LOCK_SECONDS = 0.1
@@ -63,11 +62,10 @@ _NUMBER_ALL = statement(Q.number_all)
 _TELL = statement(Q.tell)
 
 
-class PostgresJob:
-    """One caller's write, and the future for its result. Appends have no function: they are executed
-    together."""
+class PostgresJob(WriteJob):
+    """One caller's write. Appends have no function: they are executed together."""
 
-    __slots__ = ("append", "error", "future", "later", "loop", "result", "since", "work")
+    __slots__ = ("append", "later", "since", "work")
 
     def __init__(
         self,
@@ -76,18 +74,15 @@ class PostgresJob:
         loop: asyncio.AbstractEventLoop | None = None,
         future: asyncio.Future[Any] | None = None,
     ) -> None:
+        super().__init__(loop, future)
         self.work = work
         self.append = append
-        self.loop = loop
-        self.future = future
         self.since = time.monotonic()
         self.later = False
         """True: the job is to be requeued."""
-        self.result: Any = None
-        self.error: BaseException | None = None
 
 
-class PostgresWriter:
+class PostgresWriter(GroupWriter[PostgresJob]):
     """Owns the writing connection. Call `submit` from any event loop, in any thread."""
 
     def __init__(
@@ -100,6 +95,7 @@ class PostgresWriter:
         on_commit: Callable[[], None],
         on_time: Callable[[int], int],
     ) -> None:
+        super().__init__()
         self._connect = connect
         self._location = location
         self._schema = schema
@@ -108,13 +104,9 @@ class PostgresWriter:
         self._on_commit = on_commit
         self._on_time = on_time
         self._wire: Pipeline | None = None
-        self._queue: deque[PostgresJob] = deque()
-        self._wake = threading.Condition()
-        self._stopping = False
         self._stop_by = math.inf
         self._news = False
         """True: something was committed that subscribers may wait for."""
-        self._failure: HoldfastError | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
 
@@ -135,16 +127,6 @@ class PostgresWriter:
         self._accept(PostgresJob(None, (lease, messages), loop, future))
         return await future
 
-    def _accept(self, job: PostgresJob) -> None:
-        with self._wake:
-            if self._failure is not None:
-                raise self._failure
-            if self._stopping:
-                raise StoreClosed("the store is closed")
-            self._queue.append(job)
-            if len(self._queue) == 1:
-                self._wake.notify()
-
     def stop(self) -> None:
         """Finish accepted jobs, as far as the server answers, then close the connection."""
         with self._wake:
@@ -157,10 +139,6 @@ class PostgresWriter:
                 self._wire.cut()
             self._thread.join(STOP_SECONDS)
 
-    @property
-    def failure(self) -> HoldfastError | None:
-        return self._failure
-
     # --- the thread's side -------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -168,7 +146,7 @@ class PostgresWriter:
             with self._wake:
                 while not self._queue and not self._stopping:
                     self._wake.wait()
-                group = [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
+                group = self._take_group()
             if not group:
                 break
             for job in group:
@@ -219,13 +197,13 @@ class PostgresWriter:
             )
             strict = strict or isinstance(error, Unmet)
             if not again or time.monotonic() >= until:
-                job.result, job.error = None, self._answer(error)
+                job.result, job.error = None, self._error_of(error)
                 return error
             if isinstance(error, ConnectionLost):
                 time.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
-    def _answer(self, error: BaseException) -> BaseException:
+    def _error_of(self, error: BaseException) -> BaseException:
         """The error for the caller; permanent failures stop the store."""
         if isinstance(error, psycopg.Error):
             error = translate(error, self._location)
@@ -381,27 +359,12 @@ class PostgresWriter:
             job.result, job.error = None, uncertain
         return None
 
-    def fail(self, failure: HoldfastError) -> None:
-        """Stop for good: every later call gets this error."""
-        if self._failure is None:
-            log.critical("the store has stopped: %s", failure)
-            self._failure = failure
-
     def _tell(self, group: list[PostgresJob]) -> None:
-        """Wake each event loop once, not once per job. The store's version has changed before a caller
-        wakes."""
+        """Answer the callers. The store's version has changed before a caller wakes."""
         if self._news:
             self._news = False
             self._on_commit()
-        by_loop: dict[asyncio.AbstractEventLoop, list[PostgresJob]] = {}
-        for job in group:
-            if job.loop is not None:
-                by_loop.setdefault(job.loop, []).append(job)
-        for loop, jobs in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_settle, jobs)
-            except RuntimeError:
-                log.debug("%d callers' event loop has closed before they could be told", len(jobs))
+        self._answer(group)
 
 
 def _asked_once(wire: Pipeline, name: str) -> str | None:
@@ -415,13 +378,3 @@ def _asked_once(wire: Pipeline, name: str) -> str | None:
         log.debug("the server does not report its %s: %s", name, error)
         return None
     return str(fact)
-
-
-def _settle(jobs: list[PostgresJob]) -> None:
-    for job in jobs:
-        if job.future is None or job.future.done():
-            continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
-        else:
-            job.future.set_result(job.result)
