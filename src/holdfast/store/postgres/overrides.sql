@@ -1,4 +1,7 @@
 -- Statements of PostgreSQL alone, and those that differ here: see `queries.py`.
+-- bigint: below, created_at, deleted_at, first, last, limit, looked_at, no, now, offset, pid, seq
+-- boolean: inner
+-- bytea: body
 
 -- ---- connections ------------------------------------------------------------------------------------------------
 -- Executed by psycopg itself, before a connection is ours.
@@ -166,7 +169,9 @@ WHERE id = (SELECT t.conversation FROM requests r JOIN turns t ON t.no = r.turn
 FOR NO KEY UPDATE;
 
 -- name: lock_by_process
--- The conversation first, the same order as for stopping a conversation's processes.
+-- rows: any
+-- The conversation first, the same order as for stopping a conversation's processes. A process outlives its
+-- conversation: then there is nothing to lock, and no concurrent decision about it.
 SELECT id FROM conversations WHERE id = (SELECT conversation FROM processes WHERE id = :id) FOR NO KEY UPDATE;
 
 -- name: lock_process
@@ -488,6 +493,7 @@ m.own_calls, m.extra, c.key, c.title
 SELECT count(*) FROM (SELECT 1 FROM unindexed LIMIT :limit) AS waiting;
 
 -- name: unindexed_total
+-- scans: whole tables
 SELECT count(*) FROM unindexed;
 
 -- name: unindexed_messages
@@ -505,6 +511,8 @@ ORDER BY u.no DESC;
 SELECT set_config('statement_timeout', :timeout, true);
 
 -- name: indexed_messages
+-- plan: free
+-- Its index serves only this query.
 -- Candidates from the index, the newest first, below the cursor; and messages it could not hold whole. Index first,
 -- then sort: walking back through all messages for a rare word would take too long.
 WITH hits AS MATERIALIZED (
@@ -518,14 +526,17 @@ JOIN conversations c ON c.id = m.conversation
 WHERE :owner::text IS NULL OR c.owner = :owner ORDER BY m.no DESC;
 
 -- name: index_anew
+-- scans: whole tables
 -- Requeue everything for indexing.
 INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM messages WHERE deleted_at IS NULL
 ON CONFLICT DO NOTHING;
 
 -- name: empty_index
+-- scans: whole tables
 DELETE FROM search;
 
 -- name: messages_unknown_to_search
+-- scans: whole tables
 -- Existing messages that are neither indexed nor queued for it, and index rows without an existing message.
 SELECT m.conversation || ' number ' || m.seq FROM messages m
 WHERE m.deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM search s WHERE s.no = m.no)

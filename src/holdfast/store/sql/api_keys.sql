@@ -1,3 +1,6 @@
+-- bigint: created_at, limit, now, until
+-- bytea: secret_hash
+
 -- fragment: key_columns
 id, owner, scope, tools, created_at, revoked_at
 
@@ -10,6 +13,7 @@ VALUES (:id, :owner, :scope, :tools, :secret_hash, :created_at) ON CONFLICT DO N
 SELECT {key_columns}, secret_hash FROM api_keys WHERE id = :id;
 
 -- name: keys_of
+-- scans: a small table
 -- Full scan: keys are made by hand, so there are few.
 SELECT {key_columns} FROM api_keys WHERE :owner::text IS NULL OR owner = :owner ORDER BY created_at, id;
 

@@ -1,3 +1,5 @@
+-- bigint: failures, now, recheck_at, retry_at, revision, token, until
+
 -- name: compaction_of
 -- The holder of this conversation's compaction claim, if still valid, and the record of earlier attempts.
 SELECT k.token, k.failures, k.retry_at,
@@ -5,6 +7,7 @@ SELECT k.token, k.failures, k.retry_at,
 FROM compactions k LEFT JOIN nodes n ON n.id = k.node WHERE k.conversation = :conversation;
 
 -- name: claim_compaction
+-- locks: share_node(id=node)
 -- Only from the token that was read, and only by a node that is present. The token rises with each holder.
 UPDATE compactions SET session = :session, node = :node, token = token + 1, until = :until
 WHERE conversation = :conversation AND token = :token

@@ -1,22 +1,32 @@
+-- bigint: below, bytes, count, last_seq, limit, now, token
+-- boolean: anonymous
+-- bytea: history
+
 -- fragment: conversation_columns
 id, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, forked_from,
 revision, nullif(history_hash, x'')
 
 -- name: conversations_titled
+-- scans: whole tables
+-- time: usual
 -- Some conversations whose title or key contains this.
 SELECT id FROM conversations WHERE (:owner::text IS NULL OR owner = :owner)
   AND strpos(lower(coalesce(title, '') || ' ' || coalesce(key, '')), lower(:title)) > 0 LIMIT :limit;
 
 -- name: conversation_by_id
+-- locks: lock_conversation(id)
 -- A conversation by its own id, for its owner (or for an operator, owner NULL).
 SELECT {conversation_columns} FROM conversations WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
 
 -- name: conversation_by_alias
+-- locks: lock_by_alias(owner, id)
+-- conversation in: column 0
 -- A conversation by its alias.
 SELECT {conversation_columns} FROM conversations
 WHERE id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :id);
 
 -- name: insert_conversation
+-- rows: any
 -- A conversation and its first session are inserted together.
 INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, bytes, forked_from, anonymous, created_at)
 VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :bytes, :forked_from, :anonymous, :now);
@@ -54,7 +64,9 @@ JOIN conversations ON id = f.conversation ORDER BY f.no DESC LIMIT :limit;
 SELECT no FROM sessions WHERE conversation = :conversation AND ordinal = 1 AND (:owner::text IS NULL OR owner = :owner);
 
 -- name: owners
--- For an operator's search.
+-- scans: whole tables
+-- time: usual
+-- For an operator's search, which has set its own time limit: a longer one would replace it.
 SELECT DISTINCT owner FROM sessions WHERE ordinal = 1;
 
 -- name: conversation_bytes
@@ -69,6 +81,7 @@ SELECT coalesce(sum(c.bytes), 0)::bigint FROM sessions s JOIN conversations c ON
 WHERE s.owner = :owner AND s.ordinal = 1;
 
 -- name: usage
+-- scans: whole tables
 -- Stored bytes per owner, the most first. Scans all conversations: for an operator.
 SELECT owner, count(*), coalesce(sum(bytes), 0)::bigint AS held FROM conversations
 GROUP BY owner ORDER BY held DESC, owner LIMIT :limit;
@@ -79,6 +92,7 @@ SELECT s.owner, count(*), coalesce(sum(c.bytes), 0)::bigint FROM sessions s JOIN
 WHERE s.owner = :owner AND s.ordinal = 1 GROUP BY s.owner;
 
 -- name: free_bytes
+-- rows: any
 -- A message has lost this many bytes.
 UPDATE conversations SET bytes = bytes - :bytes WHERE id = :id;
 
@@ -91,6 +105,7 @@ UPDATE conversations SET metadata = :metadata
 WHERE id = :id AND (:owner::text IS NULL OR owner = :owner) RETURNING id;
 
 -- name: add_messages
+-- locks: lock_conversation(id)
 -- Seqs for messages outside of a turn, only while no turn runs. The visible history changes.
 UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, history_hash = NULL
 WHERE id = :id AND holder IS NULL RETURNING last_seq;
@@ -100,9 +115,11 @@ WHERE id = :id AND holder IS NULL RETURNING last_seq;
 SELECT session FROM aliases WHERE conversation = :conversation AND alias = :alias AND session IS NOT NULL;
 
 -- name: insert_alias
+-- rows: any
 INSERT INTO aliases (owner, alias, conversation, created_at) VALUES (:owner, :alias, :conversation, :now);
 
 -- name: set_tip
+-- rows: any
 -- Every id of the conversation resolves to the newest session of the line.
 UPDATE conversations SET tip = :tip, revision = revision + 1 WHERE id = :id;
 
@@ -110,12 +127,15 @@ UPDATE conversations SET tip = :tip, revision = revision + 1 WHERE id = :id;
 UPDATE conversations SET title = :title WHERE id = :id AND (:owner::text IS NULL OR owner = :owner) RETURNING id;
 
 -- name: touch_revision
+-- rows: any
 -- A context changed other than by an appended message: cached contexts are invalid. So is the history of a running
 -- turn: the empty chain tells release_lease.
 UPDATE conversations SET revision = revision + 1, history_hash = CASE WHEN holder IS NOT NULL THEN x'' END
 WHERE id = :id;
 
 -- name: take_lease
+-- locks: share_node(id=node)
+-- rows: one
 -- Only a free conversation, still at the token that was read, only by a node that is present. The token rises with
 -- each holder. Messages get their seqs in the same statement. The visible history is about to change.
 UPDATE conversations SET holder = :node, turn = :turn, token = :token + 1, last_seq = last_seq + :count,
@@ -149,15 +169,18 @@ RETURNING last_seq;
 SELECT id, turn FROM conversations WHERE holder = :node ORDER BY id;
 
 -- name: still_held_by
+-- locks: lock_conversation(id)
 -- The turn of this conversation, if this node holds it; read under the conversation's lock.
 SELECT turn FROM conversations WHERE id = :id AND holder = :node;
 
 -- name: holder_is_gone
+-- locks: lock_conversation(id)
 -- Returns the turn, if this conversation is held by a node that has left or was reaped.
 SELECT c.turn FROM conversations c JOIN nodes n ON n.id = c.holder
 WHERE c.id = :id AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
 
 -- name: free_stray_lease
+-- locks: lock_conversation(id)
 -- A lease without a turn row protects nothing.
 UPDATE conversations SET holder = NULL, turn = NULL, token = token + 1, history_hash = NULL WHERE id = :id;
 

@@ -1,3 +1,5 @@
+-- bigint: after, limit, upto
+
 -- name: events_after
 SELECT id, at, type, owner, conversation, session, turn, data FROM events
 WHERE id > :after AND id <= :upto AND (:owner::text IS NULL OR owner = :owner) ORDER BY id LIMIT :limit;

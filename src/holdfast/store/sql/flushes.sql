@@ -1,3 +1,5 @@
+-- bigint: active_at, after_seq, at, before, below, enough, first, last, last_seq, limit, now, seq, since, token
+
 -- fragment: flush_columns
 f.session, f.conversation, f.owner, c.key, f.reason, f.state, f.after_seq, f.last_seq, f.attempts, f.interruptions,
 f.next_attempt_at, f.node, f.token, f.error, f.created_at, f.settled_at
@@ -39,6 +41,7 @@ UPDATE flushes SET state = 'taken', taken_by = :by, next_attempt_at = NULL, sett
 WHERE session = :session AND state = 'pending';
 
 -- name: flush_by_session
+-- locks: lock_flush(session)
 SELECT {flush_columns} FROM {flush_tables} WHERE f.session = :session AND (:owner::text IS NULL OR f.owner = :owner);
 
 -- name: flush_number
@@ -123,6 +126,7 @@ UPDATE flushes SET state = 'dead', node = NULL, error = :error, settled_at = :no
 WHERE session = :session AND state = 'running' AND token = :token;
 
 -- name: is_claimed
+-- locks: lock_flush(session)
 SELECT 1 FROM flushes WHERE session = :session AND state = 'running' AND token = :token;
 
 -- name: retry_flush
@@ -153,6 +157,7 @@ WHERE s.ended_at IS NULL AND s.last_activity_at < :before AND (:owner::text IS N
 ORDER BY s.last_activity_at LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED;
 
 -- name: flush_figures
+-- scans: small indexes
 -- Pending, running and dead flushes, and memories. Counts only through small indexes.
 SELECT (SELECT count(*) FROM flushes WHERE state = 'pending'),
        (SELECT count(*) FROM flushes WHERE state = 'running'),

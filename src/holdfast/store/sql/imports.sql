@@ -1,4 +1,11 @@
+-- bigint: above, attempt, brought, bytes, created_at, deleted_at, edited_at, ended_at, first, first_seq
+-- bigint: flushed_seq, fresh_since, input_tokens, last, last_activity_at, last_row, last_seq, limit, next_due_at
+-- bigint: now, opened_at, ordinal, output_tokens, seen_seq, seq, started_at
+-- boolean: anonymous, background, inner
+-- bytea: answer, body, body_hash, history
+
 -- name: import_mark
+-- locks: lock_import(owner, origin, name)
 -- Import state of an item, and its conversation's current version.
 SELECT i.conversation, i.session, i.last_row, i.whole, i.last_seq, c.last_seq, c.tip, c.holder
 FROM imports i LEFT JOIN conversations c ON c.id = i.conversation

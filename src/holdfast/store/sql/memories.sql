@@ -1,3 +1,5 @@
+-- bigint: below, limit, now
+
 -- fragment: memory_columns
 m.id, m.owner, m.conversation, c.key, m.session, m.text, m.origin, m.created_at, m.edited_at
 

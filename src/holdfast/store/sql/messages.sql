@@ -1,3 +1,6 @@
+-- bigint: first, first_seq, last, limit, no, now, offset, seq
+-- bytea: body
+
 -- fragment: message_columns
 conversation, seq, session, turn, role, status, created_at, origin, body, gaps, "inner", own_calls, extra
 
@@ -88,6 +91,7 @@ SELECT conversation, seq, :reason, :now FROM messages WHERE conversation = :conv
 ON CONFLICT DO NOTHING;
 
 -- name: exclude_steps
+-- rows: any
 -- The steps that led to a reply leave the context with it: the calls of the server's own tools and their results.
 INSERT INTO exclusions (conversation, seq, reason, created_at)
 SELECT conversation, seq, :reason, :now FROM messages
@@ -143,14 +147,18 @@ DELETE FROM drafts WHERE after_seq < :seq
   AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
 
 -- name: unindex_message
+-- locks: lock_unindexed(no)
 INSERT INTO unindexed (no) VALUES (:no);
 
 -- name: unindex_conversation
+-- locks: lock_unindexed_of(conversation)
 INSERT INTO unindexed (no) SELECT no FROM messages WHERE conversation = :conversation;
 
 -- name: message_total
+-- scans: whole tables
 SELECT count(*) FROM messages m WHERE :owner::text IS NULL OR EXISTS (
     SELECT 1 FROM conversations c WHERE c.id = m.conversation AND c.owner = :owner);
 
 -- name: conversation_total
+-- scans: whole tables
 SELECT count(*) FROM conversations WHERE :owner::text IS NULL OR owner = :owner;

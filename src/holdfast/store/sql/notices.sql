@@ -1,3 +1,6 @@
+-- bigint: again_at, before, behind, limit, no, now, until
+-- boolean: undelivered, untried
+
 -- fragment: notice_columns
 t.id, t.owner, t.conversation, c.key, t.kind, t.text, t.created_at, t.delivered_at, t.process
 
@@ -8,6 +11,7 @@ notices t JOIN conversations c ON c.id = t.conversation
 no
 
 -- name: insert_notice
+-- rows: any
 INSERT INTO notices (id, owner, conversation, kind, text, created_at, process, send_at)
 VALUES (:id, :owner, :conversation, :kind, :text, :now, :process, :now);
 
@@ -38,6 +42,7 @@ SELECT {notice_columns} FROM {notice_tables}
 WHERE t.{notice_place} > :behind AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t.{notice_place} LIMIT :limit;
 
 -- name: undelivered_of_conversation
+-- locks: lock_conversation(id=conversation)
 -- A conversation has few notices, and fewer undelivered ones.
 SELECT {notice_columns} FROM {notice_tables}
 WHERE t.conversation = :conversation AND t.delivered_at IS NULL ORDER BY t.no;
@@ -48,10 +53,12 @@ SELECT {notice_columns} FROM {notice_tables}
 WHERE t.conversation = :conversation AND t.told_at IS NULL AND t.delivered_at IS NULL ORDER BY t.no;
 
 -- name: give_notice
+-- rows: any
 -- Assign to a turn that begins. A turn that ended without an answer has carried none: the next turn gets the same.
 UPDATE notices SET given_to = :turn WHERE id = :id;
 
 -- name: tell_notices
+-- rows: any
 -- The reply of this turn carried the notices assigned when it began, and no others.
 UPDATE notices SET told_at = :now WHERE conversation = :conversation AND told_at IS NULL AND given_to = :turn;
 

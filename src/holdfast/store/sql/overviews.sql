@@ -1,3 +1,5 @@
+-- bigint: after, step
+
 -- name: figures
 -- Open sessions, running turns, messages and events ever written, undelivered notices.
 

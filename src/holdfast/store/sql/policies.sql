@@ -1,4 +1,7 @@
+-- bigint: now, rank
+
 -- name: policies
+-- scans: a small table
 SELECT part, value FROM policies;
 
 -- name: policy

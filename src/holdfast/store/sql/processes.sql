@@ -1,3 +1,6 @@
+-- bigint: at, before, below, exit_code, limit, now, pid, shim_pid, until
+-- boolean: listening, may_stop, running, watched
+
 -- fragment: process_columns
 id, owner, conversation, session, host, boot_id, pid_ns, pid, pid_start, machine, command, cwd, state, started_at, supervisor,
 shim_pid, shim_start, exit_code, last_active_at, activity, listening, sampled_at, ended_at, stop_requested_at,
@@ -10,6 +13,7 @@ VALUES (:id, :owner, :conversation, :session, :host, :boot_id, :pid_ns, :pid, :p
         :now, :now, 'it was started', :supervisor, :watched, :may_stop);
 
 -- name: process_by_id
+-- locks: lock_by_process(id) lock_process(id)
 SELECT {process_columns} FROM processes WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
 
 -- name: process_number
@@ -62,6 +66,7 @@ UPDATE processes SET state = 'running', host = :host, machine = :machine, boot_i
 WHERE id = :id AND state = 'starting' RETURNING owner, conversation, session, watched;
 
 -- name: sample_process
+-- rows: any
 -- Never touches the session's last activity. The time of last activity only moves forward.
 UPDATE processes SET sampled_at = :now, listening = :listening,
                      last_active_at = CASE WHEN :activity::text IS NULL THEN last_active_at ELSE :now END,
@@ -87,6 +92,7 @@ UPDATE processes SET pinned_until = :until
 WHERE id = :id AND ended_at IS NULL RETURNING owner, conversation, session;
 
 -- name: claim_process
+-- locks: share_node(id=node)
 -- Compare and swap: only from the supervisor that was read, and only by a node that is present.
 UPDATE processes SET supervisor = :node
 WHERE id = :id AND ended_at IS NULL AND supervisor IS NOT DISTINCT FROM :seen

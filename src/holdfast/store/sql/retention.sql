@@ -1,4 +1,5 @@
 -- Each reads only the oldest rows, so that a pass with nothing to do costs nothing.
+-- bigint: before, limit
 
 -- fragment: goes_on
 (c.holder IS NOT NULL OR (s.ended_at IS NULL AND s.attached = TRUE)
@@ -12,6 +13,7 @@ WHERE s.last_activity_at < :before AND NOT {goes_on}
 ORDER BY s.last_activity_at LIMIT :limit FOR UPDATE OF c SKIP LOCKED;
 
 -- name: is_old_conversation
+-- locks: lock_conversation(id)
 -- The same of one conversation, read under its lock.
 SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation AND c.tip = s.id
 WHERE c.id = :id AND s.last_activity_at < :before AND NOT {goes_on};
@@ -29,6 +31,7 @@ DELETE FROM drafts WHERE no IN (
     ORDER BY created_at LIMIT :limit FOR UPDATE SKIP LOCKED);
 
 -- name: prune_events
+-- scans: one end
 DELETE FROM events WHERE id IN (
     SELECT id FROM (SELECT id, at FROM events ORDER BY id LIMIT :limit) oldest WHERE at < :before);
 
@@ -39,6 +42,7 @@ DELETE FROM nodes WHERE id IN (
     FOR UPDATE SKIP LOCKED);
 
 -- name: prune_requests
+-- scans: one end
 -- A later retry is a new request.
 DELETE FROM requests WHERE turn IN (
     SELECT turn FROM (SELECT turn, created_at FROM requests ORDER BY turn LIMIT :limit) oldest

@@ -1,3 +1,7 @@
+-- bigint: at, first_seq, fresh_since, input_tokens, last_activity_at, limit, looked_at, next_due_at, now, ordinal
+-- bigint: output_tokens, recheck_at, since, soon
+-- boolean: attached, ended
+
 -- fragment: session_columns
 s.id, s.conversation, s.owner, c.key, c.title, s.source, s.attached, s.node, s.edge, s.parent, c.tip, s.ordinal,
 s.opened_at, s.last_activity_at, s.next_due_at, s.ended_at, s.end_reason, s.model, s.view, s.first_seq,
@@ -9,6 +13,7 @@ sessions s JOIN conversations c ON c.id = s.conversation
 LEFT JOIN nodes n ON n.id = coalesce(CASE WHEN c.tip = s.id THEN c.holder END, s.node)
 
 -- name: session_by_id
+-- locks: lock_by_session(id)
 SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner::text IS NULL OR s.owner = :owner);
 
 -- fragment: place_columns
@@ -19,37 +24,53 @@ nullif(c.history_hash, x''), s.dated_by, c.bytes
 conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coalesce(c.holder, s.node)
 
 -- name: place_by_conversation
+-- locks: lock_conversation(id)
 -- A conversation and its tip, by the conversation's own id, for its owner (or for an operator, owner NULL).
 SELECT {place_columns} FROM {place_tables} WHERE c.id = :id AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_session
+-- locks: lock_by_session(id)
 -- From any session, however stale: one step.
 SELECT {place_columns} FROM {place_tables}
 WHERE c.id = (SELECT conversation FROM sessions WHERE id = :id) AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_turn
+-- locks: lock_by_turn(id)
 SELECT {place_columns} FROM {place_tables}
 WHERE c.id = (SELECT conversation FROM turns WHERE id = :id) AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_response
+-- locks: lock_by_response(id)
 SELECT {place_columns} FROM {place_tables}
 WHERE c.id = (SELECT t.conversation FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id)
   AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_key
+-- locks: lock_by_key(owner, key)
+-- conversation in: column 1
 -- By the conversation's session key.
 SELECT {place_columns} FROM {place_tables} WHERE c.owner = :owner AND c.key = :key;
 
 -- name: places_by_key_anywhere
+-- locks: lock_by_key_anywhere(key)
+-- conversation in: column 1
+-- scans: whole tables
+-- time: usual
 -- The same for an operator, over all owners.
 SELECT {place_columns} FROM {place_tables} WHERE c.key = :key LIMIT 2;
 
 -- name: place_by_alias
+-- locks: lock_by_alias(owner, id)
+-- conversation in: column 1
 -- By an alias.
 SELECT {place_columns} FROM {place_tables}
 WHERE c.id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :id);
 
 -- name: places_by_alias_anywhere
+-- locks: lock_by_alias_anywhere(id)
+-- conversation in: column 1
+-- scans: whole tables
+-- time: usual
 -- The same for an operator.
 SELECT {place_columns} FROM {place_tables}
 WHERE c.id IN (SELECT conversation FROM aliases WHERE alias = :id) LIMIT 2;
@@ -96,6 +117,7 @@ SELECT {session_columns} FROM {session_tables} WHERE +s.owner = :owner AND {aliv
 ORDER BY +s.last_activity_at DESC, s.id DESC LIMIT :limit;
 
 -- name: alive_of_all
+-- scans: one end
 -- The same for an operator.
 SELECT {session_columns} FROM {session_tables} WHERE {alive}
     UNION ALL SELECT no FROM (SELECT no FROM sessions ORDER BY last_activity_at DESC, id DESC LIMIT :looked_at))
@@ -115,6 +137,7 @@ WHERE s.ended_at IS NULL AND s.next_due_at IS NOT NULL AND s.dated_by = :stamp
 ORDER BY coalesce(s.recheck_at, s.next_due_at) LIMIT :limit;
 
 -- name: insert_session
+-- rows: any
 -- The unique index allows one open session per conversation.
 INSERT INTO sessions (id, conversation, owner, ordinal, edge, parent, source, attached, node, opened_at,
                       last_activity_at, next_due_at, dated_by, fresh_by, fresh_since, first_seq, view)
@@ -122,11 +145,13 @@ VALUES (:id, :conversation, :owner, :ordinal, :edge, :parent, :source, :attached
         :last_activity_at, :next_due_at, :dated_by, :fresh_by, :fresh_since, :first_seq, :view);
 
 -- name: date_session
+-- rows: any
 -- Sets when it is due, by the policies of this stamp. Clears its deferral.
 UPDATE sessions SET next_due_at = :next_due_at, dated_by = :stamp, recheck_at = NULL, deferral = NULL
 WHERE id = :id AND ended_at IS NULL;
 
 -- name: defer_session
+-- rows: any
 UPDATE sessions SET recheck_at = :recheck_at, deferral = :deferral WHERE id = :id AND ended_at IS NULL;
 
 -- name: deferral
@@ -154,12 +179,14 @@ UPDATE sessions SET ended_at = :now, end_reason = :reason, next_due_at = NULL, r
 WHERE id = :id AND ended_at IS NULL;
 
 -- name: touch_session
+-- rows: any
 -- A client wrote, or its turn ended: only these change last_activity_at.
 UPDATE sessions SET last_activity_at = :now, model = coalesce(:model, model),
                     input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens
 WHERE id = :id;
 
 -- name: detach_session
+-- rows: any
 -- Another node writes to it: from now on it outlives the process that opened it.
 UPDATE sessions SET attached = FALSE, node = NULL WHERE id = :id AND attached = TRUE AND node <> :node;
 
@@ -168,11 +195,13 @@ UPDATE sessions SET attached = FALSE, node = NULL WHERE id = :id AND attached = 
 SELECT id FROM sessions WHERE node = :node AND ended_at IS NULL AND attached = TRUE ORDER BY id;
 
 -- name: still_attached_to
+-- locks: lock_by_session(id)
 -- Returns a row if it is open, attached to this node, and held by no turn. Read under the conversation's lock.
 SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation
 WHERE s.id = :id AND s.node = :node AND s.ended_at IS NULL AND s.attached = TRUE AND c.holder IS NULL;
 
 -- name: is_attached_to_the_gone
+-- locks: lock_by_session(id)
 -- Returns a row if it is open, attached to a node that has left or was reaped, and held by no turn.
 SELECT 1 FROM sessions s JOIN conversations c ON c.id = s.conversation JOIN nodes n ON n.id = s.node
 WHERE s.id = :id AND s.ended_at IS NULL AND s.attached = TRUE AND c.holder IS NULL
@@ -182,11 +211,14 @@ WHERE s.id = :id AND s.ended_at IS NULL AND s.attached = TRUE AND c.holder IS NU
 SELECT max(ordinal) FROM sessions WHERE conversation = :conversation;
 
 -- name: session_totals
+-- scans: whole tables
 SELECT count(*), count(*) FILTER (WHERE ended_at IS NULL) FROM sessions WHERE :owner::text IS NULL OR owner = :owner;
 
 -- name: session_end_reasons
+-- scans: whole tables
 SELECT end_reason, count(*) FROM sessions WHERE ended_at IS NOT NULL AND (:owner::text IS NULL OR owner = :owner)
 GROUP BY end_reason ORDER BY 2 DESC, 1;
 
 -- name: session_sources
+-- scans: whole tables
 SELECT source, count(*) FROM sessions WHERE :owner::text IS NULL OR owner = :owner GROUP BY source ORDER BY 2 DESC, 1;

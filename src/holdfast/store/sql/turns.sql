@@ -1,11 +1,19 @@
+-- bigint: after_event, below, brought, delivery, first_event, first_seq, last_event, limit, now, reserved_to
+-- bigint: since, token
+-- boolean: background, restarts
+-- bytea: answer, body_hash, events
+
 -- fragment: turn_columns
 id, conversation, session, owner, status, node, attempt, first_seq, started_at, ended_at, error, model, usage, response_id,
 delivery
 
 -- name: turn_by_id
+-- locks: lock_by_turn(id)
 SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
 
 -- name: turn_by_request
+-- locks: lock_by_request(owner, route, key)
+-- conversation in: column 1
 -- The turn of a request key, and the fingerprint of its request.
 SELECT t.id, t.conversation, t.session, t.owner, t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at,
        t.error, t.model, t.usage, t.response_id, t.delivery, r.body_hash
@@ -28,18 +36,21 @@ SELECT no FROM turns WHERE id = :id AND conversation = :conversation;
 SELECT id FROM turns WHERE conversation = :conversation ORDER BY no DESC LIMIT 1;
 
 -- name: insert_turn
+-- rows: any
 INSERT INTO turns (id, conversation, session, owner, status, node, first_seq, started_at, model, response_id,
                    delivery)
 VALUES (:id, :conversation, :session, :owner, 'running', :node, :first_seq, :now, :model, :response_id,
         :delivery);
 
 -- name: take_up_turn
+-- rows: any
 -- A retry resumes an unfinished turn: it runs again, on this node, in this session.
 UPDATE turns SET status = 'running', ended_at = NULL, error = NULL, node = :node, session = :session,
                  attempt = attempt + 1, delivery = :delivery
 WHERE id = :id;
 
 -- name: settle_turn
+-- rows: any
 UPDATE turns SET status = :status, ended_at = :now, error = :error, usage = coalesce(:usage, usage),
                  answer = :answer, delivery = coalesce(:delivery, delivery)
 WHERE id = :id;
@@ -49,10 +60,12 @@ WHERE id = :id;
 UPDATE turns SET delivery = :delivery WHERE id = :id AND delivery < 3;
 
 -- name: insert_request
+-- rows: any
 INSERT INTO requests (turn, owner, route, key, body_hash, created_at)
 SELECT no, :owner, :route, :key, :body_hash, :now FROM turns WHERE id = :turn;
 
 -- name: replace_request
+-- rows: any
 -- A body without a key belongs to the newest request that sent it.
 INSERT INTO requests (turn, owner, route, key, body_hash, created_at)
 SELECT no, :owner, :route, :key, :body_hash, :now FROM turns WHERE id = :turn
@@ -60,10 +73,12 @@ ON CONFLICT (owner, route, key) DO UPDATE
 SET turn = excluded.turn, body_hash = excluded.body_hash, created_at = excluded.created_at;
 
 -- name: renew_request
+-- rows: any
 -- The same turn, retried; or a body that turned out to belong to two conversations.
 UPDATE requests SET body_hash = :body_hash WHERE owner = :owner AND route = :route AND key = :key;
 
 -- name: insert_response
+-- rows: any
 INSERT INTO responses (id, owner, turn, previous, background, brought, request, created_at)
 VALUES (:id, :owner, :turn, :previous, :background, :brought, :request, :now);
 
@@ -77,6 +92,7 @@ FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id AND (:owner::tex
 DELETE FROM responses WHERE id = :id AND owner = :owner;
 
 -- name: insert_draft
+-- locks: lock_conversation(id=conversation)
 -- A checkpoint, only under the lease. Zero rows: it was lost, and nothing is written.
 INSERT INTO drafts (turn, first_event, last_event, reserved_to, after_seq, created_at, restarts, adds, events)
 SELECT :turn, :first_event, :last_event, :reserved_to, last_seq, :now, :restarts, :adds, :events
@@ -89,6 +105,7 @@ SELECT 1 FROM drafts
 WHERE turn = :turn AND first_event = :first_event AND last_event = :last_event AND adds = :adds AND events = :events;
 
 -- name: holds_lease
+-- locks: lock_conversation(id=conversation)
 SELECT 1 FROM conversations WHERE id = :conversation AND token = :token AND holder = :node;
 
 -- name: next_event

@@ -39,6 +39,7 @@ WHERE m.no = :no AND m.deleted_at IS NULL AND (:owner IS NULL OR c.owner = :owne
 -- ---- overviews --------------------------------------------------------------------------------------------------
 
 -- override: figures
+-- scans: small indexes
 -- Counts only through small indexes.
 SELECT (SELECT count(*) FROM sessions WHERE ended_at IS NULL),
        (SELECT count(*) FROM conversations WHERE holder IS NOT NULL),
@@ -49,23 +50,30 @@ SELECT (SELECT count(*) FROM sessions WHERE ended_at IS NULL),
 -- ---- snapshots --------------------------------------------------------------------------------------------------
 
 -- name: snapshot_store
+-- scans: a small table
 SELECT id FROM store;
 
 -- name: snapshot_tables
+-- scans: a small table
 SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY name;
 
 -- name: snapshot_references
+-- scans: a small table
 -- The tables that this one refers to.
 SELECT DISTINCT "table" FROM pragma_foreign_key_list(?);
 
 -- name: snapshot_columns
+-- scans: a small table
 SELECT name FROM pragma_table_info(?) ORDER BY cid;
 
 -- name: snapshot_count
+-- scans: whole tables
 SELECT count(*) FROM {table};
 
 -- name: snapshot_rows
+-- scans: whole tables
 SELECT {columns} FROM {table} ORDER BY {order};
 
 -- name: snapshot_numbers
+-- scans: a small table
 SELECT name, seq FROM sqlite_sequence;
