@@ -26,10 +26,15 @@ def to_notice(row: Row) -> Notice:
     )
 
 
-def add(
-    tx: Transaction, owner: str, conversation_id: str, kind: str, text: str, *, process_id: str | None = None
-) -> Notice:
+def add(tx: Transaction, owner: str, conversation_id: str, kind: str, text: str) -> Notice:
     """Add a notice for the person of this conversation; undelivered until it is marked delivered."""
+    return add_about(tx, owner, conversation_id, kind, text, None)
+
+
+def add_about(
+    tx: Transaction, owner: str, conversation_id: str, kind: str, text: str, process_id: str | None
+) -> Notice:
+    """The same, about a process."""
     check_notice(kind, text)
     conversation = conversation_of(tx, owner, conversation_id)
     notice = Notice(

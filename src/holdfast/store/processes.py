@@ -236,7 +236,7 @@ def end(
         return True
     if state is not ProcessState.STOPPED:  # a requested stop needs no notice
         text = told_of(before, state, code)
-        notices.add(tx, before.owner, before.conversation_id, "process", text, process_id=process_id)
+        notices.add_about(tx, before.owner, before.conversation_id, "process", text, process_id)
     if state is ProcessState.LOST:
         tx.event(EventType.PROCESS_LOST, *scope, process=process_id, why=why)
     else:

@@ -244,12 +244,23 @@ def fork(
     up_to: int | None = None,
     key: str | None = None,
     attached: bool = False,
-    adds: int = 0,
 ) -> Session:
-    """Open a new conversation that begins with a copy of that session's context (up to a seq).
+    """Open a new conversation that begins with a copy of that session's context (up to a seq)."""
+    return fork_for(tx, owner, session_id, node_id, up_to, key, attached, adds=0)
 
-    `adds`: bytes of messages that the same transaction adds to it, for its quota.
-    """
+
+def fork_for(
+    tx: Transaction,
+    owner: str,
+    session_id: str,
+    node_id: str,
+    up_to: int | None,
+    key: str | None,
+    attached: bool,
+    *,
+    adds: int,
+) -> Session:
+    """The same, for messages of `adds` bytes that this transaction stores next: they count for its quota."""
     require_node(tx, node_id)
     source = session_of(tx, owner, session_id)
     last_seq = source.last_seq if up_to is None else up_to

@@ -56,7 +56,7 @@ from .quotas import check_quotas
 from .resets import announce, brings_results, overdue, reset_before, schedule_reset, touch
 from .resolve import conversation_of, find, lookup, session_of
 from .rows import to_json, to_session_spoken_in, to_time, to_turn
-from .sessions import continue_conversation, fork, open_conversation, release_orphaned, require_node
+from .sessions import continue_conversation, fork_for, open_conversation, release_orphaned, require_node
 from .transaction import Q, Transaction
 from .turn_ends import end_without_answer
 
@@ -179,9 +179,7 @@ def _begin_branch(tx: Transaction, request: TurnRequest, branch: ForkPoint) -> T
     """Fork for a history that differs, and begin the turn there; the source conversation is unchanged."""
     node_id, attached = request.node_id, request.attached
     adds = size_of(request.messages)
-    session = fork(
-        tx, request.owner, branch.session_id, node_id, up_to=branch.seq, attached=attached, adds=adds
-    )
+    session = fork_for(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached, adds=adds)
     return _start(tx, request, _spoken_in(tx, request, session), 0, None, None)
 
 
