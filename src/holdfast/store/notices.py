@@ -11,11 +11,10 @@ from ..domain.ids import new_id
 from ..domain.notices import Notice, check_notice
 from ..errors import NotFound
 from .resolve import conversation_of
-from .rows import Row, to_time, to_time_or_none
+from .rows import MICROSECOND, Row, to_time, to_time_or_none
 from .transaction import Q, Transaction
 from .values import Claimed, Page
 
-MICROSECOND = timedelta(microseconds=1)
 MOST_GIVEN_UP = 1000
 
 

@@ -15,11 +15,10 @@ from ..domain.nodes import Identity
 from ..domain.processes import Process, ProcessState, Sighting, check_command, check_process_step, told_of
 from ..errors import Conflict, NotFound
 from . import notices
-from .reads import check_limit
 from .resolve import conversation_of, session_of
 from .rows import Row, to_stamp, to_time, to_time_or_none
 from .transaction import Q, Transaction
-from .values import Page
+from .values import Page, check_limit
 
 _END_OF_TIME = 2**62
 
