@@ -14,7 +14,7 @@ from ..domain.api_keys import ApiKey, Scope
 from ..domain.events import EventType
 from ..domain.sessions import Session
 from ..errors import Conflict, NotFound
-from .rows import Row, to_json, to_stamp, to_time, to_time_or_none
+from .rows import MICROSECOND, Row, to_json, to_stamp, to_time, to_time_or_none
 from .transaction import Q, Transaction
 
 
@@ -66,7 +66,7 @@ def add_login(tx: Transaction, token_hash: bytes, api_key: str, lasts: timedelta
     """Add a login: the token of this hash acts as this key, on every node, for this long. If the key has
     more than `most` logins, its oldest end; those of other keys stay. Some expired ones are deleted."""
     tx.run(Q.prune_logins, now=tx.now, limit=PRUNED_AT_ONCE)
-    until = tx.now + lasts // timedelta(microseconds=1)
+    until = tx.now + lasts // MICROSECOND
     tx.run(Q.insert_login, secret_hash=token_hash, name=api_key, now=tx.now, until=until)
     tx.run(Q.drop_oldest_logins, name=api_key, limit=most)
 
@@ -87,3 +87,17 @@ def note_reading(tx: Transaction, owner: str, key_id: str, session: Session | No
     search."""
     conversation_id, session_id = (session.conversation_id, session.id) if session else (None, None)
     tx.event(EventType.MESSAGES_READ_BY_ADMIN, owner, conversation_id, session_id, key_id=key_id)
+
+
+def key_of(tx: Transaction, key_id: str) -> tuple[ApiKey, bytes] | None:
+    """The key of this id, revoked or not, and the hash of its secret; None if there is none."""
+    row = tx.one(Q.key_by_id, id=key_id)
+    if row is None:
+        return None
+    *columns, secret_hash = row
+    return to_key(columns), secret_hash
+
+
+def page(tx: Transaction, owner: str | None) -> list[ApiKey]:
+    """All keys of an owner, revoked ones too, in creation order."""
+    return [to_key(row) for row in tx.all(Q.keys_of, owner=owner)]

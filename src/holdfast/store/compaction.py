@@ -37,13 +37,11 @@ from ..domain.turns import Lease, reset_before
 from ..domain.views import Summary, View, spans
 from ..errors import LeaseLost
 from .context import rendering_with_marks
-from .reads import LARGEST_LIST
 from .resolve import conversation_of, find, session_of
-from .rows import to_message, to_stamp, to_time, to_time_or_none, to_turn
+from .rows import MICROSECOND, to_message, to_stamp, to_time, to_time_or_none, to_turn
 from .sessions import continue_conversation, require_node, write_end
 from .transaction import Q, Transaction
-
-_MICROSECOND = timedelta(microseconds=1)
+from .values import LARGEST_LIST
 
 
 def report_of(tx: Transaction, conversation_id: str) -> Report | None:
@@ -130,7 +128,7 @@ def claim(
         session=session_id,
         node=node_id,
         token=token,
-        until=tx.now + span // _MICROSECOND,
+        until=tx.now + span // MICROSECOND,
     )
     if row is None:  # another node claimed it first
         return ClaimRefused(f"conversation {conversation_id} is being compacted already")
@@ -267,7 +265,7 @@ def _after(tx: Transaction, claim: Claim, failure: CompactionFailure, why: Trigg
     if failure.is_nobodys_fault or failure is CompactionFailure.COOLING_DOWN or why is Trigger.BY_HAND:
         return _Breaker(claim.failures, to_stamp(claim.retry_at) if claim.retry_at else None)
     failures = claim.failures + 1
-    return _Breaker(failures, tx.now + pause_after(failures) // _MICROSECOND)
+    return _Breaker(failures, tx.now + pause_after(failures) // MICROSECOND)
 
 
 def _let_go(tx: Transaction, claim: Claim, breaker: _Breaker) -> bool:

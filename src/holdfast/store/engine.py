@@ -31,6 +31,7 @@ from .writer import GroupWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +44,7 @@ def reads(
     def method(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return self._read(work, *args, **kwargs)
 
-    method.__doc__ = work.__doc__
-    return method
+    return _named_after(work, method)
 
 
 def writes(
@@ -55,8 +55,7 @@ def writes(
     def method(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return self._write(work, *args, **kwargs)
 
-    method.__doc__ = work.__doc__
-    return method
+    return _named_after(work, method)
 
 
 def erases(
@@ -70,7 +69,13 @@ def erases(
         self._erased()
         return done
 
+    return _named_after(work, method)
+
+
+def _named_after(work: Callable[..., Any], method: M) -> M:
+    """The method, with the function's docstring and signature for `help`."""
     method.__doc__ = work.__doc__
+    method.__dict__["__wrapped__"] = work
     return method
 
 

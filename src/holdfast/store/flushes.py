@@ -28,13 +28,11 @@ from ..domain.sessions import Edge, Session
 from ..domain.views import Summary
 from ..errors import Conflict, NotFound
 from . import memories, policies
-from .reads import check_limit
 from .resolve import session_of
-from .rows import Row, to_message, to_stamp, to_time, to_time_or_none
+from .rows import MICROSECOND, Row, to_message, to_stamp, to_time, to_time_or_none
 from .transaction import Q, Transaction
-from .values import FlushFigures, Page
+from .values import FlushFigures, Page, check_limit
 
-MICROSECOND = timedelta(microseconds=1)
 MINUTE = timedelta(minutes=1) // MICROSECOND
 NEWEST = 2**62
 ALL = 2**31 - 1

@@ -7,11 +7,10 @@ from ..domain.events import EventType
 from ..domain.ids import new_id
 from ..domain.memories import Memory, MemoryOrigin, check_memory, holds
 from ..errors import BadInput, NotFound
-from .reads import check_limit
 from .resolve import conversation_of, find
 from .rows import Row, to_time, to_time_or_none
 from .transaction import Q, Transaction
-from .values import Page
+from .values import Page, check_limit
 
 NEWEST = 2**62
 LOOKED_AT_ONCE = 500

@@ -14,6 +14,7 @@ from ..domain.nodes import Node
 from ..domain.turns import TurnStatus
 from ..errors import NodeReaped
 from .resolve import session_of
+from .rows import to_node
 from .sessions import end_left_behind, free_left_behind, write_end
 from .transaction import Q, Transaction
 from .turn_ends import end_without_answer
@@ -104,3 +105,8 @@ def settle_conversation(tx: Transaction, conversation_id: str) -> bool:
 def reap_session(tx: Transaction, session_id: str) -> bool:
     """End an attached session of a node that is gone as `reaped`. False if there was nothing to do."""
     return end_left_behind(tx, session_id)
+
+
+def page(tx: Transaction, *, gone: bool = False) -> list[Node]:
+    """Nodes that have neither left nor been reaped; with `gone`, those too."""
+    return [to_node(row) for row in tx.all(Q.all_nodes if gone else Q.present_nodes)]

@@ -11,11 +11,10 @@ from ..domain.ids import new_id
 from ..domain.notices import Notice, check_notice
 from ..errors import NotFound
 from .resolve import conversation_of
-from .rows import Row, to_time, to_time_or_none
+from .rows import MICROSECOND, Row, to_time, to_time_or_none
 from .transaction import Q, Transaction
 from .values import Claimed, Page
 
-MICROSECOND = timedelta(microseconds=1)
 MOST_GIVEN_UP = 1000
 
 
@@ -26,10 +25,15 @@ def to_notice(row: Row) -> Notice:
     )
 
 
-def add(
-    tx: Transaction, owner: str, conversation_id: str, kind: str, text: str, *, process_id: str | None = None
-) -> Notice:
+def add(tx: Transaction, owner: str, conversation_id: str, kind: str, text: str) -> Notice:
     """Add a notice for the person of this conversation; undelivered until it is marked delivered."""
+    return add_about(tx, owner, conversation_id, kind, text, None)
+
+
+def add_about(
+    tx: Transaction, owner: str, conversation_id: str, kind: str, text: str, process_id: str | None
+) -> Notice:
+    """The same, about a process."""
     check_notice(kind, text)
     conversation = conversation_of(tx, owner, conversation_id)
     notice = Notice(

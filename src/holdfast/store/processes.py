@@ -15,11 +15,10 @@ from ..domain.nodes import Identity
 from ..domain.processes import Process, ProcessState, Sighting, check_command, check_process_step, told_of
 from ..errors import Conflict, NotFound
 from . import notices
-from .reads import check_limit
 from .resolve import conversation_of, session_of
 from .rows import Row, to_stamp, to_time, to_time_or_none
 from .transaction import Q, Transaction
-from .values import Page
+from .values import Page, check_limit
 
 _END_OF_TIME = 2**62
 
@@ -236,7 +235,7 @@ def end(
         return True
     if state is not ProcessState.STOPPED:  # a requested stop needs no notice
         text = told_of(before, state, code)
-        notices.add(tx, before.owner, before.conversation_id, "process", text, process_id=process_id)
+        notices.add_about(tx, before.owner, before.conversation_id, "process", text, process_id)
     if state is ProcessState.LOST:
         tx.event(EventType.PROCESS_LOST, *scope, process=process_id, why=why)
     else:

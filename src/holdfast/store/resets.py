@@ -33,9 +33,10 @@ from . import policies as store_policy
 from .context import rendering_of
 from .processes import request_stops, running_of
 from .resolve import session_of
-from .rows import to_stamp, to_time
+from .rows import MICROSECOND, to_session, to_stamp, to_time
 from .sessions import next_due, write_end
 from .transaction import Q, Transaction
+from .values import check_limit
 
 
 def schedule_reset(tx: Transaction, session: Session) -> None:
@@ -228,3 +229,13 @@ def reset_before(tx: Transaction, session: Session, messages: Sequence[NewMessag
     if found.decision is Decision.DEFERRED:
         defer(tx, session, found)
     return False
+
+
+def waiting(tx: Transaction, owner: str | None, *, limit: int = 100) -> list[Session]:
+    """Open sessions whose reset is due, deferred or not, the longest due first; only those scheduled
+    under our own policies. Cost depends on what is due, not on what is stored."""
+    check_limit(limit)
+    policies = tx.policies
+    soon = tx.now + policies.look_again // MICROSECOND  # every deferral is checked again by then
+    rows = tx.all(Q.resets_waiting, now=tx.now, soon=soon, stamp=policies.stamp, owner=owner, limit=limit)
+    return [to_session(row) for row in rows]

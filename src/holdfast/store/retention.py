@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from .rows import MICROSECOND
 from .sessions import delete_conversation
 from .transaction import Q, Transaction
 from .values import Pruned, Retention
@@ -20,7 +21,7 @@ def prune(tx: Transaction, keep: Retention, limit: int = 1000) -> Pruned:
     """Delete what is older than its retention, at most `limit` of each kind, the oldest first."""
 
     def before(span: timedelta) -> int:
-        return tx.now - span // timedelta(microseconds=1)
+        return tx.now - span // MICROSECOND
 
     def drop(statement: str, span: timedelta) -> int:
         return tx.run(statement, before=before(span), limit=limit)

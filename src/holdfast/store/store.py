@@ -31,21 +31,24 @@ from . import (
     api_keys,
     compaction,
     conversations,
+    events,
     exports,
+    figures,
     flushes,
     imports,
     memories,
+    messages,
     nodes,
     notices,
     policies,
     processes,
     resets,
     resolve,
+    responses,
     retention,
     sessions,
     turns,
 )
-from . import reads as lists
 from .context import read_context
 from .engine import Engine, erases, reads, writes
 from .search_terms import Deadline
@@ -65,15 +68,15 @@ class Store(Engine):
     settle_turn = writes(turns.settle_turn)
     cancel_turn = writes(turns.cancel_turn)
     note_deliveries = writes(turns.note_deliveries)
-    delete_response = writes(turns.delete_response)
     open_session = writes(turns.open_session)
-    response = reads(lists.response)
-    drafts = reads(lists.drafts)
-    last_number = reads(lists.last_number)
-    turn = reads(lists.turn)
-    turn_answer = reads(lists.turn_answer)
-    turn_messages = reads(lists.turn_messages)
-    turns = reads(lists.turns)
+    turn = reads(turns.turn_of)
+    turns = reads(turns.page)
+    turn_messages = reads(messages.of_turn)
+    turn_answer = reads(responses.answer_of)
+    drafts = reads(responses.drafts)
+    last_number = reads(responses.last_number)
+    response = reads(responses.response_of)
+    delete_response = writes(responses.delete)
 
     # --- conversations ----------------------------------------------------------------------------------
 
@@ -83,15 +86,17 @@ class Store(Engine):
     set_title = writes(sessions.set_title)
     add_alias = writes(sessions.add_alias)
     delete_conversation = erases(sessions.delete_conversation)
-    exclude = writes(sessions.exclude)
-    delete_message = erases(sessions.delete_message)
-    reduce_message = erases(conversations.reduce_message)
-    messages = reads(lists.messages)
-    visible = reads(lists.visible)
-    forks = reads(lists.forks)
-    conversations_with_history = reads(lists.conversations_with_history)
+    conversations_with_history = reads(conversations.with_history)
     conversation = reads(conversations.conversation)
     conversations = reads(conversations.page)
+
+    # --- messages ---------------------------------------------------------------------------------------
+
+    exclude = writes(messages.exclude)
+    delete_message = erases(messages.delete)
+    reduce_message = erases(messages.reduce)
+    visible = reads(messages.visible)
+    messages = reads(messages.page)
 
     # --- sessions ---------------------------------------------------------------------------------------
 
@@ -100,10 +105,11 @@ class Store(Engine):
     fork = writes(sessions.fork)
     session = reads(resolve.session_of)
     resolve = reads(resolve.place)
-    line = reads(lists.line)
-    alive = reads(lists.alive)
-    ended_since = reads(lists.ended_since)
-    sessions = reads(lists.sessions)
+    line = reads(sessions.line)
+    forks = reads(sessions.forks)
+    alive = reads(sessions.alive)
+    ended_since = reads(sessions.ended_since)
+    sessions = reads(sessions.page)
 
     # --- resets -----------------------------------------------------------------------------------------
 
@@ -111,7 +117,7 @@ class Store(Engine):
     reset_session = writes(resets.reset_session)
     judge_session = reads(resets.judge_session)
     date_sessions = writes(resets.reschedule)
-    resets_waiting = reads(lists.resets_waiting)
+    resets_waiting = reads(resets.waiting)
 
     # --- compaction -------------------------------------------------------------------------------------
 
@@ -124,12 +130,12 @@ class Store(Engine):
 
     # --- events and figures -----------------------------------------------------------------------------
 
-    events = reads(lists.events)
-    event_bounds = reads(lists.event_bounds)
-    history = reads(lists.history)
-    pulse = reads(lists.pulse)
-    statistics = reads(lists.statistics)
-    usage = reads(lists.usage)
+    event_bounds = reads(events.bounds)
+    history = reads(events.of_session)
+    pulse = reads(events.pulse)
+    events = reads(events.page)
+    statistics = reads(figures.statistics)
+    usage = reads(figures.usage)
 
     # --- nodes ------------------------------------------------------------------------------------------
 
@@ -139,7 +145,7 @@ class Store(Engine):
     settle_conversation = writes(nodes.settle_conversation)
     reap_session = writes(nodes.reap_session)
     settle_node = writes(nodes.settle_node)
-    nodes = reads(lists.nodes)
+    nodes = reads(nodes.page)
     policy = reads(policies.read)
 
     # --- processes --------------------------------------------------------------------------------------
@@ -204,8 +210,8 @@ class Store(Engine):
 
     add_key = writes(api_keys.add)
     revoke_key = writes(api_keys.revoke)
-    key = reads(lists.key)
-    keys = reads(lists.keys)
+    key = reads(api_keys.key_of)
+    keys = reads(api_keys.page)
     note_reading = writes(api_keys.note_reading)
     add_login = writes(api_keys.add_login)
     login = reads(api_keys.login)

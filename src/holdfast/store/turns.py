@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from ..domain.conversations import Address, Conversation
@@ -52,13 +51,20 @@ from ..errors import (
     TurnSuperseded,
 )
 from .notices import give, tell
-from .quotas import check_quotas
 from .resets import announce, brings_results, overdue, reset_before, schedule_reset, touch
 from .resolve import conversation_of, find, lookup, session_of
-from .rows import to_json, to_session_spoken_in, to_time, to_turn
-from .sessions import continue_conversation, fork, open_conversation, release_orphaned, require_node
+from .rows import MICROSECOND, to_json, to_session_spoken_in, to_time, to_turn
+from .sessions import (
+    check_quotas,
+    continue_conversation,
+    fork_for,
+    open_conversation,
+    release_orphaned,
+    require_node,
+)
 from .transaction import Q, Transaction
 from .turn_ends import end_without_answer
+from .values import LARGEST_LIST, check_limit
 
 RESETS = frozenset({EndReason.IDLE, EndReason.DAILY})
 ENDS_CALLS = frozenset({*RESETS, EndReason.NEW})
@@ -179,9 +185,7 @@ def _begin_branch(tx: Transaction, request: TurnRequest, branch: ForkPoint) -> T
     """Fork for a history that differs, and begin the turn there; the source conversation is unchanged."""
     node_id, attached = request.node_id, request.attached
     adds = size_of(request.messages)
-    session = fork(
-        tx, request.owner, branch.session_id, node_id, up_to=branch.seq, attached=attached, adds=adds
-    )
+    session = fork_for(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached, adds=adds)
     return _start(tx, request, _spoken_in(tx, request, session), 0, None, None)
 
 
@@ -220,7 +224,7 @@ def _known_request(tx: Transaction, request: TurnRequest) -> Turn | RequestKey |
         return None
     if not key.may_repeat:
         return None
-    since = tx.now - OPENER_FOR // timedelta(microseconds=1) if key.implied and key.opener else 0
+    since = tx.now - OPENER_FOR // MICROSECOND if key.implied and key.opener else 0
     row = tx.one(Q.turn_by_request, owner=request.owner, route=key.route, key=key.key, since=since)
     if row is None:
         return None
@@ -571,12 +575,6 @@ def note_deliveries(tx: Transaction, deliveries: Mapping[str, Delivery]) -> None
     tx.run_many(Q.note_delivery, rows)
 
 
-def delete_response(tx: Transaction, owner: str, response_id: str) -> None:
-    """Delete a turn's Responses API id; the turn and its messages stay."""
-    if not tx.run(Q.delete_response, id=response_id, owner=owner):
-        raise NotFound("response", response_id)
-
-
 def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
     """End a turn without an answer (interrupted, failed, cancelled) and release the lease.
 
@@ -641,3 +639,46 @@ def _touch(tx: Transaction, session_id: str, usage: Mapping[str, int] | None) ->
         output_tokens=usage.get("output_tokens", usage.get("completion_tokens", 0)),
     )
     touch(tx, session_id)
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+_END_OF_TIME = 2**62
+
+
+def turn_of(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
+    """This turn. Raises NotFound."""
+    row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
+    if row is None:
+        raise NotFound("turn", turn_id)
+    return to_turn(row)
+
+
+def page(
+    tx: Transaction,
+    owner: str | None,
+    conversation_id: str,
+    *,
+    session_id: str | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> list[Turn]:
+    """The newest turns of a conversation (or of one of its sessions), newest first, after the turn
+    `after`."""
+    check_limit(limit, LARGEST_LIST)
+    conversation_of(tx, owner, conversation_id)
+    below: int = _END_OF_TIME
+    if after is not None:
+        row = tx.one(Q.turn_number, id=after, conversation=conversation_id)
+        if row is None:
+            raise NotFound("turn", after)
+        below = row[0]
+    rows = tx.all(
+        Q.turns_of_conversation,
+        conversation=conversation_id,
+        owner=owner,
+        session=session_id,
+        below=below,
+        limit=limit,
+    )
+    return [to_turn(row) for row in rows]

@@ -14,6 +14,7 @@ from ..domain.messages import Message
 from ..domain.notices import Notice
 from ..domain.sessions import Session
 from ..domain.turns import TurnStatus
+from ..errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,15 @@ class Resolved:
 
 
 T = TypeVar("T")
+
+LARGEST_PAGE = 1000
+LARGEST_LIST = 1_000_000
+
+
+def check_limit(limit: int, largest: int = LARGEST_PAGE) -> None:
+    """Raises BadInput unless a page may have this many items."""
+    if not 1 <= limit <= largest:
+        raise BadInput(f"limit must be between 1 and {largest}, not {limit}")
 
 
 @dataclass(frozen=True, slots=True)

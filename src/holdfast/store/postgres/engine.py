@@ -28,7 +28,7 @@ from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...domain.turns import Lease
 from ...errors import BadInput, SearchFailed
-from .. import checks, nodes, reads
+from .. import checks, figures, nodes
 from ..engine import opened
 from ..rows import to_stamp, to_time
 from ..search_terms import CATCH_UP_SECONDS, Deadline
@@ -245,7 +245,7 @@ class PostgresStore(Store):
     async def figures(self) -> Figures:
         def read(tx: Transaction) -> Figures:
             row = tx.one(Q.unindexed_total)
-            return reads.figures(tx, 0, int(row[0]) if row else None)
+            return figures.figures(tx, 0, int(row[0]) if row else None)
 
         return await self._read(read)
 

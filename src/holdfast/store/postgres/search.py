@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 
 from ...errors import SearchFailed, SearchTimeout, StoreError
-from ..reads import check_limit, snippet
+from ..messages import snippet
 from ..resolve import conversation_of
 from ..rows import to_message
 from ..search_terms import (
@@ -35,7 +35,7 @@ from ..search_terms import (
     tsquery_of,
 )
 from ..transaction import Q, Transaction
-from ..values import Found
+from ..values import Found, check_limit
 from .pipeline import Pipeline, asked
 from .statements import BEGIN, COMMIT, statement
 

@@ -20,7 +20,7 @@ from ...domain.flushes import FlushRules
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import SearchFailed, StoreFailed, StoreUnusable
-from .. import checks, nodes, reads
+from .. import checks, figures, nodes
 from ..engine import opened
 from ..rows import to_stamp
 from ..search_terms import CATCH_UP_SECONDS, Deadline
@@ -213,7 +213,7 @@ class SQLiteStore(Store):
     async def figures(self) -> Figures:
         self._check_open()
         unindexed = await asyncio.to_thread(_unindexed, self._index())
-        return await self._read(reads.figures, log_size(self._database), unindexed)
+        return await self._read(figures.figures, log_size(self._database), unindexed)
 
     async def backup(self, target: Path) -> None:
         self._check_open()

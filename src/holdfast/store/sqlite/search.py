@@ -34,12 +34,12 @@ import apsw
 
 from ...errors import SearchFailed, SearchTimeout, StoreError
 from ...os_support import private_umask
-from ..reads import check_limit, snippet
+from ..messages import snippet
 from ..resolve import conversation_of
 from ..rows import to_message
 from ..search_terms import Deadline, Term, holds, mark_of, marked, terms_of
 from ..transaction import Q, Transaction
-from ..values import Found
+from ..values import Found, check_limit
 from .connections import PATIENCE_SECONDS, BusyDeadline, Patience
 
 log = logging.getLogger(__name__)

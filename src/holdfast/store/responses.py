@@ -1,0 +1,48 @@
+"""What is read back of a turn's answer: its Responses API id, the answer itself, its checkpoints."""
+
+from __future__ import annotations
+
+from ..domain.turns import Draft, Response
+from ..errors import NotFound
+from .rows import to_draft, to_time, to_turn
+from .transaction import Q, Transaction
+
+
+def response_of(tx: Transaction, owner: str | None, response_id: str) -> Response:
+    """The response of this Responses API id, with its turn. Raises NotFound."""
+    row = tx.one(Q.response_by_id, id=response_id, owner=owner)
+    if row is None:
+        raise NotFound("response", response_id)
+    previous, background, brought, request, created_at, *columns = row
+    return Response(
+        response_id,
+        to_turn(columns),
+        request.encode(),
+        previous,
+        bool(background),
+        brought,
+        to_time(created_at),
+    )
+
+
+def delete(tx: Transaction, owner: str, response_id: str) -> None:
+    """Delete a turn's Responses API id; the turn and its messages stay."""
+    if not tx.run(Q.delete_response, id=response_id, owner=owner):
+        raise NotFound("response", response_id)
+
+
+def answer_of(tx: Transaction, turn_id: str) -> bytes | None:
+    """The model's answer as `commit_reply` stored it, besides its messages."""
+    row = tx.one(Q.turn_answer, id=turn_id)
+    return row[0] if row else None
+
+
+def drafts(tx: Transaction, turn_id: str, *, after_event: int = -1) -> list[Draft]:
+    """A turn's checkpoints that hold events numbered above `after_event`."""
+    return [to_draft(row) for row in tx.all(Q.drafts_of_turn, turn=turn_id, after_event=after_event)]
+
+
+def last_number(tx: Transaction, turn_id: str) -> int:
+    """The highest event number that any checkpoint of this turn used or reserved; -1: there is none."""
+    row = tx.one(Q.next_event, turn=turn_id)
+    return row[0] - 1 if row else -1
