@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from .promises.adapting import Adapts
 from .promises.compacting import Compacts
 from .promises.conversing import Converses
 from .promises.finding import Finds
@@ -62,7 +63,7 @@ __all__ = [
 ]
 
 
-class Store(Finds, Converses, Takes, Compacts, Lives, Remembers, Carries, Protocol):
+class Store(Finds, Converses, Takes, Compacts, Lives, Remembers, Carries, Adapts, Protocol):
     """The durable state of holdfast. See the module docstring."""
 
     @property

@@ -35,6 +35,7 @@ from ..context import ContextCache
 from ..rows import to_stamp, to_time
 from ..search_threads import SearchThreads
 from ..transaction import NO_RESETS, Q, Transaction
+from ..verbs.adapting import AdaptingVerbs
 from ..verbs.compacting import CompactingVerbs
 from ..verbs.conversing import ConversingVerbs
 from ..verbs.finding import FindingVerbs
@@ -91,6 +92,7 @@ class PostgresStore(
     LivingVerbs,
     RememberingVerbs,
     ImportingVerbs,
+    AdaptingVerbs,
 ):
     """One open store. Made by `open_store`; see `store.base.Store` for what each method guarantees."""
 

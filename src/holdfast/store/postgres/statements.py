@@ -78,6 +78,8 @@ BIGINTS = frozenset(
         "revision",
         "bytes",
         "delivery",
+        "ttl",
+        "expires_at",
     ]
 )
 BOOLEANS = frozenset(

@@ -28,6 +28,7 @@ from ..context import ContextCache
 from ..rows import to_stamp
 from ..search_threads import SearchThreads
 from ..transaction import NO_RESETS, Transaction
+from ..verbs.adapting import AdaptingVerbs
 from ..verbs.compacting import CompactingVerbs
 from ..verbs.conversing import ConversingVerbs
 from ..verbs.finding import FindingVerbs
@@ -71,6 +72,7 @@ class SQLiteStore(
     LivingVerbs,
     RememberingVerbs,
     ImportingVerbs,
+    AdaptingVerbs,
     SQLiteOwnVerbs,
 ):
     """One open store. Made by `open_store`; see `store.base.Store` for what each method guarantees."""

@@ -5,8 +5,9 @@ conversation, seq, session, turn, role, status, created_at, origin, body, gaps, 
 -- The same statement records that the message is not in the search index yet.
 WITH written AS (
     INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, "inner",
-                          own_calls)
-    VALUES (:conversation, :seq, :session, :turn, :role, :status, :calls, :answers, :now, :body, :inner, :own_calls)
+                          own_calls, extra)
+    VALUES (:conversation, :seq, :session, :turn, :role, :status, :calls, :answers, :now, :body, :inner, :own_calls,
+            :extra)
     RETURNING no, conversation, seq)
 INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM written;
 
@@ -14,12 +15,13 @@ INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM 
 -- Many at once: cheaper from a handful on.
 WITH written AS (
     INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, "inner",
-                          own_calls)
-    SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.calls, m.answers, :now, m.body, m.shown, m.own_calls
+                          own_calls, extra)
+    SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.calls, m.answers, :now, m.body, m.shown,
+           m.own_calls, m.extra
     FROM unnest(:conversations::text[], :seqs::bigint[], :sessions::text[], :turns::text[], :roles::text[],
                 :statuses::text[], :calls::text[], :answers::text[], :bodies::bytea[], :inners::boolean[],
-                :own_calls::text[])
-        AS m (conversation, seq, session, turn, role, status, calls, answers, body, shown, own_calls)
+                :own_calls::text[], :extras::text[])
+        AS m (conversation, seq, session, turn, role, status, calls, answers, body, shown, own_calls, extra)
     RETURNING no, conversation, seq)
 INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM written;
 

@@ -2,8 +2,9 @@
 conversation, seq, session, turn, role, status, created_at, origin, body, gaps, inner, own_calls, extra
 
 -- name: insert_message
-INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, inner, own_calls)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, inner, own_calls,
+                      extra)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: messages_forward
 SELECT {message_columns} FROM messages
