@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from .domain.compaction import Compacted
 from .domain.context_size import Size
@@ -29,6 +29,7 @@ from .domain.ids import check_name, new_id
 from .domain.memories import Memory
 from .domain.messages import Message, MessageStatus, NewMessage, new_messages
 from .domain.processes import Process
+from .domain.session_messages import Named
 from .domain.sessions import EndReason, Session
 from .domain.turns import (
     Draft,
@@ -56,6 +57,8 @@ from .runtime.turns.gate import TurnGate, own_turns
 from .store.base import Store
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Content = str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
@@ -128,18 +131,99 @@ class LiveSession:
         session = await self._going_on()
         return (await self._workshop.store.context(self._workshop.owner, session.id)).messages()
 
-    async def messages(self, scope: str = "session") -> list[Message]:
-        """The messages of this session or, with `scope="conversation"`, of the whole conversation."""
-        if scope not in ("session", "conversation"):
-            raise BadInput(f"scope must be 'session' or 'conversation', not {scope!r}")
+    async def messages(self, scope: str = "session", *, limit: int | None = None) -> list[Message]:
+        """The messages of this session or, with `scope="conversation"`, of the whole conversation; with
+        `scope="context"` those that the next turn would see, without its summaries. `limit`: only the newest.
+        """
+        if scope not in ("session", "conversation", "context"):
+            raise BadInput(f"scope must be 'session', 'conversation' or 'context', not {scope!r}")
+        if scope == "context":
+            context = await self._workshop.store.in_context(
+                self._workshop.owner, Address(id=self.conversation_id), limit=limit
+            )
+            return context.messages if context is not None else []
         first, last = 1, None
         if scope == "session":
             session = await self.refresh()
             first, last = session.first_seq, session.last_seq
         page = await self._workshop.store.messages(
-            self._workshop.owner, self.conversation_id, first=first, last=last
+            self._workshop.owner,
+            self.conversation_id,
+            first=first,
+            last=last,
+            limit=limit,
+            newest_first=limit is not None,
         )
-        return list(page.items)
+        return list(page.items) if limit is None else list(reversed(page.items))
+
+    async def append(self, content: Content, *, names: Sequence[str] | None = None) -> int:
+        """Append messages outside of any turn, in one transaction; returns how many were stored.
+
+        `names`, one for each message, make it idempotent: a message whose name this conversation knows is not
+        stored again. Waits for a running turn to end.
+        """
+        messages = new_messages(content)
+        if names is not None and len(names) != len(messages):
+            raise BadInput(f"{len(messages)} messages need as many names, not {len(names)}")
+        named = [Named(message, names[i] if names else None) for i, message in enumerate(messages)]
+
+        async def append() -> int:
+            store, node_id = self._workshop.store, self._workshop.keeper.node_id
+            return await store.append_named(self._workshop.owner, self.conversation_id, node_id, named)
+
+        return await self._when_free(append) if named else 0
+
+    async def remove_last(self, count: int = 1) -> list[Message]:
+        """Remove the newest messages from the context; returns them, oldest first. They stay readable with
+        `messages()`. Waits for a running turn to end."""
+        workshop = self._workshop
+        return await self._when_free(
+            lambda: workshop.store.remove_last(workshop.owner, self.conversation_id, count)
+        )
+
+    async def replace(self, content: Content, *, since: int = 1, last_seq: int | None = None) -> int:
+        """Replace the messages of the context from seq `since` on by these, in one transaction; returns the
+        last seq. The replaced ones stay readable with `messages()`.
+
+        With `last_seq`, the last seq that the caller has read, raises Conflict and changes nothing if there
+        are newer messages. Waits for a running turn to end.
+        """
+        messages = new_messages(content)
+
+        async def replace() -> int:
+            store, node_id = self._workshop.store, self._workshop.keeper.node_id
+            return await store.replace_messages(
+                self._workshop.owner,
+                self.conversation_id,
+                node_id,
+                since=since,
+                messages=messages,
+                last_seq=last_seq,
+            )
+
+        return await self._when_free(replace)
+
+    async def clear(self) -> None:
+        """Empty the context. The messages stay readable with `messages()`; the session goes on."""
+        await self.replace(())
+
+    async def state(self) -> dict[str, Any]:
+        """Data that programs keep with this conversation: never sent to the model, deleted with it."""
+        return await self._workshop.store.state(self._workshop.owner, self.conversation_id)
+
+    async def update_state(self, changes: Mapping[str, Any], remove: Iterable[str] = ()) -> dict[str, Any]:
+        """Merge these JSON values into the state and remove these names, atomically; returns the state."""
+        return await self._workshop.store.update_state(
+            self._workshop.owner, self.conversation_id, changes, tuple(remove)
+        )
+
+    async def _when_free(self, act: Callable[[], Awaitable[T]]) -> T:
+        workshop = self._workshop
+
+        async def living() -> T:
+            return await workshop.keeper.as_living(act)
+
+        return await workshop.leases.when_free(living, workshop.busy_wait_seconds)
 
     async def refresh(self) -> Session:
         """Read this session from the store again."""

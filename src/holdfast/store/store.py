@@ -29,6 +29,7 @@ from ..domain.records import Part
 from ..domain.turns import Delivery, Draft, Lease, TurnBegun, TurnOutcome, TurnRequest
 from . import (
     api_keys,
+    checkpoints,
     compaction,
     conversations,
     events,
@@ -36,6 +37,7 @@ from . import (
     figures,
     flushes,
     imports,
+    items,
     memories,
     messages,
     nodes,
@@ -46,6 +48,7 @@ from . import (
     resolve,
     responses,
     retention,
+    session_messages,
     sessions,
     turns,
 )
@@ -136,6 +139,28 @@ class Store(Engine):
     events = reads(events.page)
     statistics = reads(figures.statistics)
     usage = reads(figures.usage)
+
+    # --- sessions of frameworks -------------------------------------------------------------------------
+
+    in_context = reads(session_messages.in_context)
+    append_named = writes(session_messages.append)
+    remove_last = writes(session_messages.remove_last)
+    replace_messages = writes(session_messages.replace)
+    state = reads(items.state)
+    update_state = writes(items.update_state)
+    put_items = writes(items.put)
+    item = reads(items.get)
+    refresh_items = writes(items.refresh)
+    items_under = reads(items.under)
+    item_namespaces = reads(items.namespaces)
+    drop_expired_items = writes(items.drop_expired)
+    put_checkpoint = writes(checkpoints.put)
+    put_checkpoint_writes = writes(checkpoints.put_writes)
+    checkpoint = reads(checkpoints.get)
+    copy_checkpoints = writes(checkpoints.copy)
+    delete_checkpoints = erases(checkpoints.delete)
+    delete_checkpoints_of_runs = erases(checkpoints.delete_runs)
+    checkpoints = reads(checkpoints.page)
 
     # --- nodes ------------------------------------------------------------------------------------------
 

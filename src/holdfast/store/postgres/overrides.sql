@@ -275,8 +275,9 @@ DELETE FROM logins WHERE token_hash IN (
 -- The same statement records that the message is not in the search index yet.
 WITH written AS (
     INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, "inner",
-                          own_calls)
-    VALUES (:conversation, :seq, :session, :turn, :role, :status, :calls, :answers, :now, :body, :inner, :own_calls)
+                          own_calls, extra)
+    VALUES (:conversation, :seq, :session, :turn, :role, :status, :calls, :answers, :now, :body, :inner, :own_calls,
+            :extra)
     RETURNING no, conversation, seq)
 INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM written;
 
@@ -320,12 +321,13 @@ DELETE FROM search WHERE no IN (SELECT no FROM messages WHERE conversation = :co
 -- Many at once: cheaper from a handful on.
 WITH written AS (
     INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, "inner",
-                          own_calls)
-    SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.calls, m.answers, :now, m.body, m.shown, m.own_calls
+                          own_calls, extra)
+    SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.calls, m.answers, :now, m.body, m.shown,
+           m.own_calls, m.extra
     FROM unnest(:conversations::text[], :seqs::bigint[], :sessions::text[], :turns::text[], :roles::text[],
                 :statuses::text[], :calls::text[], :answers::text[], :bodies::bytea[], :inners::boolean[],
-                :own_calls::text[])
-        AS m (conversation, seq, session, turn, role, status, calls, answers, body, shown, own_calls)
+                :own_calls::text[], :extras::text[])
+        AS m (conversation, seq, session, turn, role, status, calls, answers, body, shown, own_calls, extra)
     RETURNING no, conversation, seq)
 INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM written;
 

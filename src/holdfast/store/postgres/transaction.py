@@ -38,11 +38,11 @@ LARGEST_BATCH = 200
 MANY = 6
 _MESSAGE_COLUMNS = (
     "conversation", "seq", "session", "turn", "role", "status", "calls", "answers", "body", "inner",
-    "own_calls",
+    "own_calls", "extra",
 )  # fmt: skip
 _MESSAGE_ARRAYS = (
     "conversations", "seqs", "sessions", "turns", "roles", "statuses", "calls", "answers", "bodies", "inners",
-    "own_calls",
+    "own_calls", "extras",
 )  # fmt: skip
 _INSERT_MESSAGE = named(Q.insert_message)
 _INSERT_MESSAGES = named(Q.insert_messages)
@@ -156,6 +156,7 @@ def message_row(
         message.body,
         message.inner,
         to_json(message.own_calls) if message.own_calls else None,
+        message.extra,
     )
 
 

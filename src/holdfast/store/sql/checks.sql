@@ -21,7 +21,8 @@ WHERE m.lowest < s.first_seq OR m.highest > s.last_seq;
 -- scans: whole tables
 SELECT c.id FROM conversations c
 LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM messages GROUP BY conversation) m ON m.conversation = c.id
-WHERE c.bytes <> coalesce(m.held, 0);
+LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM checkpoints GROUP BY conversation) k ON k.conversation = c.id
+WHERE c.bytes <> coalesce(m.held, 0) + coalesce(k.held, 0);
 
 -- name: tips_are_newest
 -- scans: whole tables

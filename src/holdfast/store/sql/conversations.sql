@@ -98,7 +98,8 @@ UPDATE conversations SET bytes = bytes - :bytes WHERE id = :id;
 
 -- name: recount_bytes
 UPDATE conversations SET bytes = (
-    SELECT coalesce(sum(length(m.body)), 0) FROM messages m WHERE m.conversation = conversations.id) WHERE id = :id;
+    SELECT coalesce(sum(length(m.body)), 0) FROM messages m WHERE m.conversation = conversations.id) + (
+    SELECT coalesce(sum(length(k.body)), 0) FROM checkpoints k WHERE k.conversation = conversations.id) WHERE id = :id;
 
 -- name: set_metadata
 UPDATE conversations SET metadata = :metadata

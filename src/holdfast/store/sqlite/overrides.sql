@@ -13,8 +13,9 @@ WHERE session = :session AND (type GLOB 'session.*' OR type GLOB 'process.*') OR
 -- ---- messages ---------------------------------------------------------------------------------------------------
 
 -- override: insert_message
-INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, inner, own_calls)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, inner, own_calls,
+                      extra)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- override: bodies
 SELECT CAST(group_concat(body, ',') AS BLOB) FROM (
