@@ -27,13 +27,11 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
     """
     import shlex
 
-    from ..runtime.local_server import ensure_local_key
-    from ..settings import home
     from .format import on_terminal, print_json, remark, write
 
     base_url = address(invocation.settings)
     async with invocation.making(quiet=True) as opened:
-        token, _ = await ensure_local_key(opened.store, home())
+        token = await opened.hf.ensure_local_key()
     variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": token}
     if as_json:
         print_json(variables)
@@ -51,7 +49,7 @@ def address(settings: Settings) -> str:
     the environment wins over both.
     """
     from ..errors import BadSetting
-    from ..runtime.local_server import local_address
+    from ..local_server import local_address
     from ..settings import home, is_variable
 
     host, port = settings.server.host, settings.server.port

@@ -20,18 +20,13 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from ..app import Holdfast
+from ..app import Holdfast, ModelWatch, TurnRunner
 from ..domain.api_keys import ApiKey, Caller, acting_as, acting_for
 from ..domain.ids import new_request_id
 from ..domain.turns import Delivery
 from ..errors import BadInput, BadKey, HoldfastError, KeyRevoked, ModelError, StoreError, StoreFailed
 from ..models.base import Model
-from ..runtime.agents.authenticator import Authenticator
-from ..runtime.agents.model_watch import ModelWatch
-from ..runtime.turns.history_matcher import HistoryMatcher
-from ..runtime.turns.runner import TurnRunner
 from ..settings import Settings
-from ..store.base import Store
 from .gate import Gate, Headers
 from .http_errors import ErrorResponse, HttpError, failure_of
 from .limits import BODY_SECONDS, PIECE, KeyLimits
@@ -53,13 +48,10 @@ class Services:
 
     holdfast: Holdfast
     model: Model
-    runner: TurnRunner
-    continuity: HistoryMatcher
-    keys: Authenticator
-    doors: Gate
+    gate: Gate
     limits: KeyLimits
     workers: Workers
-    meters: Metrics
+    metrics: Metrics
     draining: asyncio.Event
     """Set when the server begins to stop: endless streams end now."""
     broken: asyncio.Event
@@ -67,8 +59,8 @@ class Services:
     model_watch: ModelWatch
 
     @property
-    def store(self) -> Store:
-        return self.holdfast.store
+    def runner(self) -> TurnRunner:
+        return self.holdfast.runner
 
     @property
     def settings(self) -> Settings:
@@ -145,8 +137,9 @@ class RequestContext:
         return acting_for(self.caller, self.request.query_params.get("owner"))
 
     @property
-    def store(self) -> Store:
-        return self.services.store
+    def hf(self) -> Holdfast:
+        """The operations that handlers call."""
+        return self.services.holdfast
 
     async def check_key(self) -> None:
         """Raises KeyRevoked unless the request's API key, and its browser login if any, are still valid.
@@ -155,7 +148,7 @@ class RequestContext:
         """
         if self.key is None:
             return
-        if not await self.services.keys.is_valid(self.key):
+        if not await self.hf.authenticator.is_valid(self.key):
             raise KeyRevoked
         if self.still_logged_in is not None and not await self.still_logged_in():
             raise KeyRevoked
@@ -227,16 +220,16 @@ class RequestContext:
     def hold_slot(self) -> None:
         """Count this request among all requests under way and those of its API key; raises HttpError over
         either limit."""
-        doors, requests, key_id = self.services.doors, self.services.limits.requests, self.caller.key_id
-        doors.enter()
+        gate, requests, key_id = self.services.gate, self.services.limits.requests, self.caller.key_id
+        gate.enter()
         try:
             requests.take(key_id)
         except BaseException:
-            doors.leave()
+            gate.leave()
             raise
 
         def leave() -> None:
-            doors.leave()
+            gate.leave()
             requests.give_back(key_id)
 
         self._held["slot"] = leave
@@ -302,7 +295,7 @@ class RequestContext:
         listed.append((b"x-request-id", self.id.encode()))
         if "x-content-type-options" not in headers:
             listed.append(_NO_SNIFFING)
-        listed.extend(self.services.doors.headers_for(self.headers))
+        listed.extend(self.services.gate.headers_for(self.headers))
         if length is not None:
             listed.append((b"content-length", b"%d" % length))
         await self._send({"type": "http.response.start", "status": status, "headers": listed})
@@ -338,9 +331,9 @@ class Endpoint:
         services = self._services
         headers = Headers(scope["headers"])
         call = RequestContext(services, Request(scope, receive), headers, receive, send, new_request_id())
-        services.meters.begin()
+        services.metrics.begin()
         try:
-            services.doors.check(headers)
+            services.gate.check(headers)
             if self._open:
                 await (await self._handler(call)).send(call)
             else:
@@ -359,11 +352,11 @@ class Endpoint:
             await fail(call, failure_of(error))
         finally:
             call.give_back_all()
-            services.meters.end(self._name, call.status, call.began)
+            services.metrics.end(self._name, call.status, call.began)
 
     async def _answer(self, call: RequestContext) -> None:
         services, headers = self._services, call.headers
-        call.key = await services.keys.authenticate(_bearer(headers))
+        call.key = await services.holdfast.authenticator.authenticate(_bearer(headers))
         call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
         call.hold_slot()
         answer = await self._handler(call)

@@ -15,10 +15,9 @@ from typing import Any
 
 import msgspec
 
+from ..app import Answered, Receipts, RunningTurn, Unanswered
 from ..domain.turns import Delivery, TurnStatus
 from ..errors import BadKey, HoldfastError, StoreFailed
-from ..runtime.turns.live import Answered, RunningTurn, Unanswered
-from ..runtime.turns.receipts import Receipts
 from .conversation_ref import about_begun, headers_begun
 from .http import JsonResponse, RequestContext
 from .http_errors import failure_of

@@ -91,7 +91,7 @@ class AgentLoop:
         order: TurnSpec,
         checkpoint_seconds: float,
         toolbox: Toolbox,
-        news: TurnPreamble | None,
+        preamble: TurnPreamble | None,
         compactor: Compactor | None = None,
     ) -> None:
         self._store = store
@@ -99,7 +99,7 @@ class AgentLoop:
         self._running = running
         self._order = order
         self._toolbox = toolbox
-        self._news = news
+        self._preamble = preamble
         self._clients_tools = clients_tools(order.options) if toolbox else frozenset()
         self._instructions = order.instructions
         self._room = ContextFitter(compactor, self, order.model) if compactor else None
@@ -159,8 +159,8 @@ class AgentLoop:
         events = telling.begin(begun)
         self._tell(events)
         self._running.preface = len(events)
-        if self._news is not None:
-            self._instructions = (*self._instructions, *await self._news.of(begun))
+        if self._preamble is not None:
+            self._instructions = (*self._instructions, *await self._preamble.of(begun))
         asked = 0
         if begun.taken_up:
             earlier = [each for each in await self._store.turn_messages(begun.turn.id) if each.own_calls]

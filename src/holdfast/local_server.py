@@ -18,11 +18,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..domain.api_keys import Token, local_admin, parse_token, same_secret
-from ..domain.ids import new_id, new_secret
-from ..errors import BadSetting, Conflict, StoreBusy
-from ..store.base import Store
-from ..trust import check_private
+from .domain.api_keys import Token, local_admin, parse_token, same_secret
+from .domain.ids import new_id, new_secret
+from .errors import BadSetting, Conflict, StoreBusy
+from .store.base import Store
+from .trust import check_private
 
 log = logging.getLogger(__name__)
 
