@@ -36,6 +36,7 @@ from ..runtime.turns.runner import TurnRunner
 from ..settings import Settings
 from ..store.base import Store
 from . import openapi
+from .access_log import AccessLog
 from .admin import (
     activity,
     events,
@@ -162,6 +163,7 @@ async def serve(
         await server.serve(sockets=[listening])
         await leaving.done()
     finally:
+        services.access_log.flush()
         await services.model_watch.stop()
         await services.runner.close()
         await holdfast.stop()
@@ -242,6 +244,7 @@ def services_of(holdfast: Holdfast, model: Model, watch: ModelWatch | None = Non
         draining=asyncio.Event(),
         broken=asyncio.Event(),
         model_watch=watch or ModelWatch(model),
+        access_log=AccessLog(settings.log),
     )
 
 
