@@ -104,7 +104,7 @@ OwnModel: TypeAlias = Answers
 def check_postgres() -> None:
     """Raises StoreUnusable unless the packages for a PostgreSQL store are installed."""
     if find_spec("psycopg") is None:
-        raise StoreUnusable("a PostgreSQL store needs one more package: pip install 'holdfast[postgres]'")
+        raise StoreUnusable("a PostgreSQL store needs one more package: pip install 'psycopg[binary]'")
 
 
 async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: Model | None = None) -> Store:

@@ -40,7 +40,7 @@ _FLAGS = {
     "1": True,
     "0": False,
 }
-_HOST = re.compile(r"[^/?#@\s:*]+|\[[0-9a-fA-F:.]+\]")
+_HOST = re.compile(r"\*|[^/?#@\s:*]+|\[[0-9a-fA-F:.]+\]")
 
 
 def _setting(default: Any, meaning: str, **limits: Any) -> Any:
@@ -93,7 +93,7 @@ class ServerSettings:
     )
     allowed_hosts: tuple[str, ...] = _setting(
         (),
-        "host names the server may be called by; empty: the names of this machine's loopback, and `host`",
+        "host names the server may be called by, `*` for any; empty: this machine's loopback, and `host`",
         shape=_HOST,
         such_as="agent.example.com",
     )
@@ -267,6 +267,7 @@ class RetentionSettings:
 class LogSettings:
     level: str = _setting("info", "how much is told", choices=("debug", "info", "warning", "error"))
     format: str = _setting("text", "how it is told", choices=("text", "json"))
+    access: bool = _setting(True, "does the server log a line for each request, without its content?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,10 @@ async def say_hello(listening: Listening, settings: Settings, model: Model, toke
     from .format import on_terminal, write
 
     write(f"holdfast answers at {listening.url}/v1\n")
+    if settings.server.host in ("0.0.0.0", "::"):
+        hosts = settings.server.allowed_hosts
+        names = "any host name" if not hosts or "*" in hosts else f"the names {', '.join(hosts)}"
+        write(f"  net    every address of this machine, port {listening.port}; by IP address or {names}\n")
     write(f"  model  {model.description}; {tokens}\n")
     write(f"  store  {listening.location}\n")
     token = local_key(home()) if settings.server.host in LOOPBACK else None

@@ -12,10 +12,9 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import Receive, Scope, Send
 
 from ..domain.api_keys import acting_as
-from ..domain.ids import new_request_id
 from ..errors import BadKey, HoldfastError, StoreFailed
 from ..server.gate import Headers
-from ..server.http import HttpResponse, RequestContext, note_trouble
+from ..server.http import HttpResponse, RequestContext, note_trouble, request_id_of
 from ..server.http_errors import HttpError, failure_of
 from .pages import go, html
 from .request import DashboardServices, PageRequest, cookie_in
@@ -53,7 +52,9 @@ class _PageEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._desk.services
         headers = Headers(scope["headers"])
-        call = RequestContext(services, Request(scope, receive), headers, receive, send, new_request_id())
+        call = RequestContext(
+            services, Request(scope, receive), headers, receive, send, request_id_of(headers)
+        )
         visit = PageRequest(self._desk, call)
         services.metrics.begin()
         name = next(iter(self._pages.values())).path
@@ -74,6 +75,7 @@ class _PageEndpoint:
         finally:
             call.give_back_all()
             services.metrics.end(name, call.status, call.began)
+            services.access_log.note(call, name)
 
     async def _answer(self, visit: PageRequest) -> HttpResponse:
         call, gate = visit.call, self._desk.services.gate

@@ -7,11 +7,15 @@ bytes received, with what they add to the reply. Unknown fields are kept in both
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
+
+REQUEST_ID: ContextVar[str] = ContextVar("holdfast_request_id", default="")
+"""The id of the HTTP request that this task works for; sent to an upstream as `X-Request-Id`."""
 
 
 class Purpose(StrEnum):

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 KINDS = ("auto", "openai", "local", "scripted")
 OLLAMA = "http://127.0.0.1:11434/v1"
 OLLAMA_SECONDS = 0.3
+REPLACED_KEY = "HOLDFAST_UPSTREAM_API_KEY"
+"""The variable in which `holdfast env` keeps the upstream's key, whose own variable it sets."""
 
 
 class ModelChoice(Protocol):
@@ -57,6 +59,8 @@ async def choose_from(
     """
     name = settings.aliases.get(settings.name, settings.name)
     key = environment.get(settings.api_key_env, "")
+    if holds_token(key):  # from `holdfast env`, which keeps the key it replaces
+        key = environment.get(REPLACED_KEY, "") or key
     model = await choose(
         settings.kind,
         settings.base_url,

@@ -30,6 +30,7 @@ import yarl
 
 from ..domain.api_keys import holds_token
 from ..errors import BadSetting, ModelError
+from .base import REQUEST_ID
 from .refusals import UpstreamRefusal, redacted, refusal
 
 log = logging.getLogger(__name__)
@@ -250,6 +251,8 @@ class Connection:
                 headers=self._headers,
                 trust_env=False,
             )
+        if request_id := REQUEST_ID.get():
+            headers = {"X-Request-Id": request_id, **headers}
         data = io.BytesIO(body) if body is not None and len(body) >= LARGE_BODY else body
         return await self._session.request(
             method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False

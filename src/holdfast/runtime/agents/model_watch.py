@@ -73,7 +73,8 @@ class ModelWatch:
 
     async def check_once(self) -> ModelHealth:
         """Ask the model for its list, remember the result and log a change."""
-        status, problem, public, names = ModelStatus.UP, "", "", ()
+        status, problem, public = ModelStatus.UP, "", ""
+        names: tuple[str, ...] = ()
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 names = tuple(str(entry["id"]) for entry in await self._model.models())
