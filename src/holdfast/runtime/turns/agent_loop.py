@@ -215,7 +215,10 @@ class AgentLoop:
         checkpoints, folder, plain = self.checkpoints, self._folder, not self._toolbox
         running.doing = "model"
         messages = b"[%b]" % b",".join((*self._instructions, *context.chunks))
-        request = ModelRequest(messages, self._order.model, options=options, on_accepted=running.accept)
+        order = self._order
+        request = ModelRequest(
+            messages, order.model, options=options, on_accepted=running.accept, native=order.native
+        )
         async for chunk in self._model.stream(request):
             if checkpoints.behind:
                 await checkpoints.room()
