@@ -42,6 +42,7 @@ from .runtime.states import flushes_of, states_of, why_of
 from .runtime.turns.gate import TurnGate
 from .runtime.turns.history_matcher import HistoryMatcher
 from .runtime.turns.runner import TurnRunner
+from .runtime.turns.windows import is_known
 from .settings import Settings, home
 from .store.base import Store
 
@@ -436,6 +437,12 @@ class Operations:
         if compactor is None:
             raise NotCompacted("this server compacts nothing")
         return await compactor.by_hand(tip, self.settings.server.busy_wait_seconds)
+
+    async def known_window(self, model: str | None) -> int | None:
+        """Tokens of a model's context window, if settings or the model state it; None if it is unknown."""
+        compactor = self._runner.compactor if self._runner is not None else None
+        window = await compactor.windows.of(model) if compactor is not None else None
+        return window.tokens if window is not None and is_known(window) else None
 
     async def delete_conversation(
         self, owner: str | None, conversation_id: str, running_turn: str | None = None, why: str = CANCELLED

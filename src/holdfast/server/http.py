@@ -1,8 +1,9 @@
 """One HTTP request: authentication, limits, body, response and error handling.
 
 `Endpoint` is the ASGI endpoint of a route. Before its handler runs, it checks Host and Origin, authenticates
-the caller and applies the limits on requests. Exceptions of the handler are answered in OpenAI's error shape.
-A body is read only on demand, within limits of size and time, and must be a JSON object.
+the caller and applies the limits on requests. Exceptions of the handler are answered in the error shape of
+the API that the request uses, OpenAI's or Anthropic's. A body is read only on demand, within limits of size
+and time, and must be a JSON object.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ..models.base import REQUEST_ID, Model
 from ..settings import Settings
 from .access_log import AccessLog
 from .gate import Gate, Headers
-from .http_errors import ErrorResponse, HttpError, failure_of
+from .http_errors import ErrorResponse, HttpError, anthropic_error, failure_of
 from .limits import BODY_SECONDS, PIECE, KeyLimits
 from .metrics import Metrics
 from .openai.parameters import BadParameter
@@ -150,6 +151,22 @@ class RequestContext:
     def hf(self) -> Holdfast:
         """The operations that handlers call."""
         return self.services.holdfast
+
+    @property
+    def is_anthropic(self) -> bool:
+        """True: the request uses Anthropic's API, so its errors have Anthropic's shape."""
+        path: str = self.request.scope["path"]
+        return path.startswith("/v1/messages") or (
+            path.startswith("/v1/models") and bool(self.headers.get("anthropic-version"))
+        )
+
+    def error(self, failure: ErrorResponse, ours: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The body of an error response, in the shape of the API that the request uses; `ours`: its
+        `holdfast` field."""
+        added = {} if ours is None else {"holdfast": ours}
+        if self.is_anthropic:
+            return {**anthropic_error(failure, self.id), **added}
+        return {"error": failure.object(), **added}
 
     async def check_key(self) -> None:
         """Raises KeyRevoked unless the request's API key, and its browser login if any, are still valid.
@@ -303,6 +320,8 @@ class RequestContext:
         self.started, self.status = True, status
         listed = [(name.encode("latin-1"), _header_value(value)) for name, value in headers.items()]
         listed.append((b"x-request-id", self.id.encode()))
+        if self.is_anthropic:
+            listed.append((b"request-id", self.id.encode()))
         if "x-content-type-options" not in headers:
             listed.append(_NO_SNIFFING)
         listed.extend(self.services.gate.headers_for(self.headers))
@@ -372,7 +391,7 @@ class Endpoint:
 
     async def _answer(self, call: RequestContext) -> None:
         services, headers = self._services, call.headers
-        call.key = await services.holdfast.authenticator.authenticate(_bearer(headers))
+        call.key = await services.holdfast.authenticator.authenticate(_token(headers))
         call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
         call.hold_slot()
         answer = await self._handler(call)
@@ -426,7 +445,7 @@ def note_trouble(route: str, call: RequestContext, error: BaseException) -> None
 async def fail(call: RequestContext, failure: ErrorResponse) -> None:
     """Send an error response. If a response has started, send nothing: the connection just ends."""
     if not call.started:
-        await JsonResponse({"error": failure.object()}, failure.status, failure.headers).send(call)
+        await JsonResponse(call.error(failure), failure.status, failure.headers).send(call)
 
 
 def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
@@ -448,9 +467,10 @@ def _header_value(text: str) -> bytes:
     return quote(text, safe=string.printable.strip()).encode()
 
 
-def _bearer(headers: Headers) -> str:
+def _token(headers: Headers) -> str:
+    """The API key of a request: a bearer token, else the header `x-api-key`; empty: none."""
     scheme, _, token = headers.get("authorization").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    return (token.strip() if scheme.lower() == "bearer" else "") or headers.get("x-api-key").strip()
 
 
 def _too_large(limit: int) -> HttpError:

@@ -45,6 +45,7 @@ from .admin import (
     turns,
 )
 from .admin import health as nodes
+from .anthropic import messages
 from .connections import Connections, http_config
 from .gate import Gate
 from .http import Endpoint, Services
@@ -58,6 +59,7 @@ log = logging.getLogger(__name__)
 
 ROUTES: tuple[Route, ...] = (
     *chat.ROUTES,
+    *messages.ROUTES,
     *responses.ROUTES,
     *conversations.ROUTES,
     *models.ROUTES,

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from ...domain.compaction import Compacted
+from ...domain.context_size import extra_of
 from ...domain.contexts import Context
 from ...domain.history import EMPTY, extended, fingerprint_of, fingerprint_of_body, is_current
 from ...domain.ids import message_id
@@ -45,7 +46,7 @@ from ..agents.compactor import Compactor
 from ..shutdown import finished, through
 from ..tools.toolbox import Toolbox, ToolCall, clients_tools
 from .checkpoints import Checkpoints
-from .context_fitter import ContextFitter, extra_of
+from .context_fitter import ContextFitter
 from .live import Answered, RunningTurn, TurnOutput, TurnSpec
 from .preamble import TurnPreamble
 
@@ -215,7 +216,10 @@ class AgentLoop:
         checkpoints, folder, plain = self.checkpoints, self._folder, not self._toolbox
         running.doing = "model"
         messages = b"[%b]" % b",".join((*self._instructions, *context.chunks))
-        request = ModelRequest(messages, self._order.model, options=options, on_accepted=running.accept)
+        order = self._order
+        request = ModelRequest(
+            messages, order.model, options=options, on_accepted=running.accept, native=order.native
+        )
         async for chunk in self._model.stream(request):
             if checkpoints.behind:
                 await checkpoints.room()

@@ -32,7 +32,7 @@ from ..start_turn import about_to_send, start_turn
 from ..streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
 from ..work import check_counts
 from .parameters import BadParameter
-from .stateless import StatelessCompletion
+from .stateless import ChatFormat, StatelessCompletion
 
 ROUTE = "/v1/chat/completions"
 OURS = frozenset({"messages", "model", "stream", "store"})
@@ -101,7 +101,7 @@ async def complete(call: RequestContext) -> HttpResponse:
             _encode(asked.messages), asked.model, options=asked.options, on_accepted=accepted.set
         )
         return StatelessCompletion(
-            call.services.model.stream(request), asked.stream, asked.wants_usage, accepted
+            call.services.model.stream(request), asked.stream, ChatFormat(asked.wants_usage), accepted
         )
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
