@@ -22,7 +22,7 @@ from ...domain.flushes import FlushRules
 from ...domain.messages import NewMessage
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
-from ..checks import INVARIANTS
+from ..maintenance import INVARIANTS
 from ..rows import Row, to_json
 from ..transaction import NO_RESETS, Q, Transaction
 from .pipeline import Asked, Pipeline, StatementResult, asked
