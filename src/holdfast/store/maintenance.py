@@ -44,6 +44,7 @@ def statistics(tx: Transaction, owner: str | None) -> Statistics:
 
 
 def figures(tx: Transaction, log_bytes: int, unindexed: int | None) -> Figures:
+    """Totals of the store, with the two that each engine counts its own way."""
     row = tx.one(Q.figures)
     assert row is not None
     open_sessions, running_turns, messages, events, undelivered = row
@@ -72,6 +73,7 @@ INVARIANTS = {
 
 
 def check(tx: Transaction) -> list[Finding]:
+    """Violated invariants, each with a few examples. Empty: no finding."""
     findings = []
     for name, sentence in INVARIANTS.items():
         rows = tx.all(name)

@@ -141,7 +141,7 @@ class Store(Engine):
     settle_conversation = writes(nodes.settle_conversation)
     reap_session = writes(nodes.reap_session)
     settle_node = writes(nodes.settle_node)
-    nodes = reads(nodes.page)
+    nodes = reads(nodes.present)
     policy = reads(policies.read)
 
     # --- processes --------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Store(Engine):
     add_key = writes(api_keys.add)
     revoke_key = writes(api_keys.revoke)
     key = reads(api_keys.key_of)
-    keys = reads(api_keys.page)
+    keys = reads(api_keys.keys_of)
     note_reading = writes(api_keys.note_reading)
     add_login = writes(api_keys.add_login)
     login = reads(api_keys.login)
