@@ -18,7 +18,7 @@ SPINE = (
     "app.py",
     "session.py",
     *(f"domain/{name}.py" for name in ("turns", "sessions", "messages", "history", "resets", "nodes")),
-    *(f"store/{name}.py" for name in ("base", "resolve", "sessions", "turns", "context")),
+    *(f"store/{name}.py" for name in ("store", "resolve", "sessions", "turns", "context")),
     *(f"store/sql/{name}.sql" for name in ("sessions", "turns", "messages")),
     "store/sqlite/engine.py",
     "store/sqlite/writer.py",

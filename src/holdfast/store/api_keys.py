@@ -98,6 +98,6 @@ def key_of(tx: Transaction, key_id: str) -> tuple[ApiKey, bytes] | None:
     return to_key(columns), secret_hash
 
 
-def page(tx: Transaction, owner: str | None) -> list[ApiKey]:
+def keys_of(tx: Transaction, owner: str | None) -> list[ApiKey]:
     """All keys of an owner, revoked ones too, in creation order."""
     return [to_key(row) for row in tx.all(Q.keys_of, owner=owner)]

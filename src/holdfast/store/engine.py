@@ -1,4 +1,5 @@
-"""What both engines share: how a store method becomes a transaction, and the state of an open store.
+"""What both engines share: how a store method becomes a transaction, and the state of an open store. Abstract
+here is what each engine implements its own way.
 
 A store method is a function of a transaction. `reads` runs it in one snapshot on a reader thread, `writes` in
 the next group of the writer thread; the caller awaits the result. A method that writes has committed when it
@@ -15,6 +16,8 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 from ..domain.flushes import FlushRules
@@ -22,10 +25,13 @@ from ..domain.nodes import Liveness, Node
 from ..domain.quotas import Quotas
 from ..domain.resets import ResetPolicies
 from ..errors import StoreClosed
+from . import nodes
 from .context import ContextCache
 from .readers import Readers
+from .search_terms import Deadline
 from .search_threads import SearchThreads
 from .transaction import Transaction
+from .values import Figures, Finding, Found
 from .watch import ChangeWatch
 from .writer import GroupWriter
 
@@ -192,6 +198,91 @@ class Engine(ABC):
         """Text was deleted: drop the cached contexts, and have the index updated."""
         self._cache.clear()
         self.start_indexing()
+
+    # --- search -----------------------------------------------------------------------------------------
+
+    async def search(
+        self, owner: str | None, words: str, *, conversation_id: str | None = None, limit: int = 20
+    ) -> list[Found]:
+        """Messages of this owner that contain all these words. No committed message is ever missing."""
+        self._check_open()
+        return await self._searches.run(
+            owner, lambda deadline: self._find(owner, words, conversation_id, limit, deadline)
+        )
+
+    @abstractmethod
+    def _find(
+        self, owner: str | None, words: str, conversation_id: str | None, limit: int, deadline: Deadline
+    ) -> list[Found]:
+        """Blocking, on a search thread: `search`."""
+
+    # --- nodes and their locks --------------------------------------------------------------------------
+
+    async def join(self, node: Node, *, replaces: str | None = None) -> None:
+        """Register an incarnation and hold its lock for as long as this process lives.
+
+        `replaces`: the incarnation of this process that was reaped. Its lock is released when the new one has
+        joined; if that fails, it is kept."""
+        self._check_open()
+        await self._locks.hold(node.id)
+        try:
+            await self._write(nodes.join, node)
+        except BaseException:
+            self._locks.let_go(node.id)
+            raise
+        if replaces is not None:
+            self._locks.let_go(replaces)
+
+    async def leave(self, node_id: str, reason: str) -> None:
+        """Leave cleanly: running turns are interrupted, attached sessions end with `reason`, leases and the
+        lock are released."""
+        await self._write(nodes.leave, node_id, reason)
+        self._locks.let_go(node_id)
+
+    async def probe(self, nodes: Sequence[Node]) -> Mapping[str, tuple[Liveness, str]]:
+        """Liveness of each of these, as far as provable from here, and why. Writes nothing."""
+        self._check_open()
+        return await self._locks.probe(nodes)
+
+    @abstractmethod
+    async def reap(self, node_id: str, seen_beat: int, why: str) -> bool:
+        """Mark a node as dead, unless its heartbeat has changed since. Its orphans must then be released."""
+
+    # --- the whole store --------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def location(self) -> str:
+        """Its location, for people; without any password."""
+
+    @abstractmethod
+    def now(self) -> datetime:
+        """The store's time, in UTC: the clock for all its timestamps."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish accepted jobs, then release everything. Idempotent."""
+
+    @abstractmethod
+    async def backup(self, target: Path) -> None:
+        """A consistent copy of a store in use. Raises, leaving nothing, if the target exists, and BadInput if
+        the database has its own backup tools."""
+
+    @abstractmethod
+    def invariants(self) -> Sequence[str]:
+        """What `check` verifies, in sentences."""
+
+    @abstractmethod
+    async def check(self) -> list[Finding]:
+        """Check every invariant that the store alone can decide, and its integrity. Empty: no finding."""
+
+    @abstractmethod
+    async def repair(self) -> list[str]:
+        """Repair what can be repaired safely (derived data); returns what was done, in sentences."""
+
+    @abstractmethod
+    async def figures(self) -> Figures:
+        """Totals for an operator; cheap enough to be read every few seconds."""
 
     # --- forks ------------------------------------------------------------------------------------------
 

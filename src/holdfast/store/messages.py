@@ -116,7 +116,7 @@ def reduce(
     whole, left = msgspec.json.decode(row[0]), msgspec.json.decode(rest.body)
     if left == whole or left.get("role") != whole["role"] or not is_part(left, whole):
         raise Conflict(
-            f"message {seq} of {conversation_id} says something else now; look again before taking from it"
+            f"message {seq} of {conversation_id} changed since you read it; read it again and retry"
         )
     changed = tx.one(
         Q.reduce_message,

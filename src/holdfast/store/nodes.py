@@ -22,6 +22,7 @@ from .values import Held, Orphans
 
 
 def join(tx: Transaction, node: Node) -> None:
+    """Insert the row of a node that holds its lock, with its event."""
     who = node.identity
     tx.run(
         Q.insert_node,
@@ -54,6 +55,7 @@ def held(tx: Transaction, node_id: str) -> Held:
 
 
 def leave(tx: Transaction, node_id: str, reason: str) -> None:
+    """Interrupt the turns of this node, end its attached sessions with `reason`, release its leases."""
     # Both lists are read without locks. Each row is read again once its conversation is locked: by then
     # another node may have resumed the turn, detached the session, or deleted both.
     for conversation_id, _ in tx.all(Q.held_by, node=node_id):
@@ -73,6 +75,7 @@ def leave(tx: Transaction, node_id: str, reason: str) -> None:
 
 
 def reap(tx: Transaction, node_id: str, seen_beat: int, why: str) -> bool:
+    """Mark a node as dead. False if its heartbeat has changed since, or it is gone already."""
     if tx.one(Q.reap_node, id=node_id, beat=seen_beat, now=tx.now) is None:
         return False
     tx.event(EventType.NODE_REAPED, node=node_id, why=why)
@@ -107,6 +110,6 @@ def reap_session(tx: Transaction, session_id: str) -> bool:
     return end_left_behind(tx, session_id)
 
 
-def page(tx: Transaction, *, gone: bool = False) -> list[Node]:
+def present(tx: Transaction, *, gone: bool = False) -> list[Node]:
     """Nodes that have neither left nor been reaped; with `gone`, those too."""
     return [to_node(row) for row in tx.all(Q.all_nodes if gone else Q.present_nodes)]

@@ -380,7 +380,6 @@ def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str
 
 # --- reading ---------------------------------------------------------------------------------------------
 
-
 FEW_TITLES = 100
 LOOKED_AT = 1000
 """How many of the newest sessions are scanned for open ones without a running turn or attached node."""

@@ -11,20 +11,18 @@ the caller is an operator and means all owners.
 The right to write in a conversation comes from a lease. `begin_turn` takes one, and every later write of that
 turn names it; with a lost lease it raises `LeaseLost` and changes nothing.
 
-The methods at the end do more than one transaction, or differ between the engines.
+The methods at the end do more than one transaction. Those that an engine implements its own way are declared
+in `Engine`: search, node locks, backup, checks.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
 
 from ..domain.contexts import Context
 from ..domain.messages import NewMessage
-from ..domain.nodes import Liveness, Node, NodeKind
+from ..domain.nodes import NodeKind
 from ..domain.records import Part
 from ..domain.turns import Delivery, Draft, Lease, TurnBegun, TurnOutcome, TurnRequest
 from . import (
@@ -34,10 +32,10 @@ from . import (
     conversations,
     events,
     exports,
-    figures,
     flushes,
     imports,
     items,
+    maintenance,
     memories,
     messages,
     nodes,
@@ -47,15 +45,13 @@ from . import (
     resets,
     resolve,
     responses,
-    retention,
     session_messages,
     sessions,
     turns,
 )
 from .context import read_context
 from .engine import Engine, erases, reads, writes
-from .search_terms import Deadline
-from .values import Figures, Finding, Found, Pruned, Retention, StorePolicy
+from .values import Pruned, Retention, StorePolicy
 
 
 class Store(Engine):
@@ -67,7 +63,7 @@ class Store(Engine):
     # --- turns ------------------------------------------------------------------------------------------
 
     append = writes(turns.append)
-    append_draft = writes(turns.append_draft)
+    append_draft = writes(responses.append_draft)
     settle_turn = writes(turns.settle_turn)
     cancel_turn = writes(turns.cancel_turn)
     note_deliveries = writes(turns.note_deliveries)
@@ -137,8 +133,8 @@ class Store(Engine):
     history = reads(events.of_session)
     pulse = reads(events.pulse)
     events = reads(events.page)
-    statistics = reads(figures.statistics)
-    usage = reads(figures.usage)
+    statistics = reads(maintenance.statistics)
+    usage = reads(maintenance.usage)
 
     # --- sessions of frameworks -------------------------------------------------------------------------
 
@@ -170,7 +166,7 @@ class Store(Engine):
     settle_conversation = writes(nodes.settle_conversation)
     reap_session = writes(nodes.reap_session)
     settle_node = writes(nodes.settle_node)
-    nodes = reads(nodes.page)
+    nodes = reads(nodes.present)
     policy = reads(policies.read)
 
     # --- processes --------------------------------------------------------------------------------------
@@ -236,7 +232,7 @@ class Store(Engine):
     add_key = writes(api_keys.add)
     revoke_key = writes(api_keys.revoke)
     key = reads(api_keys.key_of)
-    keys = reads(api_keys.page)
+    keys = reads(api_keys.keys_of)
     note_reading = writes(api_keys.note_reading)
     add_login = writes(api_keys.add_login)
     login = reads(api_keys.login)
@@ -299,7 +295,7 @@ class Store(Engine):
 
     async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:
         """Delete what is older than its retention, at most `limit` of each kind, the oldest first."""
-        pruned = await self._write(retention.prune, keep, limit)
+        pruned = await self._write(maintenance.prune, keep, limit)
         if pruned.conversations:
             self._erased()
         return pruned
@@ -308,86 +304,3 @@ class Store(Engine):
         """See `imports.import_part`. Starts the indexer, so that the messages are found."""
         await self._write(imports.import_part, part)
         self.start_indexing()
-
-    async def search(
-        self, owner: str | None, words: str, *, conversation_id: str | None = None, limit: int = 20
-    ) -> list[Found]:
-        """Messages of this owner that contain all these words. No committed message is ever missing."""
-        self._check_open()
-        return await self._searches.run(
-            owner, lambda deadline: self._find(owner, words, conversation_id, limit, deadline)
-        )
-
-    @abstractmethod
-    def _find(
-        self, owner: str | None, words: str, conversation_id: str | None, limit: int, deadline: Deadline
-    ) -> list[Found]:
-        """Blocking, on a search thread: `search`."""
-
-    # --- nodes and their locks --------------------------------------------------------------------------
-
-    async def join(self, node: Node, *, replaces: str | None = None) -> None:
-        """Register an incarnation and hold its lock for as long as this process lives.
-
-        `replaces`: the incarnation of this process that was reaped. Its lock is released when the new one has
-        joined; if that fails, it is kept."""
-        self._check_open()
-        await self._locks.hold(node.id)
-        try:
-            await self._write(nodes.join, node)
-        except BaseException:
-            self._locks.let_go(node.id)
-            raise
-        if replaces is not None:
-            self._locks.let_go(replaces)
-
-    async def leave(self, node_id: str, reason: str) -> None:
-        """Leave cleanly: running turns are interrupted, attached sessions end with `reason`, leases and the
-        lock are released."""
-        await self._write(nodes.leave, node_id, reason)
-        self._locks.let_go(node_id)
-
-    async def probe(self, nodes: Sequence[Node]) -> Mapping[str, tuple[Liveness, str]]:
-        """Liveness of each of these, as far as provable from here, and why. Writes nothing."""
-        self._check_open()
-        return await self._locks.probe(nodes)
-
-    @abstractmethod
-    async def reap(self, node_id: str, seen_beat: int, why: str) -> bool:
-        """Mark a node as dead, unless its heartbeat has changed since. Its orphans must then be released."""
-
-    # --- the whole store --------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def location(self) -> str:
-        """Its location, for people; without any password."""
-
-    @abstractmethod
-    def now(self) -> datetime:
-        """The store's time, in UTC: the clock for all its timestamps."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Finish accepted jobs, then release everything. Idempotent."""
-
-    @abstractmethod
-    async def backup(self, target: Path) -> None:
-        """A consistent copy of a store in use. Raises, leaving nothing, if the target exists, and BadInput if
-        the database has its own backup tools."""
-
-    @abstractmethod
-    def invariants(self) -> Sequence[str]:
-        """What `check` verifies, in sentences."""
-
-    @abstractmethod
-    async def check(self) -> list[Finding]:
-        """Check every invariant that the store alone can decide, and its integrity. Empty: no finding."""
-
-    @abstractmethod
-    async def repair(self) -> list[str]:
-        """Repair what can be repaired safely (derived data); returns what was done, in sentences."""
-
-    @abstractmethod
-    async def figures(self) -> Figures:
-        """Totals for an operator; cheap enough to be read every few seconds."""

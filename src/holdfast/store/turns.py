@@ -14,7 +14,6 @@ from typing import Any
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
 from ..domain.history import EMPTY
-from ..domain.ids import storable
 from ..domain.messages import NewMessage, size_of
 from ..domain.sessions import FRESH_AFTER, EndReason, Session, opening_after
 from ..domain.turns import (
@@ -53,6 +52,7 @@ from ..errors import (
 from .notices import give, tell
 from .resets import announce, brings_results, overdue, reset_before, schedule_reset, touch
 from .resolve import conversation_of, find, lookup, session_of
+from .responses import append_draft, holds
 from .rows import MICROSECOND, to_json, to_session_spoken_in, to_time, to_turn
 from .sessions import (
     check_quotas,
@@ -496,38 +496,6 @@ def _write_under(
     return row[0], row[1]
 
 
-def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
-    """Store a checkpoint of the running reply. LeaseLost writes nothing."""
-    said = {
-        "turn": lease.turn_id,
-        "first_event": draft.first_event,
-        "last_event": draft.last_event,
-        "adds": to_json({name: storable(text) for name, text in draft.adds.items()}),
-        "events": draft.events,
-    }
-    changed = tx.run(
-        Q.insert_draft,
-        conversation=lease.conversation_id,
-        token=lease.token,
-        node=lease.node_id,
-        reserved_to=draft.reserved_to,
-        restarts=draft.restarts,
-        now=tx.now,
-        **said,
-    )
-    if not changed:
-        if not _holds(tx, lease):
-            raise LeaseLost(lease.conversation_id, lease.token)
-        if tx.one(Q.same_draft, **said) is not None:
-            return  # already written: its writer did not get the confirmation
-        raise BadInput(f"event {draft.first_event} of turn {lease.turn_id} is not above the ones before it")
-
-
-def _holds(tx: Transaction, lease: Lease) -> bool:
-    row = tx.one(Q.holds_lease, conversation=lease.conversation_id, token=lease.token, node=lease.node_id)
-    return row is not None
-
-
 def commit_reply(
     tx: Transaction,
     lease: Lease,
@@ -582,7 +550,7 @@ def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
     unknown"; the user's message stays. Counts as activity: the client has seen the turn end. LeaseLost
     writes nothing.
     """
-    if not _holds(tx, lease):
+    if not holds(tx, lease):
         raise LeaseLost(lease.conversation_id, lease.token)
     if settlement.messages:
         append(tx, lease, settlement.messages)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import holdfast.store.base
-from holdfast.store.checks import INVARIANTS
+from holdfast.store.maintenance import INVARIANTS
 from holdfast.store.queries import DIALECTS, blocks, combine, load, notes, notes_of, source, types
 
 ENGINES = ("holdfast.store.sqlite", "holdfast.store.postgres")

@@ -28,7 +28,7 @@ from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...domain.turns import Lease
 from ...errors import BadInput, SearchFailed
-from .. import checks, figures, nodes
+from .. import maintenance, nodes
 from ..engine import opened
 from ..rows import to_stamp, to_time
 from ..search_terms import CATCH_UP_SECONDS, Deadline
@@ -245,7 +245,7 @@ class PostgresStore(Store):
     async def figures(self) -> Figures:
         def read(tx: Transaction) -> Figures:
             row = tx.one(Q.unindexed_total)
-            return figures.figures(tx, 0, int(row[0]) if row else None)
+            return maintenance.figures(tx, 0, int(row[0]) if row else None)
 
         return await self._read(read)
 
@@ -258,10 +258,10 @@ class PostgresStore(Store):
         )
 
     def invariants(self) -> Sequence[str]:
-        return [*checks.INVARIANTS.values(), SEARCH_INVARIANT]
+        return [*maintenance.INVARIANTS.values(), SEARCH_INVARIANT]
 
     async def check(self) -> list[Finding]:
-        findings = await self._read(checks.check)
+        findings = await self._read(maintenance.check)
         unknown = await self._read(lambda tx: tx.all(Q.messages_unknown_to_search))
         if unknown:
             examples = [str(row[0]) for row in unknown[:5]]
@@ -277,7 +277,7 @@ class PostgresStore(Store):
             row = tx.one(Q.unindexed_total)
             return int(row[0]) if row else 0
 
-        mended = await self._write(checks.repair_sizes)
+        mended = await self._write(maintenance.repair_sizes)
         number = await self._write(anew)
         await asyncio.to_thread(self._catch_up)
         return [*mended, f"made the search index anew, over {number} messages"]

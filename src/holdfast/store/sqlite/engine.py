@@ -20,7 +20,7 @@ from ...domain.flushes import FlushRules
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import SearchFailed, StoreFailed, StoreUnusable
-from .. import checks, figures, nodes
+from .. import maintenance, nodes
 from ..engine import opened
 from ..rows import to_stamp
 from ..search_terms import CATCH_UP_SECONDS, Deadline
@@ -213,25 +213,25 @@ class SQLiteStore(Store):
     async def figures(self) -> Figures:
         self._check_open()
         unindexed = await asyncio.to_thread(_unindexed, self._index())
-        return await self._read(figures.figures, log_size(self._database), unindexed)
+        return await self._read(maintenance.figures, log_size(self._database), unindexed)
 
     async def backup(self, target: Path) -> None:
         self._check_open()
         await asyncio.to_thread(back_up, self._database, target)
 
     def invariants(self) -> Sequence[str]:
-        return [INTEGRITY, *checks.INVARIANTS.values(), SEARCH_INVARIANT]
+        return [INTEGRITY, *maintenance.INVARIANTS.values(), SEARCH_INVARIANT]
 
     async def check(self) -> list[Finding]:
         findings = await self._read(_intact)
-        findings += await self._read(checks.check)
+        findings += await self._read(maintenance.check)
         trouble = await asyncio.to_thread(self._index().check)
         if trouble is not None:
             findings.append(Finding(SEARCH_INVARIANT, 1, [trouble], repairable=True))
         return findings
 
     async def repair(self) -> list[str]:
-        mended = await self._write(checks.repair_sizes)
+        mended = await self._write(maintenance.repair_sizes)
         number = await asyncio.to_thread(self._index().rebuild)
         return [*mended, f"made the search index anew, over {number} messages"]
 
