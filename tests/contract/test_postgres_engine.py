@@ -16,7 +16,6 @@ from typing import Any
 import psycopg
 import pytest
 
-import holdfast.store.postgres
 from holdfast.domain.conversations import Address
 from holdfast.domain.turns import TurnBegun
 from holdfast.errors import (
@@ -710,15 +709,6 @@ async def test_a_migration_that_fails_changes_nothing(opening: Opening) -> None:
 def test_no_statement_uses_the_clock_that_stands_still_in_a_transaction() -> None:
     for name, text in load("holdfast.store.postgres").items():
         assert not re.search(r"\b(now\(|current_timestamp|transaction_timestamp)", text, re.IGNORECASE), name
-
-
-def test_both_engines_have_the_same_migrations() -> None:
-    def numbers(engine: str) -> set[str]:
-        folder = Path(holdfast.store.postgres.__file__).parents[1] / engine / "migrations"
-        return {file.name[:4] for file in folder.glob("*.sql")}
-
-    first_together = {f"{number:04}" for number in range(2, 8)}  # 0001 holds them all here
-    assert numbers("postgres") == numbers("sqlite") - first_together
 
 
 # --- the rest ----------------------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ DIALECTS: Mapping[str, tuple[Sequence[tuple[str, str]], Sequence[tuple[str, str]
 _NOTE = re.compile(r"^-- (locks|conversation in|rows|scans|time|plan): (.+)$", re.MULTILINE)
 _TYPE = re.compile(r"^-- (bigint|boolean|bytea): (.+)$", re.MULTILINE)
 _LOCK = re.compile(r"(\w+)\(([\w=, ]+)\)(?: |$)")
+_SCHEMA = re.compile(r"^-- schema: (\d+)$", re.MULTILINE)
 
 VALUES = {
     "rows": ("any", "one"),
@@ -209,6 +210,26 @@ def source(package: str) -> tuple[str, str]:
     for words, replacement in plain:
         shared = shared.replace(words, replacement)
     return shared, files(package).joinpath("overrides.sql").read_text("utf-8")
+
+
+@cache
+def schema(package: str) -> tuple[int, str]:
+    """The number and text of the engine's `schema.sql`, from which a new store is created."""
+    text = files(package).joinpath("schema.sql").read_text("utf-8")
+    number = _SCHEMA.search(text)
+    assert number is not None
+    return int(number[1]), text
+
+
+@cache
+def migrations(package: str) -> list[tuple[int, str]]:
+    """Numbers and texts of the engine's migrations, in order."""
+    found = [
+        (int(file.name[:4]), file.read_text("utf-8"))
+        for file in files(package).joinpath("migrations").iterdir()
+        if file.name.endswith(".sql")
+    ]
+    return sorted(found)
 
 
 def _texts(found: list[Block]) -> dict[str, tuple[str, str]]:

@@ -1,34 +1,37 @@
--- The schema as it stands with SQLite's migrations 1 to 7: see there for what each table and column is for.
--- Times are microseconds since 1970 in UTC. Bodies are the JSON bytes as they came. Names compare byte by byte,
--- whatever language the database was made for.
+-- schema: 16
+-- oldest: 14
+-- A new store is created from this file, then by the migrations with a higher number. The tables and columns are those
+-- of SQLite's schema.sql: see there for what each is for. Columns that older stores got from a migration are the last
+-- ones of their table, so that both have the same order. Names compare byte by byte, whatever the database's locale.
 --
--- Everything that grows hangs on a conversation and can be found by it: the tables can be partitioned, or spread
--- over machines, by that column (or by the owner, who stands in every table that is listed by him).
+-- Everything that grows belongs to a conversation and can be found by it: the tables can be partitioned, or spread
+-- over machines, by that column (or by the owner, which every table has that is listed by owner).
 
--- One row: who this store is, the number of its schema, and the oldest program that may write here, by the number of
--- the schema that it knows. A program knows its own number and those before it; it also runs on a later schema that
--- only added something, until a migration says otherwise here.
+-- One row: the store's id, its schema number, and the oldest program that may write here, by the schema number it knows.
+-- A program also runs on a later schema that only added something, unless a migration raised `oldest`.
 CREATE TABLE store (
-    id          TEXT    COLLATE "C" PRIMARY KEY,
-    created_at  BIGINT  NOT NULL,
-    schema      BIGINT  NOT NULL,
-    oldest      BIGINT  NOT NULL
+    id          TEXT   COLLATE "C" PRIMARY KEY,
+    created_at  BIGINT NOT NULL,
+    schema      BIGINT NOT NULL,
+    oldest      BIGINT NOT NULL
 );
 
 CREATE TABLE nodes (
-    id            TEXT    COLLATE "C" PRIMARY KEY,
-    kind          TEXT    NOT NULL,
-    host          TEXT    NOT NULL,
-    boot_id       TEXT    NOT NULL,
-    pid_ns        TEXT    NOT NULL,
-    pid           BIGINT  NOT NULL,
-    pid_start     TEXT    NOT NULL,
-    beat          BIGINT  NOT NULL DEFAULT 0,
-    started_at    BIGINT  NOT NULL,
-    heartbeat_at  BIGINT  NOT NULL,
+    id            TEXT   COLLATE "C" PRIMARY KEY,
+    kind          TEXT   NOT NULL,
+    host          TEXT   NOT NULL,
+    boot_id       TEXT   NOT NULL,
+    pid_ns        TEXT   NOT NULL,
+    pid           BIGINT NOT NULL,
+    pid_start     TEXT   NOT NULL,
+    beat          BIGINT NOT NULL DEFAULT 0,
+    started_at    BIGINT NOT NULL,
+    heartbeat_at  BIGINT NOT NULL,
     left_at       BIGINT,
     reaped_at     BIGINT,
-    settled_at    BIGINT
+    settled_at    BIGINT,
+    machine       TEXT   COLLATE "C",
+    stale_ms      BIGINT
 ) WITH (fillfactor = 50);
 CREATE INDEX nodes_unsettled ON nodes (id) WHERE settled_at IS NULL;
 CREATE INDEX nodes_settled ON nodes (settled_at) WHERE settled_at IS NOT NULL;
@@ -49,8 +52,9 @@ CREATE TABLE conversations (
     created_at    BIGINT  NOT NULL,
     history_hash  BYTEA,
     anonymous     BOOLEAN NOT NULL DEFAULT FALSE,
-    metadata      TEXT
-) WITH (fillfactor = 70); -- its row changes with every message: room for the next version beside this one
+    metadata      TEXT,
+    bytes         BIGINT  NOT NULL DEFAULT 0
+) WITH (fillfactor = 70); -- its row changes with every message: leaves room for the next version on the same page
 CREATE UNIQUE INDEX conversations_key ON conversations (owner, key) WHERE key IS NOT NULL;
 CREATE INDEX conversations_held ON conversations (holder) WHERE holder IS NOT NULL;
 CREATE INDEX conversations_forked ON conversations (forked_from) WHERE forked_from IS NOT NULL;
@@ -58,10 +62,11 @@ CREATE INDEX conversations_by_history ON conversations (owner, history_hash)
     WHERE anonymous AND history_hash IS NOT NULL;
 
 CREATE TABLE aliases (
-    owner         TEXT    COLLATE "C" NOT NULL,
-    alias         TEXT    COLLATE "C" NOT NULL,
-    conversation  TEXT    COLLATE "C" NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
-    created_at    BIGINT  NOT NULL,
+    owner         TEXT   COLLATE "C" NOT NULL,
+    alias         TEXT   COLLATE "C" NOT NULL,
+    conversation  TEXT   COLLATE "C" NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+    created_at    BIGINT NOT NULL,
+    session       TEXT   COLLATE "C",
     PRIMARY KEY (owner, alias)
 );
 CREATE INDEX aliases_conversation ON aliases (conversation);
@@ -94,6 +99,7 @@ CREATE TABLE sessions (
     deferral          TEXT,
     fresh_by          TEXT,
     fresh_since       BIGINT,
+    flushed_seq       BIGINT  NOT NULL DEFAULT 0,
     UNIQUE (conversation, ordinal),
     CHECK ((ended_at IS NULL) = (end_reason IS NULL) AND (ended_at IS NULL) = (last_seq IS NULL)),
     CHECK (attached = (node IS NOT NULL))
@@ -115,28 +121,28 @@ CREATE TRIGGER sessions_never_reopened BEFORE UPDATE OF ended_at, end_reason ON 
 FOR EACH ROW WHEN (OLD.ended_at IS NOT NULL) EXECUTE FUNCTION sessions_never_reopened();
 
 CREATE TABLE turns (
-    no            BIGINT  GENERATED ALWAYS AS IDENTITY UNIQUE,
-    id            TEXT    COLLATE "C" PRIMARY KEY,
-    conversation  TEXT    COLLATE "C" NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
-    session       TEXT    COLLATE "C" NOT NULL,
-    owner         TEXT    COLLATE "C" NOT NULL,
-    status        TEXT    NOT NULL,
-    node          TEXT    COLLATE "C" NOT NULL,
-    attempt       BIGINT  NOT NULL DEFAULT 1,
-    first_seq     BIGINT  NOT NULL,
-    started_at    BIGINT  NOT NULL,
+    no            BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
+    id            TEXT   COLLATE "C" PRIMARY KEY,
+    conversation  TEXT   COLLATE "C" NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+    session       TEXT   COLLATE "C" NOT NULL,
+    owner         TEXT   COLLATE "C" NOT NULL,
+    status        TEXT   NOT NULL,
+    node          TEXT   COLLATE "C" NOT NULL,
+    attempt       BIGINT NOT NULL DEFAULT 1,
+    first_seq     BIGINT NOT NULL,
+    started_at    BIGINT NOT NULL,
     ended_at      BIGINT,
     model         TEXT,
     error         TEXT,
     usage         TEXT,
-    response_id   TEXT    COLLATE "C",
+    response_id   TEXT   COLLATE "C",
     answer        BYTEA,
+    delivery      BIGINT NOT NULL DEFAULT 3,
     CHECK ((status = 'running') = (ended_at IS NULL))
 ) WITH (fillfactor = 80);
 CREATE INDEX turns_of_conversation ON turns (conversation, no);
 
--- What an answer carried, without the probabilities of its words, which name them; NULL if it is no JSON that
--- PostgreSQL can read.
+-- An answer without the token probabilities, which contain its words; NULL if it is no JSON that PostgreSQL can read.
 CREATE FUNCTION without_logprobs(answer BYTEA) RETURNS BYTEA LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN convert_to((convert_from(answer, 'UTF8')::jsonb #- '{choices,0,logprobs}')::text, 'UTF8');
@@ -144,8 +150,8 @@ EXCEPTION WHEN data_exception THEN
     RETURN NULL;
 END $$;
 
--- No foreign key: its numbers are only ever taken in the conversation's own row, and asking once more for every
--- message would cost a seventh of an append.
+-- No foreign key: seqs are only ever allocated in the conversation's row, and a check for every message would cost a
+-- seventh of an append.
 CREATE TABLE messages (
     no            BIGINT  GENERATED ALWAYS AS IDENTITY,
     conversation  TEXT    COLLATE "C" NOT NULL,
@@ -163,6 +169,7 @@ CREATE TABLE messages (
     "inner"       BOOLEAN NOT NULL DEFAULT FALSE,
     own_calls     TEXT,
     body          BYTEA   NOT NULL,
+    extra         TEXT,
     PRIMARY KEY (conversation, seq)
 );
 CREATE INDEX messages_marked ON messages (conversation, seq)
@@ -173,22 +180,22 @@ BEGIN RAISE EXCEPTION 'a message never changes; it can only lose what it says'; 
 CREATE TRIGGER messages_immutable BEFORE UPDATE ON messages
 FOR EACH ROW WHEN (
     OLD.deleted_at IS NOT NULL
-    -- Longer by one: a text of one character that gives way to a null.
+    -- Longer by one: a text of one character that is replaced by a null.
     OR length(NEW.body) > CASE WHEN NEW.deleted_at IS NULL THEN length(OLD.body) + 1 ELSE 0 END
     OR NEW.conversation <> OLD.conversation OR NEW.seq <> OLD.seq OR NEW.role <> OLD.role OR NEW.status <> OLD.status
 ) EXECUTE FUNCTION messages_immutable();
 
 CREATE TABLE exclusions (
-    conversation  TEXT    COLLATE "C" NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
-    seq           BIGINT  NOT NULL,
-    reason        TEXT    NOT NULL,
-    created_at    BIGINT  NOT NULL,
+    conversation  TEXT   COLLATE "C" NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+    seq           BIGINT NOT NULL,
+    reason        TEXT   NOT NULL,
+    created_at    BIGINT NOT NULL,
     PRIMARY KEY (conversation, seq)
 );
 
--- The search index, and what it does not hold yet. A message is written with its row in `unindexed`; whoever
--- indexes it exchanges that row for one here, so a committed message is always in one of the two. `words` is empty
--- in a row of a message with more words than a tsvector can hold: that one is looked through at every search.
+-- The search index, and what is not indexed yet. A message is written with its row in `unindexed`; the indexer replaces
+-- that row by one here, so a committed message is always in one of the two. If a message has more words than a tsvector
+-- can hold, it is not `whole`: every search reads it.
 CREATE TABLE search (
     no            BIGINT   PRIMARY KEY,
     conversation  TEXT     COLLATE "C" NOT NULL,
@@ -199,18 +206,18 @@ CREATE TABLE search (
 CREATE INDEX search_words ON search USING gin (words);
 CREATE INDEX search_not_whole ON search (no) WHERE NOT whole;
 CREATE TABLE unindexed (
-    no            BIGINT  PRIMARY KEY,
-    conversation  TEXT    COLLATE "C" NOT NULL,
-    seq           BIGINT  NOT NULL
+    no            BIGINT PRIMARY KEY,
+    conversation  TEXT   COLLATE "C" NOT NULL,
+    seq           BIGINT NOT NULL
 );
 
 CREATE TABLE requests (
-    turn        BIGINT  PRIMARY KEY REFERENCES turns (no) ON DELETE CASCADE,
-    owner       TEXT    COLLATE "C" NOT NULL,
-    route       TEXT    COLLATE "C" NOT NULL,
-    key         TEXT    COLLATE "C" NOT NULL,
-    body_hash   BYTEA   NOT NULL,
-    created_at  BIGINT  NOT NULL,
+    turn        BIGINT PRIMARY KEY REFERENCES turns (no) ON DELETE CASCADE,
+    owner       TEXT   COLLATE "C" NOT NULL,
+    route       TEXT   COLLATE "C" NOT NULL,
+    key         TEXT   COLLATE "C" NOT NULL,
+    body_hash   BYTEA  NOT NULL,
+    created_at  BIGINT NOT NULL,
     UNIQUE (owner, route, key)
 );
 
@@ -229,26 +236,26 @@ CREATE TABLE drafts (
 );
 CREATE INDEX drafts_by_age ON drafts (created_at);
 
--- Numbered in the order in which they are committed: see `event_lock`.
+-- Numbered in commit order: see `event_lock`.
 CREATE TABLE events (
-    id            BIGINT  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at            BIGINT  NOT NULL,
-    type          TEXT    COLLATE "C" NOT NULL,
-    owner         TEXT    COLLATE "C",
-    conversation  TEXT    COLLATE "C",
-    session       TEXT    COLLATE "C",
-    turn          TEXT    COLLATE "C",
-    data          TEXT    NOT NULL
+    id            BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at            BIGINT NOT NULL,
+    type          TEXT   COLLATE "C" NOT NULL,
+    owner         TEXT   COLLATE "C",
+    conversation  TEXT   COLLATE "C",
+    session       TEXT   COLLATE "C",
+    turn          TEXT   COLLATE "C",
+    data          TEXT   NOT NULL
 );
 CREATE INDEX events_of_conversation ON events (conversation, id) WHERE conversation IS NOT NULL;
 
 CREATE TABLE api_keys (
-    id           TEXT    COLLATE "C" PRIMARY KEY,
-    owner        TEXT    COLLATE "C" NOT NULL,
-    scope        TEXT    NOT NULL,
-    tools        TEXT    NOT NULL,
-    secret_hash  BYTEA   NOT NULL CHECK (length(secret_hash) = 32),
-    created_at   BIGINT  NOT NULL,
+    id           TEXT   COLLATE "C" PRIMARY KEY,
+    owner        TEXT   COLLATE "C" NOT NULL,
+    scope        TEXT   NOT NULL,
+    tools        TEXT   NOT NULL,
+    secret_hash  BYTEA  NOT NULL CHECK (length(secret_hash) = 32),
+    created_at   BIGINT NOT NULL,
     revoked_at   BIGINT
 );
 CREATE FUNCTION api_keys_revoked_for_good() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -267,23 +274,30 @@ CREATE TABLE responses (
     created_at  BIGINT  NOT NULL
 );
 
+-- `place` is in commit order (see `event_lock`): `no` is allocated earlier, so a reader that has read up to one could miss
+-- one that was committed later. Every notice gets its final place as it is committed.
+CREATE SEQUENCE notice_places;
 CREATE TABLE notices (
-    no             BIGINT  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    id             TEXT    COLLATE "C" NOT NULL UNIQUE,
-    owner          TEXT    COLLATE "C" NOT NULL,
-    conversation   TEXT    COLLATE "C" NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
-    kind           TEXT    NOT NULL,
-    text           TEXT    NOT NULL,
-    created_at     BIGINT  NOT NULL,
+    no             BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id             TEXT   COLLATE "C" NOT NULL UNIQUE,
+    owner          TEXT   COLLATE "C" NOT NULL,
+    conversation   TEXT   COLLATE "C" NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+    kind           TEXT   NOT NULL,
+    text           TEXT   NOT NULL,
+    created_at     BIGINT NOT NULL,
     delivered_at   BIGINT,
     told_at        BIGINT,
-    process        TEXT    COLLATE "C",
+    process        TEXT   COLLATE "C",
     send_at        BIGINT,
     sent_at        BIGINT,
-    send_attempts  BIGINT  NOT NULL DEFAULT 0
+    send_attempts  BIGINT NOT NULL DEFAULT 0,
+    given_to       TEXT   COLLATE "C",
+    place          BIGINT NOT NULL DEFAULT nextval('notice_places')
 );
-CREATE INDEX notices_by_owner ON notices (owner, no);
-CREATE INDEX notices_undelivered ON notices (owner, no) WHERE delivered_at IS NULL;
+ALTER SEQUENCE notice_places OWNED BY notices.place;
+CREATE INDEX notices_in_order ON notices (place);
+CREATE INDEX notices_of_owner_in_order ON notices (owner, place);
+CREATE INDEX notices_undelivered_in_order ON notices (owner, place) WHERE delivered_at IS NULL;
 CREATE INDEX notices_of_conversation ON notices (conversation);
 CREATE INDEX notices_untold ON notices (conversation) WHERE told_at IS NULL;
 CREATE INDEX notices_to_send ON notices (send_at) WHERE send_at IS NOT NULL;
@@ -317,6 +331,7 @@ CREATE TABLE processes (
     stop_reason        TEXT,
     pinned_until       BIGINT,
     ended_at           BIGINT,
+    machine            TEXT    COLLATE "C",
     CHECK (state IN ('starting', 'running', 'exited', 'stopped', 'lost')),
     CHECK ((state IN ('starting', 'running')) = (ended_at IS NULL)),
     CHECK (state <> 'running' OR (pid > 0 AND pid_start <> ''))
@@ -330,3 +345,103 @@ CREATE FUNCTION processes_ended_for_good() RETURNS trigger LANGUAGE plpgsql AS $
 BEGIN RAISE EXCEPTION 'a process that has ended never runs again'; END $$;
 CREATE TRIGGER processes_ended_for_good BEFORE UPDATE OF state, ended_at ON processes
 FOR EACH ROW WHEN (OLD.ended_at IS NOT NULL) EXECUTE FUNCTION processes_ended_for_good();
+
+CREATE TABLE compactions (
+    conversation  TEXT   COLLATE "C" PRIMARY KEY REFERENCES conversations (id) ON DELETE CASCADE,
+    session       TEXT   COLLATE "C",
+    node          TEXT   COLLATE "C",
+    token         BIGINT NOT NULL DEFAULT 0,
+    until         BIGINT,
+    failures      BIGINT NOT NULL DEFAULT 0,
+    retry_at      BIGINT
+);
+
+CREATE TABLE flushes (
+    no               BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    session          TEXT   COLLATE "C" NOT NULL UNIQUE,
+    conversation     TEXT   COLLATE "C" NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+    owner            TEXT   COLLATE "C" NOT NULL,
+    reason           TEXT   NOT NULL,
+    state            TEXT   NOT NULL,
+    after_seq        BIGINT NOT NULL,
+    last_seq         BIGINT NOT NULL,
+    active_at        BIGINT NOT NULL,
+    attempts         BIGINT NOT NULL DEFAULT 0,
+    interruptions    BIGINT NOT NULL DEFAULT 0,
+    next_attempt_at  BIGINT,
+    node             TEXT   COLLATE "C",
+    token            BIGINT NOT NULL DEFAULT 0,
+    error            TEXT,
+    taken_by         TEXT   COLLATE "C",
+    created_at       BIGINT NOT NULL,
+    settled_at       BIGINT,
+    CHECK (state IN ('pending', 'running', 'done', 'dead', 'skipped', 'taken')),
+    CHECK ((state = 'pending') = (next_attempt_at IS NOT NULL)),
+    CHECK ((state = 'running') = (node IS NOT NULL)),
+    CHECK ((state IN ('pending', 'running')) = (settled_at IS NULL))
+);
+CREATE INDEX flushes_pending ON flushes (next_attempt_at) WHERE state = 'pending';
+CREATE INDEX flushes_running ON flushes (node) WHERE state = 'running';
+CREATE INDEX flushes_unsettled ON flushes (no) WHERE state IN ('pending', 'running', 'dead');
+CREATE INDEX flushes_dead ON flushes (no) WHERE state = 'dead';
+CREATE INDEX flushes_old ON flushes (active_at) WHERE state IN ('pending', 'dead');
+CREATE INDEX flushes_of_owner ON flushes (owner, no);
+CREATE INDEX flushes_of_conversation ON flushes (conversation);
+
+CREATE TABLE flush_turnstile (
+    one    BIGINT PRIMARY KEY CHECK (one = 1),
+    token  BIGINT NOT NULL
+) WITH (fillfactor = 10);
+INSERT INTO flush_turnstile (one, token) VALUES (1, 0);
+
+CREATE TABLE flush_attempts (
+    token  BIGINT NOT NULL,
+    at     BIGINT NOT NULL
+);
+CREATE INDEX flush_attempts_by_age ON flush_attempts (at);
+
+CREATE TABLE memories (
+    no            BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id            TEXT   COLLATE "C" NOT NULL UNIQUE,
+    owner         TEXT   COLLATE "C" NOT NULL,
+    conversation  TEXT   COLLATE "C" NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+    session       TEXT   COLLATE "C",
+    origin        TEXT   NOT NULL,
+    text          TEXT   NOT NULL,
+    created_at    BIGINT NOT NULL,
+    edited_at     BIGINT
+);
+CREATE UNIQUE INDEX memories_of_flushes ON memories (session) WHERE origin = 'flush';
+CREATE INDEX memories_of_owner ON memories (owner, no);
+CREATE INDEX memories_of_conversation ON memories (conversation, no);
+
+CREATE TABLE imports (
+    owner         TEXT    COLLATE "C" NOT NULL,
+    origin        TEXT    COLLATE "C" NOT NULL,
+    name          TEXT    COLLATE "C" NOT NULL,
+    conversation  TEXT    COLLATE "C" NOT NULL,
+    session       TEXT    COLLATE "C" NOT NULL,
+    last_row      BIGINT  NOT NULL,
+    whole         BOOLEAN NOT NULL,
+    last_seq      BIGINT  NOT NULL,
+    imported_at   BIGINT  NOT NULL,
+    PRIMARY KEY (owner, origin, name)
+);
+
+CREATE TABLE policies (
+    part         TEXT   COLLATE "C" NOT NULL PRIMARY KEY,
+    rank         BIGINT NOT NULL,
+    value        TEXT   NOT NULL,
+    recorded_by  TEXT   COLLATE "C" NOT NULL,
+    recorded_at  BIGINT NOT NULL
+);
+
+CREATE TABLE logins (
+    token_hash  BYTEA  NOT NULL PRIMARY KEY,
+    api_key     TEXT   COLLATE "C" NOT NULL,
+    created_at  BIGINT NOT NULL,
+    expires_at  BIGINT NOT NULL
+);
+
+CREATE INDEX logins_of_key ON logins (api_key, created_at);
+CREATE INDEX logins_by_expiry ON logins (expires_at);
