@@ -191,7 +191,7 @@ async def test_somebody_who_speaks_all_day_is_reset_once_a_day_at_six(tmp_path: 
                 assert why.decision is Decision.NOT_DUE
                 assert why.reasons[0].code in ("idle", "daily")
                 assert why.sentence.count("does not hold it; it will be stopped.") == 2, why.sentence
-            if minute % 10 == 9 or life.local().endswith(("05:59", "06:00")):
+            if minute % 30 == 29 or life.local().endswith(("05:59", "06:00")):
                 done = await life.minute()
             else:
                 life.clock.now += TICK
