@@ -69,7 +69,7 @@ class Life:
 
     async def stopped(self, *processes: Process) -> list[Process]:
         """Carry out what was asked for; both must be gone from this machine."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 await self.hf.supervisor.supervise_once()
                 now = [await self.hf.store.process(None, each.id) for each in processes]
@@ -130,7 +130,7 @@ async def previews(session: holdfast.LiveSession, directory: Path) -> list[Proce
         for port in ports
     ]
     for port in ports:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     _, writer = await asyncio.open_connection("127.0.0.1", port)
