@@ -40,11 +40,12 @@ _FLAGS = {
     "1": True,
     "0": False,
 }
-_HOST = re.compile(r"[^/?#@\s:*]+|\[[0-9a-fA-F:.]+\]")
+_HOST = re.compile(r"\*|[^/?#@\s:*]+|\[[0-9a-fA-F:.]+\]")
 
 
 def _setting(default: Any, meaning: str, **limits: Any) -> Any:
-    """A setting of its default's type: string, float, integer, boolean, list of strings, table of numbers.
+    """A setting of its default's type: string, float, integer, boolean, list of strings, table of numbers
+    (with `texts`: of strings).
 
     Limits: `at_least`, `at_most`, `above`, `below`, `or_zero` for numbers, also a table's; `choices`,
     `not_empty` for strings; `shape`, `such_as` for strings and for each string of a list; `zone` for the name
@@ -92,7 +93,7 @@ class ServerSettings:
     )
     allowed_hosts: tuple[str, ...] = _setting(
         (),
-        "host names the server may be called by; empty: the names of this machine's loopback, and `host`",
+        "host names the server may be called by, `*` for any; empty: this machine's loopback, and `host`",
         shape=_HOST,
         such_as="agent.example.com",
     )
@@ -111,6 +112,14 @@ class ModelSettings:
         or_zero=True,
     )
     timeout_seconds: float = _setting(600.0, "how long the model may be silent", above=0)
+    fallbacks: tuple[str, ...] = _setting(
+        (), "models to try in order when `name` cannot answer; the reply's `model` is the one that did"
+    )
+    aliases: Mapping[str, str] = _setting(
+        {},
+        "a client's name for a model, and the model's own; `*` for every name it does not list",
+        texts=True,
+    )
     windows: Mapping[str, int] = _setting(
         {}, "the context window of a model, by its name", at_least=SMALLEST_WINDOW
     )
@@ -258,6 +267,7 @@ class RetentionSettings:
 class LogSettings:
     level: str = _setting("info", "how much is told", choices=("debug", "info", "warning", "error"))
     format: str = _setting("text", "how it is told", choices=("text", "json"))
+    access: bool = _setting(True, "does the server log a line for each request, without its content?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,14 +583,17 @@ def _texts(value: Any, limits: Mapping[str, Any], where: str) -> tuple[str, ...]
     return tuple(value)
 
 
-def _table(value: Any, limits: Mapping[str, Any], where: str) -> dict[str, int]:
-    """Integers by name. One string, as in the environment, is parsed as `name=number,name=number`."""
+def _table(value: Any, limits: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Integers, or strings, by name. A string, as in the environment, is parsed as `name=value,…`."""
     table = value
     if isinstance(value, str):
         pairs = [part.rpartition("=") for part in value.split(",") if part.strip()]
-        table = {name.strip(): number.strip() for name, _, number in pairs}
+        table = {name.strip(): item.strip() for name, _, item in pairs}
+    what = "texts" if limits.get("texts") else "numbers"
     if not isinstance(table, Mapping) or not all(isinstance(name, str) and name for name in table):
-        raise BadSetting(f"{where} must be a table of numbers by name, not {value!r}")
+        raise BadSetting(f"{where} must be a table of {what} by name, not {value!r}")
+    if limits.get("texts"):
+        return {name: _text(item, {"not_empty": True}, f"{where}.{name}") for name, item in table.items()}
     return {name: _number(number, int, limits, f"{where}.{name}") for name, number in table.items()}
 
 

@@ -176,8 +176,9 @@ def answers_locally(settings: Settings, model: Model | None) -> bool:
     if model is None:
         return settings.model.kind == "local"
     from .models.local import LocalModel
+    from .models.names import innermost
 
-    return isinstance(model, LocalModel)
+    return isinstance(innermost(model), LocalModel)
 
 
 def flush_target_of(settings: Settings, kind: NodeKind, model: Model | None) -> FlushTarget | None:

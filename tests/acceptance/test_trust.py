@@ -191,3 +191,17 @@ def test_a_home_that_others_can_write_to_is_refused(home: Home) -> None:
     assert done.returncode == 1
     assert f"chmod go-w {home.path}" in done.stderr
     assert list(home.path.iterdir()) == []
+
+
+def test_the_upstreams_own_key_is_still_sent_after_holdfast_env(home: Home, upstream: Capturing) -> None:
+    """As in a shell: `export OPENAI_API_KEY=…; eval "$(holdfast env)"; holdfast run …`, twice."""
+    own = {"OPENAI_API_KEY": "sk-of-the-provider", "HOLDFAST_MODEL__BASE_URL": upstream.url}
+    exports = home.ok("env", env=own)
+    assert 'export HOLDFAST_UPSTREAM_API_KEY="$OPENAI_API_KEY"\n' in exports
+    assert "sk-of-the-provider" not in exports
+    shell = {**own, "HOLDFAST_UPSTREAM_API_KEY": own["OPENAI_API_KEY"], **shell_after_env(home)}
+    assert "HOLDFAST_UPSTREAM_API_KEY" not in home.ok("env", env=shell)
+    done = home.run("run", "hello", env=shell)
+    assert (done.returncode, done.stdout.strip()) == (0, "aye"), done.stderr
+    assert upstream.saw("sk-of-the-provider")
+    assert not upstream.saw("hf_")

@@ -417,7 +417,7 @@ async def test_the_doctor_finds_a_message_that_was_written_after_its_session_end
     def end_it(tx: Transaction) -> int:
         return tx.run(Q.end_session, id=begun.session.id, reason="closed", now=tx.now)
 
-    assert await store._write(end_it) == 1  # type: ignore[attr-defined]
+    assert await store._write(end_it) == 1
     assert await store.check() == []
     await store.commit_reply(begun.lease, [to_message("too late", "assistant")])
     (found,) = await store.check()

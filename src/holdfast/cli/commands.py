@@ -16,6 +16,7 @@ from . import (
     keys,
     memories,
     migrate,
+    models,
     nodes,
     processes,
     run,
@@ -48,6 +49,7 @@ FILES = (
     doctor,
     importing,
     migrate,
+    models,
     config,
 )
 

@@ -12,9 +12,9 @@ from .context import AsJson, CommandContext, command
 from .groups import app
 
 if TYPE_CHECKING:
-    from ..runtime.agents.doctor import Diagnosis
+    from ..domain.figures import FlushFigures, OwnerUsage
+    from ..domain.maintenance import Diagnosis
     from ..settings import Settings
-    from ..store.base import FlushFigures, OwnerUsage
 
 MOST_OWNERS = 10
 
@@ -36,11 +36,7 @@ async def doctor(
       holdfast doctor
       holdfast doctor --repair
     """
-    from ..runtime.agents.doctor import Doctor
-    from ..runtime.agents.reaper import Reaper
-    from ..runtime.processes.launcher import ProcessReader
     from ..server.objects import owner_usage
-    from ..wiring import processes_directory
     from .format import Styled, note, print_json, say
     from .signals import busy
 
@@ -51,33 +47,30 @@ async def doctor(
             else:
                 note(f"there is nothing to check yet: no store at {invocation.location}")
             return 0
-        reader = ProcessReader(opened.store, processes_directory(invocation.settings))
-        examiner = Doctor(opened.store, Reaper(opened.store, own_node=lambda: None), reader)
         with busy("examining the store"):
-            repaired = await examiner.repair() if repair else []
-            found = await examiner.examine()
-        usage = await opened.store.usage(None, limit=MOST_OWNERS)
+            found, repaired = await opened.hf.examine(repair=repair)
+        usage = await opened.hf.usage(None, limit=MOST_OWNERS)
         well = all(each.ok for each in found)
         if as_json:
             print_json(
                 {
                     "object": "diagnosis",
                     "ok": well,
-                    "store": opened.store.location,
+                    "store": opened.hf.location,
                     "repaired": repaired,
-                    "flushes": _flushes(await opened.store.flush_figures()),
+                    "flushes": _flushes(await opened.hf.flush_figures()),
                     "usage": [owner_usage(each) for each in usage],
                     "data": [_diagnosis(each) for each in found],
                 }
             )
             return 0 if well else 1
-        say(Styled(opened.store.location, "bold"))
+        say(Styled(opened.hf.location, "bold"))
         for sentence in repaired:
             say(Styled("  + ", "cyan"), sentence)
         for each in found:
             say(Styled("  ✓ ", "green") if each.ok else Styled("  ✗ ", "bold red"), each.invariant)
             _explain(each)
-        if waiting := _what_waits(await opened.store.flush_figures(), invocation.settings):
+        if waiting := _what_waits(await opened.hf.flush_figures(), invocation.settings):
             say(Styled("  · ", "dim"), waiting)
         _who_holds_how_much(usage)
         broken = sum(not each.ok for each in found)
@@ -165,6 +158,6 @@ async def backup(
 
     async with invocation.existing() as opened:
         with busy("copying the store"):
-            await opened.store.backup(file)
-        say(f"{opened.store.location} is backed up to {file} ({size(file.stat().st_size)}).")
+            await opened.hf.backup(file)
+        say(f"{opened.hf.location} is backed up to {file} ({size(file.stat().st_size)}).")
         say(f"Look into it with: holdfast sessions --store sqlite:///{file}")

@@ -18,7 +18,8 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
     """Print the local server's address and key, for a shell.
 
     After these exports any OpenAI client or script talks to the local server, as owner 'default'. The key is
-    this user's own (api.key in $HOLDFAST_HOME); it is made if there is none.
+    this user's own (api.key in $HOLDFAST_HOME); it is made if there is none. A key of the model in
+    OPENAI_API_KEY is kept as HOLDFAST_UPSTREAM_API_KEY, where `holdfast run`, `chat` and `serve` find it.
 
     \b
     Examples:
@@ -27,21 +28,35 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
     """
     import shlex
 
-    from ..runtime.local_server import ensure_local_key
-    from ..settings import home
+    from ..models.choose import REPLACED_KEY
     from .format import on_terminal, print_json, remark, write
 
     base_url = address(invocation.settings)
     async with invocation.making(quiet=True) as opened:
-        token, _ = await ensure_local_key(opened.store, home())
+        token = await opened.hf.ensure_local_key()
     variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": token}
     if as_json:
         print_json(variables)
         return
+    if _holds_upstreams_key(invocation.settings):
+        write(f'export {REPLACED_KEY}="$OPENAI_API_KEY"\n')
     for name, value in variables.items():
         write(f"export {name}={shlex.quote(value)}\n")
     if on_terminal():
         remark('To set them in this shell: eval "$(holdfast env)"')
+
+
+def _holds_upstreams_key(settings: Settings) -> bool:
+    """True if OPENAI_API_KEY holds the model's key: holdfast itself still needs it in this shell."""
+    import os
+
+    from ..domain.api_keys import holds_token
+
+    key = os.environ.get("OPENAI_API_KEY", "")
+    own = os.environ.get("HOLDFAST_API_KEY", "")
+    return (
+        settings.model.api_key_env == "OPENAI_API_KEY" and bool(key) and key != own and not holds_token(key)
+    )
 
 
 def address(settings: Settings) -> str:
@@ -51,7 +66,7 @@ def address(settings: Settings) -> str:
     the environment wins over both.
     """
     from ..errors import BadSetting
-    from ..runtime.local_server import local_address
+    from ..local_server import local_address
     from ..settings import home, is_variable
 
     host, port = settings.server.host, settings.server.port

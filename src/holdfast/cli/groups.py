@@ -13,7 +13,21 @@ HELP_OPTIONS = ["--help", "-h"]
 
 
 ORDER = (
-    *("serve", "demo", "chat", "run", "env", "keys", "sessions", "why", "ps", "logs", "stop", "pin"),
+    *(
+        "serve",
+        "demo",
+        "chat",
+        "run",
+        "env",
+        "models",
+        "keys",
+        "sessions",
+        "why",
+        "ps",
+        "logs",
+        "stop",
+        "pin",
+    ),
     *("memories", "sweep", "nodes", "doctor", "backup", "migrate", "import", "config", "version"),
     *("list", "show", "messages", "turns", "lineage", "stats", "search"),
     *("end", "cancel", "resume", "fork", "delete", "export"),

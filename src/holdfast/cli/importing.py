@@ -42,7 +42,6 @@ async def hermes(
       holdfast import hermes ~/.hermes
     """
     from ..domain.ids import DEFAULT_OWNER
-    from ..importers.hermes.importer import Importer
     from ..importers.hermes.snapshot import visit
     from ..settings import home
     from .format import print_json
@@ -62,7 +61,7 @@ async def hermes(
             else:
                 async with invocation.making(quiet=as_json) as opened:
                     owner = opened.owner or DEFAULT_OWNER
-                    taken = await Importer(opened.store, owner, seen, shows).run()
+                    taken = await opened.hf.import_hermes(owner, seen, shows)
     if dry_run:
         print_json(_examination(found)) if as_json else _tell(found)
     elif as_json:
@@ -87,17 +86,15 @@ async def file(
       holdfast import conversations.jsonl
       holdfast import file conversations.jsonl
     """
-    from ..transfer.files import FileImporter
     from .format import count, print_json, say
     from .signals import bar
 
     async with invocation.making(quiet=as_json) as opened:
         owner = None if invocation.owner_name is None else opened.owner
         with bar() as shows:
-            importer = FileImporter(
-                opened.store, path.expanduser(), owner, lambda done, whole: shows("importing", done, whole)
+            carried = await opened.hf.import_file(
+                path.expanduser(), owner, lambda done, whole: shows("importing", done, whole)
             )
-            carried = await importer.run()
     if as_json:
         print_json(
             {

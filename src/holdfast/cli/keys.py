@@ -65,8 +65,7 @@ async def create(
     except BadInput as error:
         invocation.wrong_usage(str(error))
     async with invocation.making(quiet=as_json) as opened:
-        key, token = domain.new_key(owner, domain.Scope(scope.value), names, opened.store.now())
-        await opened.store.add_key(key, token.hash)
+        key, token = await opened.hf.create_key(owner, domain.Scope(scope.value), names)
         if as_json:
             shown = {"id": key.id, "key": str(token), "owner": key.owner, "scope": key.scope.value}
             print_json({**shown, "tools": sorted(key.tools)})
@@ -91,7 +90,7 @@ async def list_(invocation: CommandContext, as_json: AsJson = False) -> None:
     from .format import Column, Styled, ago, note, print_json, table
 
     async with invocation.reading(quiet=as_json) as opened:
-        found = await opened.store.keys(_whose(invocation)) if opened else []
+        found = await opened.hf.keys(_whose(invocation)) if opened else []
         if as_json:
             print_json(objects.listed([objects.api_key(key) for key in found]))
             return
@@ -99,7 +98,7 @@ async def list_(invocation: CommandContext, as_json: AsJson = False) -> None:
             note("there are no API keys; `holdfast keys create` makes one")
             return
         assert opened is not None
-        now = opened.store.now()
+        now = opened.hf.now()
         rows: list[list[Cell]] = [
             [
                 key.id,
@@ -133,8 +132,8 @@ async def revoke(
     from .format import print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
-        revoked = await opened.store.revoke_key(key_id, _whose(invocation))
-        found = await opened.store.key(key_id)
+        revoked = await opened.hf.revoke_key(key_id, _whose(invocation))
+        found = await opened.hf.find_key(key_id)
         assert found is not None
         if as_json:
             print_json(objects.api_key(found[0]))

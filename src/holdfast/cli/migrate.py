@@ -12,7 +12,7 @@ from .context import CommandContext, command
 from .groups import app
 
 if TYPE_CHECKING:
-    from ..store.postgres.moving import MoveStep
+    from ..transfer.migrate import MoveStep
 
 
 @command(app, "migrate")

@@ -14,10 +14,9 @@ from .context import EVERYBODY, CommandContext, command
 from .groups import app
 
 if TYPE_CHECKING:
-    from ..app import Holdfast
+    from ..app import Holdfast, Outcome
     from ..domain.turns import TurnBegun
     from ..models.base import Chunk, Model
-    from ..runtime.turns.live import Outcome
     from ..session import LiveSession
     from .signals import Interrupts
 
@@ -30,6 +29,8 @@ _ADDRESS = re.compile(
 )
 """Matches an address without a scheme: an unmistakable host, a port, or a path that ends like an API's."""
 SAY_WAITING_SECONDS = 1.0
+LONGEST_WAIT = 60.0
+"""How many seconds a model that is over its rate limit may ask a person to wait."""
 
 
 @command(app, "run")
@@ -136,18 +137,17 @@ class _Run:
 
         from ..errors import LeaseLost, ModelError, TurnStopped
         from ..models.choose import choose_from
-        from ..readings import place_of
         from .format import complain
 
         try:
             settings = self._invocation.settings
             with model_usage(self._invocation):
-                model = await choose_from(settings.model)
+                model = await choose_from(settings.model, longest_wait=LONGEST_WAIT)
             try:
                 async with self._invocation.node(existing=resume is not None) as node:
                     if resume is not None:
                         # Resolved first: the library would create a session for an unknown name.
-                        resume = (await place_of(node.store, node.owner, resume)).conversation.id
+                        resume = (await node.resolve_name(node.owner, resume)).conversation.id
                     self._session = await node.session(key, id=resume, source=source)
                     await self._answer(node, model, words)
             finally:
@@ -166,15 +166,12 @@ class _Run:
     async def _answer(self, node: Holdfast, model: Model, words: str) -> None:
         import asyncio
 
-        from ..app import compactor_of
+        from ..app import RunningTurn, TurnSpec, Unanswered, finished
         from ..domain.conversations import Address
         from ..domain.ids import new_id
         from ..domain.messages import instruction, user_message
         from ..domain.sessions import EndReason
         from ..domain.turns import TurnRequest
-        from ..runtime.shutdown import finished
-        from ..runtime.turns.live import RunningTurn, TurnSpec, Unanswered
-        from ..runtime.turns.runner import TurnRunner
         from .format import note
 
         assert self._session is not None
@@ -197,27 +194,17 @@ class _Run:
             model=name,
             tools=frozenset(settings.agent.tools),
         )
-        runner = TurnRunner(
-            node.store,
-            node.keeper,
-            node.leases,
-            model,
-            settings.server.checkpoint_seconds,
-            toolbox=node.toolbox,
-            news=node.news,
-            compactor=compactor_of(node, model),
-        )
+        node.answer_with(model)
         busy = f"the conversation is busy with another turn; waiting up to {wait:g} s"
         waiting = asyncio.get_running_loop().call_later(SAY_WAITING_SECONDS, note, busy)
         try:
-            running = await runner.begin(order, wait)
+            running = await node.runner.begin(order, wait)
             waiting.cancel()
             assert isinstance(running, RunningTurn)
             self._begun = True
             outcome = await running.ended()
         finally:
             waiting.cancel()
-            await finished(runner.close())
         if isinstance(outcome, Unanswered):
             raise outcome.error
         self._answered = True

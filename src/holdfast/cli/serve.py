@@ -12,10 +12,10 @@ from .groups import app
 from .run import model_setting, model_usage
 
 if TYPE_CHECKING:
+    from ..app import Operations
     from ..models.base import Model
     from ..server.server import Listening
     from ..settings import Settings
-    from ..store.base import Store
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +45,11 @@ async def serve(
       holdfast serve --model http://localhost:11434/v1
       holdfast serve --port 9000 --store sqlite:///agent.db
     """
-    from ..errors import BadSetting, ModelError
+    from ..app import ModelWatch
+    from ..errors import BadSetting
+    from ..local_server import note_address, take_back_address
     from ..models.choose import choose_from
     from ..models.effective_window import WindowOrigin, window_of
-    from ..runtime.local_server import note_address, take_back_address
     from ..server.server import serve as serve_until_stopped
     from ..settings import home
     from .format import write
@@ -65,14 +66,16 @@ async def serve(
     with model_usage(invocation):
         answers = await choose_from(settings.model)
     url = ""
+    watch = ModelWatch(answers)
     try:
-        try:
+        health = await watch.check_once()
+        if health.is_up:
             window = await window_of(answers, settings.model)
-            tokens = f"{window.tokens:,} tokens of context"
+            tokens = f"up; {window.tokens:,} tokens of context"
             if window.origin is WindowOrigin.ASSUMED:
-                tokens += ", which is a guess: the model does not say; set [model] context_window"
-        except ModelError as error:
-            tokens = f"not reachable now: {error}"
+                tokens += " assumed: the model does not say; set [model] context_window"
+        else:
+            tokens = f"DOWN, and checked again every few seconds: {health.problem}"
 
         async def announce(listening: Listening) -> None:
             nonlocal url
@@ -82,20 +85,20 @@ async def serve(
             if listening.backlog is not None:
                 write(f"  memory {listening.backlog}\n")
 
-        return await serve_until_stopped(settings, answers, prepare=keys_are_ready, announce=announce)
+        return await serve_until_stopped(
+            settings, answers, watch=watch, prepare=keys_are_ready, announce=announce
+        )
     finally:
         if url:
             take_back_address(home(), url)
         await answers.close()
 
 
-async def keys_are_ready(store: Store, settings: Settings) -> None:
+async def keys_are_ready(hf: Operations, settings: Settings) -> None:
     """Ensure that there is a usable API key: on loopback the local key, elsewhere one created beforehand."""
     import os
 
     from ..errors import BadSetting
-    from ..runtime.local_server import ensure_local_key
-    from ..settings import home
 
     given = os.environ.get("HOLDFAST_API_KEY", "").strip()
     is_short = 0 < len(given) < SHORTEST_KEY
@@ -103,27 +106,45 @@ async def keys_are_ready(store: Store, settings: Settings) -> None:
     if settings.server.host in LOOPBACK:
         if is_short:
             log.warning("HOLDFAST_API_KEY has only %d characters and can be guessed; %s", len(given), advice)
-        await ensure_local_key(store, home())
+        await hf.ensure_local_key()
     elif is_short:
         raise BadSetting(
             f"{settings.server.host} can be reached from other machines, and HOLDFAST_API_KEY, an admin key, "
             f"has only {len(given)} characters; {advice}, or unset it and use `holdfast keys create`"
         )
-    elif not given and not any(key.revoked_at is None for key in await store.keys(None)):
+    elif not given and not any(key.revoked_at is None for key in await hf.keys(None)):
         raise BadSetting(
             f"{settings.server.host} can be reached from other machines, and there is no API key yet; make "
             "one with `holdfast keys create`, or set HOLDFAST_API_KEY"
         )
 
 
+def command_here() -> str:
+    """How this command can be called again in this shell: `holdfast` only if it is on the PATH."""
+    import os
+    import shutil
+    import sys
+    from pathlib import Path
+
+    if shutil.which("holdfast"):
+        return "holdfast"
+    if os.access("holdfast", os.X_OK) and Path("holdfast").is_file():
+        return "./holdfast"
+    return sys.argv[0]
+
+
 async def say_hello(listening: Listening, settings: Settings, model: Model, tokens: str) -> None:
     """Print the model, the store and how to log in. The key and the login link go only to a terminal."""
     from ..dashboard.browser_sessions import login_link
-    from ..runtime.local_server import local_key
+    from ..local_server import local_key
     from ..settings import home
     from .format import on_terminal, write
 
     write(f"holdfast answers at {listening.url}/v1\n")
+    if settings.server.host in ("0.0.0.0", "::"):
+        hosts = settings.server.allowed_hosts
+        names = "any host name" if not hosts or "*" in hosts else f"the names {', '.join(hosts)}"
+        write(f"  net    every address of this machine, port {listening.port}; by IP address or {names}\n")
     write(f"  model  {model.description}; {tokens}\n")
     write(f"  store  {listening.location}\n")
     token = local_key(home()) if settings.server.host in LOOPBACK else None
@@ -132,7 +153,7 @@ async def say_hello(listening: Listening, settings: Settings, model: Model, toke
     elif on_terminal():
         write(f"  key    {token}\n")
         write(f"  page   {login_link(listening.url, home())}  (logs your browser in, once)\n")
-        write('  try    eval "$(holdfast env)", then any OpenAI client; Ctrl-C stops\n')
+        write(f'  try    eval "$({command_here()} env)", then any OpenAI client; Ctrl-C stops\n')
     else:
         write("  key    `holdfast env` prints it\n")
         write(f"  page   {listening.url}/  (log in with the key)\n")

@@ -12,10 +12,9 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import Receive, Scope, Send
 
 from ..domain.api_keys import acting_as
-from ..domain.ids import new_request_id
 from ..errors import BadKey, HoldfastError, StoreFailed
 from ..server.gate import Headers
-from ..server.http import HttpResponse, RequestContext, note_trouble
+from ..server.http import HttpResponse, RequestContext, note_trouble, request_id_of
 from ..server.http_errors import HttpError, failure_of
 from .pages import go, html
 from .request import DashboardServices, PageRequest, cookie_in
@@ -53,9 +52,11 @@ class _PageEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._desk.services
         headers = Headers(scope["headers"])
-        call = RequestContext(services, Request(scope, receive), headers, receive, send, new_request_id())
+        call = RequestContext(
+            services, Request(scope, receive), headers, receive, send, request_id_of(headers)
+        )
         visit = PageRequest(self._desk, call)
-        services.meters.begin()
+        services.metrics.begin()
         name = next(iter(self._pages.values())).path
         try:
             await (await self._answer(visit)).send(call)
@@ -73,11 +74,12 @@ class _PageEndpoint:
             await self._fail(visit, error)
         finally:
             call.give_back_all()
-            services.meters.end(name, call.status, call.began)
+            services.metrics.end(name, call.status, call.began)
+            services.access_log.note(call, name)
 
     async def _answer(self, visit: PageRequest) -> HttpResponse:
-        call, doors = visit.call, self._desk.services.doors
-        doors.check(call.headers)
+        call, gate = visit.call, self._desk.services.gate
+        gate.check(call.headers)
         method = call.request.method
         page = self._pages.get("GET" if method == "HEAD" else method)
         if page is None:
@@ -100,12 +102,12 @@ class _PageEndpoint:
             return await page.handler(visit)
         if call.key is not None:
             call.hold_slot()
-            visit.cursor = (await visit.store.event_bounds())[1]
+            visit.cursor = (await visit.hf.event_bounds())[1]
         return await page.handler(visit)
 
     async def _recognise(self, visit: PageRequest) -> None:
         """Authenticate by a program's API key, else by the browser's cookie; raises BadKey if invalid."""
-        call, keys = visit.call, self._desk.services.keys
+        call, keys = visit.call, visit.hf.authenticator
         scheme, _, token = call.headers.get("authorization").partition(" ")
         if scheme.lower() == "bearer":
             key = await keys.authenticate(token.strip())

@@ -18,6 +18,7 @@ class EventType(StrEnum):
     CONVERSATION_DELETED = "conversation.deleted"
     CONVERSATION_IMPORTED = "conversation.imported"
     MESSAGES_ADDED = "messages.added"
+    MESSAGES_REMOVED = "messages.removed"
     MESSAGE_EXCLUDED = "message.excluded"
     MESSAGE_REDUCED = "message.reduced"
     MESSAGE_DELETED = "message.deleted"

@@ -7,11 +7,15 @@ bytes received, with what they add to the reply. Unknown fields are kept in both
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
+
+REQUEST_ID: ContextVar[str] = ContextVar("holdfast_request_id", default="")
+"""The id of the HTTP request that this task works for; sent to an upstream as `X-Request-Id`."""
 
 
 class Purpose(StrEnum):
@@ -20,6 +24,16 @@ class Purpose(StrEnum):
     TURN = "turn"
     SUMMARY = "summary"
     FLUSH = "flush"
+
+
+@dataclass(frozen=True, slots=True)
+class NativeRequest:
+    """A client's request in the API it used, for a model that speaks that API itself."""
+
+    body: Mapping[str, Any]
+    """The request as the client sent it."""
+    blocks: Mapping[bytes, list[Mapping[str, Any]]]
+    """The content blocks of its messages, by the fingerprint of the chat message made of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,8 @@ class ModelRequest:
     on_accepted: Callable[[], None] | None = field(default=None, compare=False, repr=False)
     """Called when the model has accepted the request, which may be long before its first chunk. A model that
     cannot know this does not call it: its first chunk implies acceptance."""
+    native: NativeRequest | None = field(default=None, compare=False, repr=False)
+    """The client's request in Anthropic's API, if it used that; only a model that speaks it reads this."""
 
     @property
     def wants_usage(self) -> bool:
@@ -130,6 +146,13 @@ class Model(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A model whose server counts the tokens of a request in Anthropic's API."""
+
+    async def count_tokens(self, native: NativeRequest, model: str | None) -> int: ...
 
 
 def request_body(request: ModelRequest, model: str, **ours: Any) -> bytes:

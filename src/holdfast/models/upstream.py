@@ -21,7 +21,7 @@ import msgspec
 from ..errors import ModelError
 from .base import Chunk, ModelRequest, Purpose, request_body
 from .chunks import AnswerReader
-from .connection import BACKOFF_SECONDS, Connection
+from .connection import BACKOFF_SECONDS, SHORT_WAIT_SECONDS, Connection
 from .windows import ask_window
 
 TAIL_SECONDS = 5.0
@@ -44,9 +44,19 @@ class Upstream:
         connect_timeout: float = 10,
         *,
         backoff: Sequence[float] = BACKOFF_SECONDS,
+        key_variable: str = "",
+        longest_wait: float = SHORT_WAIT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connection = Connection(base_url, api_key, timeout_seconds, connect_timeout, backoff)
+        self._connection = Connection(
+            base_url,
+            api_key,
+            timeout_seconds,
+            connect_timeout,
+            backoff,
+            key_variable=key_variable,
+            longest_wait=longest_wait,
+        )
         self._model = model
         self._first = ""
         self._clock = clock
@@ -70,8 +80,12 @@ class Upstream:
             return []  # Ollama without a model
         if not isinstance(listed, list):
             where = self._connection.where
+            advice = "does [model] base_url end in /v1?"
+            if not where.rstrip("/").endswith("/v1"):
+                advice = f"set [model] base_url to {where.rstrip('/')}/v1"
             raise self._connection.error(
-                f"{where}/models is not a list of models; does [model] base_url end in /v1?",
+                f"{where}/models is not a list of models; {advice}",
+                200,
                 public="the model's server has no list of models; does [model] base_url end in /v1?",
             )
         return [entry for entry in listed if isinstance(entry, dict) and entry.get("id")]

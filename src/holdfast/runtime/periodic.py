@@ -37,6 +37,7 @@ LOOPS = {
     "look after processes": "Supervisor",
     "write this node's heartbeat": "Heartbeat",
     "look after running turns": "TurnRunner",
+    "check the model": "ModelWatch",
 }
 """What each loop does, as its log lines say it, and the class that runs it."""
 

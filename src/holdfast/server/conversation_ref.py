@@ -59,7 +59,7 @@ async def conversation_ref_of(call: RequestContext) -> ConversationRef:
     alias: str | None = None
     if id_ is not None and key is not None:
         try:
-            await call.store.resolve(call.owner, Address(id=id_))
+            await call.hf.resolve(call.owner, Address(id=id_))
             key = None
         except NotFound:
             if not Address(id=id_).may_create:

@@ -5,6 +5,7 @@ Headers are parsed once per request: most requests need about a dozen of them.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -100,7 +101,9 @@ class Gate:
         bound = settings.host.lower()
         self._hosts = {*LOOPBACK, *named, *({bound} if not named else ())} - set(ANY)
         # Bound to every address without allowed_hosts: the names that clients use cannot be known.
-        self._any_host = not named and bound in ANY
+        # An address, unlike a name, cannot be made to mean this machine by a foreign page (DNS rebinding).
+        self._any_host = "*" in named or (not named and bound in ANY)
+        self._any_address = bound in ANY
         self._origins = frozenset(origin.rstrip("/") for origin in settings.cors_origins)
         self._most = settings.max_requests
         self._inside = 0
@@ -110,7 +113,9 @@ class Gate:
         """Raises HttpError if the Host is not allowed (421), or the Origin is not (403)."""
         host = headers.once("host") or ""
         name = _name_of(host)
-        if name is None or (not self._any_host and name not in self._hosts):
+        if name is None or not (
+            self._any_host or name in self._hosts or (self._any_address and _is_address(name))
+        ):
             raise HttpError(
                 421, f"Host {host!r:.100} is not allowed; add it to [server] allowed_hosts", "unknown_host"
             )
@@ -165,6 +170,14 @@ class Gate:
             yield
         finally:
             self._forms -= 1
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _name_of(host: str) -> str | None:

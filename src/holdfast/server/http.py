@@ -1,14 +1,16 @@
 """One HTTP request: authentication, limits, body, response and error handling.
 
 `Endpoint` is the ASGI endpoint of a route. Before its handler runs, it checks Host and Origin, authenticates
-the caller and applies the limits on requests. Exceptions of the handler are answered in OpenAI's error shape.
-A body is read only on demand, within limits of size and time, and must be a JSON object.
+the caller and applies the limits on requests. Exceptions of the handler are answered in the error shape of
+the API that the request uses, OpenAI's or Anthropic's. A body is read only on demand, within limits of size
+and time, and must be a JSON object.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import string
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,19 +22,16 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from ..app import Holdfast
+from ..app import Holdfast, ModelWatch, TurnRunner
 from ..domain.api_keys import ApiKey, Caller, acting_as, acting_for
 from ..domain.ids import new_request_id
 from ..domain.turns import Delivery
 from ..errors import BadInput, BadKey, HoldfastError, KeyRevoked, ModelError, StoreError, StoreFailed
-from ..models.base import Model
-from ..runtime.agents.authenticator import Authenticator
-from ..runtime.turns.history_matcher import HistoryMatcher
-from ..runtime.turns.runner import TurnRunner
+from ..models.base import REQUEST_ID, Model
 from ..settings import Settings
-from ..store.base import Store
+from .access_log import AccessLog
 from .gate import Gate, Headers
-from .http_errors import ErrorResponse, HttpError, failure_of
+from .http_errors import ErrorResponse, HttpError, anthropic_error, failure_of
 from .limits import BODY_SECONDS, PIECE, KeyLimits
 from .metrics import Metrics
 from .openai.parameters import BadParameter
@@ -52,21 +51,20 @@ class Services:
 
     holdfast: Holdfast
     model: Model
-    runner: TurnRunner
-    continuity: HistoryMatcher
-    keys: Authenticator
-    doors: Gate
+    gate: Gate
     limits: KeyLimits
     workers: Workers
-    meters: Metrics
+    metrics: Metrics
     draining: asyncio.Event
     """Set when the server begins to stop: endless streams end now."""
     broken: asyncio.Event
     """Set when the store has failed for good: the server must stop."""
+    model_watch: ModelWatch
+    access_log: AccessLog
 
     @property
-    def store(self) -> Store:
-        return self.holdfast.store
+    def runner(self) -> TurnRunner:
+        return self.holdfast.runner
 
     @property
     def settings(self) -> Settings:
@@ -125,6 +123,13 @@ class RequestContext:
     _held: dict[str, Callable[[], None]] = field(default_factory=dict)
     """What this request uses of its API key's limits: name to release function."""
     _bytes: int = 0
+    sent_bytes: int = 0
+    """Bytes of the response's body so far."""
+
+    @property
+    def known_caller(self) -> Caller | None:
+        """The caller; None: not authenticated."""
+        return self._caller
 
     @property
     def caller(self) -> Caller:
@@ -143,8 +148,25 @@ class RequestContext:
         return acting_for(self.caller, self.request.query_params.get("owner"))
 
     @property
-    def store(self) -> Store:
-        return self.services.store
+    def hf(self) -> Holdfast:
+        """The operations that handlers call."""
+        return self.services.holdfast
+
+    @property
+    def is_anthropic(self) -> bool:
+        """True: the request uses Anthropic's API, so its errors have Anthropic's shape."""
+        path: str = self.request.scope["path"]
+        return path.startswith("/v1/messages") or (
+            path.startswith("/v1/models") and bool(self.headers.get("anthropic-version"))
+        )
+
+    def error(self, failure: ErrorResponse, ours: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The body of an error response, in the shape of the API that the request uses; `ours`: its
+        `holdfast` field."""
+        added = {} if ours is None else {"holdfast": ours}
+        if self.is_anthropic:
+            return {**anthropic_error(failure, self.id), **added}
+        return {"error": failure.object(), **added}
 
     async def check_key(self) -> None:
         """Raises KeyRevoked unless the request's API key, and its browser login if any, are still valid.
@@ -153,7 +175,7 @@ class RequestContext:
         """
         if self.key is None:
             return
-        if not await self.services.keys.is_valid(self.key):
+        if not await self.hf.authenticator.is_valid(self.key):
             raise KeyRevoked
         if self.still_logged_in is not None and not await self.still_logged_in():
             raise KeyRevoked
@@ -225,16 +247,16 @@ class RequestContext:
     def hold_slot(self) -> None:
         """Count this request among all requests under way and those of its API key; raises HttpError over
         either limit."""
-        doors, requests, key_id = self.services.doors, self.services.limits.requests, self.caller.key_id
-        doors.enter()
+        gate, requests, key_id = self.services.gate, self.services.limits.requests, self.caller.key_id
+        gate.enter()
         try:
             requests.take(key_id)
         except BaseException:
-            doors.leave()
+            gate.leave()
             raise
 
         def leave() -> None:
-            doors.leave()
+            gate.leave()
             requests.give_back(key_id)
 
         self._held["slot"] = leave
@@ -298,18 +320,22 @@ class RequestContext:
         self.started, self.status = True, status
         listed = [(name.encode("latin-1"), _header_value(value)) for name, value in headers.items()]
         listed.append((b"x-request-id", self.id.encode()))
+        if self.is_anthropic:
+            listed.append((b"request-id", self.id.encode()))
         if "x-content-type-options" not in headers:
             listed.append(_NO_SNIFFING)
-        listed.extend(self.services.doors.headers_for(self.headers))
+        listed.extend(self.services.gate.headers_for(self.headers))
         if length is not None:
             listed.append((b"content-length", b"%d" % length))
         await self._send({"type": "http.response.start", "status": status, "headers": listed})
 
     async def send(self, message: dict[str, Any]) -> None:
+        self.sent_bytes += len(message.get("body", b""))
         await self._send(message)
 
     async def finish(self, body: bytes) -> bool:
         """Send the rest of the response. True: its last byte was written to an open connection."""
+        self.sent_bytes += len(body)
         pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)] or [b""]
         if len(pieces) > 1:  # back-pressure: as fast as the client reads
             for piece in (*pieces[:-1], b""):
@@ -335,10 +361,13 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
         headers = Headers(scope["headers"])
-        call = RequestContext(services, Request(scope, receive), headers, receive, send, new_request_id())
-        services.meters.begin()
+        call = RequestContext(
+            services, Request(scope, receive), headers, receive, send, request_id_of(headers)
+        )
+        REQUEST_ID.set(call.id)
+        services.metrics.begin()
         try:
-            services.doors.check(headers)
+            services.gate.check(headers)
             if self._open:
                 await (await self._handler(call)).send(call)
             else:
@@ -357,11 +386,12 @@ class Endpoint:
             await fail(call, failure_of(error))
         finally:
             call.give_back_all()
-            services.meters.end(self._name, call.status, call.began)
+            services.metrics.end(self._name, call.status, call.began)
+            services.access_log.note(call, self._name)
 
     async def _answer(self, call: RequestContext) -> None:
         services, headers = self._services, call.headers
-        call.key = await services.keys.authenticate(_bearer(headers))
+        call.key = await services.holdfast.authenticator.authenticate(_token(headers))
         call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
         call.hold_slot()
         answer = await self._handler(call)
@@ -397,6 +427,15 @@ class BodyDeadline:
         self._task.cancel()
 
 
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def request_id_of(headers: Headers) -> str:
+    """The client's `X-Request-Id` if it can be used as one, else a new id."""
+    given = headers.get("x-request-id")
+    return given if given and _REQUEST_ID.fullmatch(given) else new_request_id()
+
+
 def note_trouble(route: str, call: RequestContext, error: BaseException) -> None:
     """Log the details that are not sent to the client because they name files and hosts."""
     if isinstance(error, StoreError) or (isinstance(error, ModelError) and error.public != str(error)):
@@ -406,7 +445,7 @@ def note_trouble(route: str, call: RequestContext, error: BaseException) -> None
 async def fail(call: RequestContext, failure: ErrorResponse) -> None:
     """Send an error response. If a response has started, send nothing: the connection just ends."""
     if not call.started:
-        await JsonResponse({"error": failure.object()}, failure.status, failure.headers).send(call)
+        await JsonResponse(call.error(failure), failure.status, failure.headers).send(call)
 
 
 def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
@@ -428,9 +467,10 @@ def _header_value(text: str) -> bytes:
     return quote(text, safe=string.printable.strip()).encode()
 
 
-def _bearer(headers: Headers) -> str:
+def _token(headers: Headers) -> str:
+    """The API key of a request: a bearer token, else the header `x-api-key`; empty: none."""
     scheme, _, token = headers.get("authorization").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    return (token.strip() if scheme.lower() == "bearer" else "") or headers.get("x-api-key").strip()
 
 
 def _too_large(limit: int) -> HttpError:

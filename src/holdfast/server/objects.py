@@ -12,20 +12,19 @@ from typing import Any
 
 from ..domain.api_keys import ApiKey
 from ..domain.events import Event
+from ..domain.figures import OwnerUsage, Statistics
 from ..domain.flushes import Flush
 from ..domain.memories import Memory
 from ..domain.messages import Message
 from ..domain.nodes import Liveness, Node
 from ..domain.notices import Notice
-from ..domain.processes import Process, program_of
+from ..domain.pages import Found, LineageTree
+from ..domain.processes import LogPart, Process, program_of
 from ..domain.resets import Reason
 from ..domain.sessions import Session, SessionState
 from ..domain.turns import Turn
 from ..domain.views import Part, Summary
 from ..domain.why import Why
-from ..readings import LineageTree
-from ..runtime.processes.files import LogPart
-from ..store.base import Found, OwnerUsage, Statistics
 
 Object = dict[str, Any]
 

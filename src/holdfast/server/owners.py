@@ -37,4 +37,4 @@ def shows_owner(call: RequestContext) -> bool:
 async def note_reading(call: RequestContext, owner: str, session: Session | None = None) -> None:
     """Record the event of reading another owner's messages; must be called before they are shown."""
     if owner != call.owner:
-        await call.store.note_reading(owner, call.caller.key_id, session)
+        await call.hf.note_reading(owner, call.caller.key_id, session)

@@ -75,7 +75,7 @@ class _Methods:
 
     async def _preflight(self, call: RequestContext) -> HttpResponse:
         headers = {"allow": self._allowed}
-        if call.services.doors.headers_for(call.headers):
+        if call.services.gate.headers_for(call.headers):
             headers |= {
                 "access-control-allow-methods": self._allowed,
                 "access-control-allow-headers": call.headers.get("access-control-request-headers", "*"),

@@ -22,19 +22,16 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..app import Holdfast, compactor_of
+from ..app import Holdfast, ModelWatch
 from ..dashboard.browser_sessions import LinkBook
 from ..dashboard.routes import dashboard
 from ..domain.nodes import NodeKind
 from ..errors import BadSetting
 from ..models.base import Model
 from ..os_support import hide_from_own_user
-from ..runtime.agents.authenticator import Authenticator
-from ..runtime.turns.history_matcher import HistoryMatcher
-from ..runtime.turns.runner import TurnRunner
 from ..settings import Settings
-from ..store.base import Store
 from . import openapi
+from .access_log import AccessLog
 from .admin import (
     activity,
     events,
@@ -48,6 +45,7 @@ from .admin import (
     turns,
 )
 from .admin import health as nodes
+from .anthropic import messages
 from .connections import Connections, http_config
 from .gate import Gate
 from .http import Endpoint, Services
@@ -61,6 +59,7 @@ log = logging.getLogger(__name__)
 
 ROUTES: tuple[Route, ...] = (
     *chat.ROUTES,
+    *messages.ROUTES,
     *responses.ROUTES,
     *conversations.ROUTES,
     *models.ROUTES,
@@ -122,26 +121,28 @@ async def serve(
     settings: Settings,
     model: Model,
     *,
-    prepare: Callable[[Store, Settings], Awaitable[None]] = _nothing,
+    watch: ModelWatch | None = None,
+    prepare: Callable[[Holdfast, Settings], Awaitable[None]] = _nothing,
     announce: Callable[[Listening], Awaitable[None]] = _nothing,
 ) -> int:
     """Serve until a signal arrives; returns the exit code.
 
-    `prepare` may raise before any request is answered; `announce` is called when the server listens.
+    `prepare` may raise before any request is answered; `announce` is called when the server listens. `watch`
+    knows already whether the model is up.
     """
     hide_from_own_user()  # its child commands must not read its keys from /proc/PID/environ
     listening = bound(settings.server.host, settings.server.port)
     holdfast = Holdfast(settings, kind=NodeKind.SERVER, catch_signals=False, model=model)
     try:
         await holdfast.start()
-        await prepare(holdfast.store, settings)
+        await prepare(holdfast, settings)
     except BaseException:
         listening.close()
         await holdfast.stop()
         raise
-    services = services_of(holdfast, model)
+    services = services_of(holdfast, model, watch)
     port = listening.getsockname()[1]
-    where = Listening(settings.server.host, port, holdfast.store.location, holdfast.backlog)
+    where = Listening(settings.server.host, port, holdfast.location, holdfast.backlog)
     most_requests = settings.server.max_requests
     server = _Server(
         http_config(
@@ -154,11 +155,13 @@ async def serve(
     leaving = _Leaving(services, server)
     leaving.on_signals()
     _spare_the_collector()
+    services.model_watch.start()
     try:
         await server.serve(sockets=[listening])
         await leaving.done()
     finally:
-        await services.runner.close()
+        services.access_log.flush()
+        await services.model_watch.stop()
         await holdfast.stop()
     return leaving.exit_code
 
@@ -205,37 +208,24 @@ def bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def services_of(holdfast: Holdfast, model: Model) -> Services:
+def services_of(holdfast: Holdfast, model: Model, watch: ModelWatch | None = None) -> Services:
     """The services that handlers use, built on a holdfast that has started."""
     settings = holdfast.settings
-    store = holdfast.store
-    meters = Metrics()
-    runner = TurnRunner(
-        store,
-        holdfast.keeper,
-        holdfast.leases,
-        model,
-        settings.server.checkpoint_seconds,
-        meters.spoken,
-        meters.ended,
-        holdfast.toolbox,
-        holdfast.news,
-        holdfast.compactor or compactor_of(holdfast, model),
-    )
+    metrics = Metrics()
+    holdfast.answer_with(model, metrics.spoken, metrics.ended)
     return Services(
         holdfast=holdfast,
         model=model,
-        runner=runner,
-        continuity=HistoryMatcher(store),
-        keys=Authenticator(store, os.environ.get("HOLDFAST_API_KEY"), settings.agent.tools),
-        doors=Gate(settings.server),
+        gate=Gate(settings.server),
         limits=KeyLimits(
             settings.limits, settings.server.max_requests, int(settings.server.max_body_mb * 2**20)
         ),
         workers=Workers(),
-        meters=meters,
+        metrics=metrics,
         draining=asyncio.Event(),
         broken=asyncio.Event(),
+        model_watch=watch or ModelWatch(model),
+        access_log=AccessLog(settings.log),
     )
 
 

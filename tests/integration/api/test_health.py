@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from tests.integration.api.conftest import Running
+from holdfast.models.upstream import Upstream
+from tests.integration.api.conftest import Running, StartServer
 
 
 async def test_health_is_told_without_a_key(server: Running) -> None:
     stranger = await server.with_token(None)
     health = (await stranger.get("/healthz")).json()
     assert (health["status"], health["running_turns"]) == ("ok", 0)
-    assert (await stranger.get("/readyz")).json() == {"status": "ready"}
+    ready = (await stranger.get("/readyz")).json()
+    assert (ready["status"], ready["model"]["status"]) == ("ready", "up")
+
+
+async def test_a_model_that_is_down_is_told_without_its_address(start_server: StartServer) -> None:
+    model = Upstream("http://127.0.0.1:9/v1", backoff=())
+    server = await start_server(model)
+    told = await (await server.with_token(None)).get("/readyz")
+    await model.close()
+    assert (told.status_code, told.json()["model"]["status"]) == (200, "down")
+    assert "cannot connect to the model" in told.json()["model"]["error"]
+    assert "127.0.0.1" not in told.text
 
 
 async def test_a_server_that_is_about_to_stop_is_alive_but_not_ready(server: Running) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import openai
 import pytest
 
 from holdfast.models.local import INSTALL, LocalModel, installed
@@ -54,7 +55,15 @@ async def test_a_real_model_answers_streams_and_is_kept(server: Running) -> None
 async def test_a_real_model_answers_without_being_kept(server: Running) -> None:
     client = sdk(server).with_options(timeout=60)
     answer = await client.chat.completions.create(
-        model="any", messages=[user("Say hello.")], max_tokens=4, store=False
+        model="", messages=[user("Say hello.")], max_tokens=4, store=False
     )
     assert answer.choices[0].message.content
     assert (await server.store.statistics(None)).conversations == 0
+
+
+async def test_a_model_that_is_not_served_is_refused_and_named(server: Running) -> None:
+    client = sdk(server).with_options(max_retries=0)
+    with pytest.raises(openai.NotFoundError) as caught:
+        await client.chat.completions.create(model="gpt-4o", messages=[user("Say hello.")])
+    assert caught.value.code == "model_not_found"
+    assert "SmolLM2-135M-Instruct" in str(caught.value)

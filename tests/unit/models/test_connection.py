@@ -355,3 +355,79 @@ async def test_a_list_of_models_that_never_ends_is_given_up(server: MockUpstream
             await model.models()
     await model.close()
     assert caught.value.status == 504
+
+
+async def test_a_refused_key_is_named_by_its_variable(server: MockUpstream) -> None:
+    for key, said in ((KEY, "check the key in MY_KEY"), ("", "no key was sent: set MY_KEY")):
+        model = Upstream(server.url, key, key_variable="MY_KEY")
+        server.answers = [refuses(401, {"error": {"message": "no"}})]
+        assert said in str(await refusal(model))
+        await model.close()
+
+
+async def test_a_wait_that_is_too_long_is_shown(server: MockUpstream, upstream: Upstream) -> None:
+    server.answers = [refuses(429, {"error": {"message": "slow down"}}, {"Retry-After": "30"})]
+    caught = await refusal(upstream)
+    assert (str(caught), caught.retry_after) == (
+        "the model answered 429: slow down (it asks to wait 30 s)", 30
+    )  # fmt: skip
+
+
+async def test_a_longer_wait_is_kept_where_it_is_allowed(
+    server: MockUpstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    model = Upstream(server.url, longest_wait=60)
+    server.answers = [refuses(429, headers={"Retry-After": "30"}), says()]
+    monkeypatch.setattr("holdfast.models.connection.asyncio.sleep", sleep)
+    await answer(model)
+    monkeypatch.undo()
+    assert 30 in waited
+    assert "asks to wait 30 s; waiting" in caplog.text
+    await model.close()
+
+
+async def test_an_address_without_v1_is_understood(server: MockUpstream) -> None:
+    async def chat(request: web.Request) -> web.StreamResponse:
+        return await says()(request)
+
+    server.pages["/v1/models"] = {"data": [{"id": "tiny"}]}
+    server.pages["/chat/completions"] = refuses(404)
+    server.pages["/v1/chat/completions"] = chat
+    for root in (server.root, f"{server.root}/"):
+        model = Upstream(root)
+        assert fold(await answer(model)).message["content"] == "Hello Ada"
+        await answer(model)
+        assert await model.models() == [{"id": "tiny"}]
+        await model.close()
+    paths = [seen.path for seen in server.chats]
+    assert paths == ["/chat/completions", "/v1/chat/completions", "/v1/chat/completions"] * 2, "asked once"
+
+
+async def test_an_api_that_is_not_below_v1_is_used_as_given(server: MockUpstream) -> None:
+    server.pages["/api/models"] = {"data": [{"id": "tiny"}]}
+    server.pages["/api/chat/completions"] = refuses(404, {"error": {"message": "no model tiny"}})
+    model = Upstream(f"{server.root}/api")
+    assert str(await refusal(model)) == "the model answered 404: no model tiny"
+    assert await model.models() == [{"id": "tiny"}]
+    await model.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("localhost:11434/v1", "http://localhost:11434/v1"),
+        ("192.0.2.7:8000/v1", "http://192.0.2.7:8000/v1"),
+        ("api.openai.com/v1", "https://api.openai.com/v1"),
+        ("gpu-box:8000", "http://gpu-box:8000"),
+        ("ftp://x", "http://127.0.0.1:11434/v1"),
+    ],
+)
+async def test_an_address_without_a_scheme_is_refused_with_the_whole_one(given: str, meant: str) -> None:
+    with pytest.raises(BadSetting) as caught:
+        Upstream(given)
+    assert str(caught.value).endswith(f"such as {meant}")

@@ -61,6 +61,15 @@ async def test_it_answers_and_streams(small: LocalModel) -> None:
 
 
 @real
+async def test_an_answer_ends_without_a_limit_from_the_client(small: LocalModel) -> None:
+    reply = fold(await answer(small, asking("My friend is sad. What should I do?", temperature=0)))
+    assert reply.usage is not None
+    assert reply.usage["completion_tokens"] <= local.LONGEST_ANSWER
+    sentences = [each.strip() for each in reply.message["content"].split(".") if len(each) > 20]
+    assert len(set(sentences)) == len(sentences), "no sentence is repeated"
+
+
+@real
 async def test_nobody_else_can_reach_it(small: LocalModel, others: set[tuple[str, int]]) -> None:
     await answer(small, asking("Hi", max_tokens=1))
     here = psutil.Process()

@@ -29,9 +29,11 @@ from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from holdfast.domain.turns import TurnStatus
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime import periodic
+from holdfast.runtime.agents import model_watch
 from holdfast.runtime.agents.flusher import Flusher, Pace
 from holdfast.runtime.agents.heartbeat import Heartbeat
 from holdfast.runtime.agents.memory_writers import ModelTarget
+from holdfast.runtime.agents.model_watch import ModelWatch
 from holdfast.runtime.agents.notifier import Notifier
 from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.agents.resetter import Resetter
@@ -255,6 +257,22 @@ async def turns(given: Given) -> None:
         assert server.runner._watching.running
 
 
+async def models(given: Given) -> None:
+    """A check that fails once, by a mistake in the model."""
+    model = ScriptedModel()
+    watch = ModelWatch(model)
+    poison(given.patch, model, "models")
+    given.patch.setattr(model_watch, "UP_SECONDS", 0.01)
+    watch.start()
+
+    async def was_checked() -> bool:
+        return watch._health is not None
+
+    await until(was_checked)
+    assert watch._loop.running
+    await watch.stop()
+
+
 Case = Callable[[Given], Awaitable[None]]
 CASES: dict[str, Case] = {
     "sweep": sweeps,
@@ -264,6 +282,7 @@ CASES: dict[str, Case] = {
     "look after processes": processes,
     "write this node's heartbeat": heartbeats,
     "look after running turns": turns,
+    "check the model": models,
 }
 
 

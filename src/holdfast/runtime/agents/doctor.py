@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
+from ...domain.maintenance import Diagnosis, Finding
 from ...domain.nodes import Liveness
 from ...domain.processes import Process
 from ...os_support import identity
-from ...store.base import Finding, Store
+from ...store.base import Store
 from ..processes.launcher import ProcessReader
 from .reaper import Reaper
 
@@ -21,18 +21,6 @@ LIVING_HOLDERS = "every running turn has a living holder"
 VERIFIED_PROCESSES = "no running process row without a verified identity"
 SECOND_LOOK_SECONDS = 2.0
 """A supervisor records an end within a second; an end still unrecorded after this was missed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """One invariant, and its violations, if any."""
-
-    invariant: str
-    finding: Finding | None = None
-
-    @property
-    def ok(self) -> bool:
-        return self.finding is None
 
 
 class Doctor:

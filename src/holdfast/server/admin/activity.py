@@ -18,7 +18,6 @@ from ...domain.api_keys import may_see_commands
 from ...domain.processes import Process, ProcessLimits, is_active
 from ...domain.sessions import Session, SessionState
 from ...os_support import identity
-from ...runtime.states import states_of
 from .. import objects
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..owners import OWNERS, owners_of, shows_owner
@@ -31,23 +30,23 @@ MOST_PROCESSES = 1000
 
 
 async def activity(call: RequestContext) -> HttpResponse:
-    owner, store = owners_of(call), call.store
-    now = store.now()
+    owner, hf = owners_of(call), call.hf
+    now = hf.now()
     living, ended, running = await asyncio.gather(
-        store.alive(owner),
-        store.ended_since(owner, now - ENDED_FOR),
-        store.processes(owner, running=True, limit=MOST_PROCESSES),
+        hf.alive(owner),
+        hf.ended_since(owner, now - ENDED_FOR),
+        hf.processes(owner, running=True, limit=MOST_PROCESSES),
     )
-    states = await states_of(store, living)
+    states = await hf.states_of(living)
     with_owner = shows_owner(call)
     processes = _by_conversation(
         running.items,
         now,
-        call.services.holdfast.supervisor.limits,
+        call.hf.supervisor.limits,
         whole=may_see_commands(call.caller),
     )
     told = {
-        "node": call.services.holdfast.node_id,
+        "node": call.hf.node_id,
         "host": identity().host,
         "running_turns": sum(state is SessionState.ACTIVE for state in states.values()),
         "data": [

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ...app import Holdfast
 from ...domain.events import Event
-from ...store.base import Store
 from .. import objects
 from ..http import HttpResponse, RequestContext
 from ..openai.parameters import BadParameter
@@ -46,7 +46,7 @@ async def _cursor(call: RequestContext) -> int:
         return _number("Last-Event-ID", seen)
     after = call.query("after") or "0"
     if after == NOW:
-        return (await call.store.event_bounds())[1]
+        return (await call.hf.event_bounds())[1]
     return _number("after", after)
 
 
@@ -73,23 +73,23 @@ class EventStream:
             await call.start(200, HEADERS)
             await listener.say(b": holdfast events\n\n")
             while not over():
-                version = call.store.version()
+                version = call.hf.version()
                 if listener.is_due and not await listener.still_there():
                     break
-                async for page in self._pages(call.store):
+                async for page in self._pages(call.hf):
                     await listener.say(b"".join(map(framed, page)))
                     if over():
                         break
                 await self._next(call, version)
             await call.send({"type": "http.response.body", "body": b""})
 
-    async def _pages(self, store: Store) -> AsyncIterator[list[Event]]:
+    async def _pages(self, hf: Holdfast) -> AsyncIterator[list[Event]]:
         """The stored events after the cursor, page by page; advances the cursor."""
-        oldest, newest = await store.event_bounds()
+        oldest, newest = await hf.event_bounds()
         self.cursor = max(self.cursor, oldest - 1)
         while self.cursor < newest:
             upto = min(newest, self.cursor + SLICE)
-            page = await store.events(owner=self.owner, after=self.cursor, upto=upto, limit=PAGE)
+            page = await hf.event_page(owner=self.owner, after=self.cursor, upto=upto, limit=PAGE)
             self.cursor = page[-1].id if len(page) == PAGE else upto
             if page:
                 yield page
@@ -97,7 +97,7 @@ class EventStream:
     async def _next(self, call: RequestContext, version: int) -> None:
         """Wait for a commit, for the server to drain, or LOOK_SECONDS; then PAUSE_SECONDS."""
         waits = (
-            asyncio.ensure_future(call.store.changed(version, LOOK_SECONDS)),
+            asyncio.ensure_future(call.hf.changed(version, LOOK_SECONDS)),
             asyncio.ensure_future(call.services.draining.wait()),
         )
         try:

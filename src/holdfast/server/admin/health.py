@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...domain.api_keys import check_admin
-from ...readings import judged_nodes
 from .. import objects
 from ..http import JsonResponse, RequestContext
 from ..http_errors import HttpError
@@ -15,7 +14,7 @@ from ..schemas import list_of, one_of, ref
 async def healthz(call: RequestContext) -> JsonResponse:
     """Liveness, and the number of running turns that a stop would interrupt."""
     running = len(call.services.runner.running)
-    idle = 0.0 if running else call.services.meters.idle_seconds
+    idle = 0.0 if running else call.services.metrics.idle_seconds
     return JsonResponse(
         {
             "status": "draining" if call.services.draining.is_set() else "ok",
@@ -26,20 +25,26 @@ async def healthz(call: RequestContext) -> JsonResponse:
 
 
 async def readyz(call: RequestContext) -> JsonResponse:
+    """Ready: the store answers. A model that is down is reported and does not make it unready, because
+    conversations can still be read."""
     if call.services.draining.is_set():
         raise HttpError(503, "the server is about to stop", "draining")
-    await call.store.nodes()  # raises if the store does not answer
-    return JsonResponse({"status": "ready"})
+    await call.hf.nodes()  # raises if the store does not answer
+    health = await call.services.model_watch.health()
+    model = {"status": health.status, "since": objects.time(health.since)}
+    return JsonResponse(
+        {"status": "ready", "model": model | ({} if health.is_up else {"error": health.public})}
+    )
 
 
 async def metrics(call: RequestContext) -> JsonResponse:
     check_admin(call.caller, "/metrics")
     services = call.services
-    flusher = services.holdfast.flusher
-    text = services.meters.text(
+    flusher = call.hf.flusher
+    text = services.metrics.text(
         len(services.runner.running),
-        await call.store.figures(),
-        await call.store.flush_figures(),
+        await call.hf.figures(),
+        await call.hf.flush_figures(),
         flusher.counts if flusher is not None else {},
     )
     return JsonResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -54,7 +59,7 @@ ROUTES = (
         open=True,
         answer=ref("Health"),
     ),
-    Route("GET", "/readyz", readyz, "Can it serve?", open=True),
+    Route("GET", "/readyz", readyz, "Can it serve, and is its model up?", open=True),
     Route("GET", "/metrics", metrics, "Figures for Prometheus; admin keys.", media_types=("text/plain",)),
 )
 
@@ -63,7 +68,7 @@ async def nodes(call: RequestContext) -> JsonResponse:
     check_admin(call.caller, "/api/nodes")
     gone = flag(call, "gone")
     return JsonResponse(
-        objects.listed([objects.node(*each) for each in await judged_nodes(call.store, gone=gone)])
+        objects.listed([objects.node(*each) for each in await call.hf.judged_nodes(gone=gone)])
     )
 
 

@@ -18,13 +18,10 @@ from ..schemas import NUMBER, TEXT, TIME, list_of, one_of, ref
 from .session_actions import body_of, fields_of
 from .sessions import LARGEST_PAGE, paging
 
-MOST_AT_ONCE = 1000
-SKIPPED = "a person skipped it"
-
 
 async def memories(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    page = await call.store.memories(
+    page = await call.hf.memories(
         owner,
         key=call.query("key") or None,
         words=call.query("q") or None,
@@ -41,13 +38,13 @@ async def edit(call: RequestContext) -> JsonResponse:
     text = (await fields_of(call, "text")).get("text")
     if not isinstance(text, str):
         raise BadParameter("text", f"must be the new text of the memory, not {kind(text)}")
-    memory = await call.store.edit_memory(owner, call.path("id"), text)
+    memory = await call.hf.edit_memory(owner, call.path("id"), text)
     return JsonResponse(objects.memory(memory, with_owner=shows_owner(call)))
 
 
 async def forget(call: RequestContext) -> JsonResponse:
     memory_id = call.path("id")
-    await call.store.forget_memory(owner_of(call), memory_id)
+    await call.hf.forget_memory(owner_of(call), memory_id)
     return JsonResponse({"id": memory_id, "object": "memory.deleted", "deleted": True})
 
 
@@ -55,7 +52,7 @@ async def flushes(call: RequestContext) -> JsonResponse:
     state = call.query("state") or None
     if state is not None and state not in set(FlushState):
         raise BadParameter("state", f"must be one of {', '.join(FlushState)}, not {state!r:.40}")
-    page = await call.store.flushes(
+    page = await call.hf.flushes(
         owners_of(call),
         state=FlushState(state) if state else None,
         after=call.query("after") or None,
@@ -68,32 +65,28 @@ async def flushes(call: RequestContext) -> JsonResponse:
 async def retry(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     await fields_of(call)
-    flush = await call.store.retry_flush(owner, call.path("id"))
+    flush = await call.hf.retry_flush(owner, call.path("id"))
     return JsonResponse(objects.flush(flush, with_owner=shows_owner(call)))
 
 
 async def retry_all(call: RequestContext) -> JsonResponse:
     owner = owners_of(call)
     await fields_of(call)
-    retried = 0
-    while some := await call.store.retry_flushes(owner, limit=MOST_AT_ONCE):
-        retried += some
+    retried = await call.hf.retry_flushes(owner)
     return JsonResponse({"object": "flushes.retried", "count": retried})
 
 
 async def skip(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     await fields_of(call)
-    flush = await call.store.skip_flush(owner, call.path("id"), SKIPPED)
+    flush = await call.hf.skip_flush(owner, call.path("id"))
     return JsonResponse(objects.flush(flush, with_owner=shows_owner(call)))
 
 
 async def skip_before(call: RequestContext) -> JsonResponse:
     owner = owners_of(call)
     before = _time((await fields_of(call, "before")).get("before"))
-    skipped = 0
-    while some := await call.store.skip_flushes(owner, before, SKIPPED, limit=MOST_AT_ONCE):
-        skipped += some
+    skipped = await call.hf.skip_flushes(owner, before)
     return JsonResponse({"object": "flushes.skipped", "count": skipped})
 
 

@@ -16,7 +16,7 @@ from .sessions import LARGEST_PAGE, paging
 
 
 async def notices(call: RequestContext) -> JsonResponse:
-    page = await call.store.notices(
+    page = await call.hf.notices(
         owners_of(call),
         undelivered=flag(call, "undelivered"),
         after=call.query("after") or None,
@@ -27,7 +27,7 @@ async def notices(call: RequestContext) -> JsonResponse:
 
 
 async def delivered(call: RequestContext) -> JsonResponse:
-    notice = await call.store.deliver_notice(owner_of(call), call.path("id"))
+    notice = await call.hf.deliver_notice(owner_of(call), call.path("id"))
     return JsonResponse(objects.notice(notice, with_owner=shows_owner(call)))
 
 

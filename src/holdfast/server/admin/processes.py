@@ -7,13 +7,11 @@ directory, and stopping it. A process that another owner's session started canno
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from ...domain.api_keys import TERMINAL, check_right, may_see_commands
-from ...domain.processes import Process, is_active, pinned_until
-from ...readings import place_of
+from ...domain.processes import Process
 from .. import objects
 from ..http import JsonResponse, RequestContext
 from ..openai.parameters import BadParameter, kind
@@ -29,9 +27,9 @@ LARGEST_TAIL = 100_000
 
 async def processes(call: RequestContext) -> JsonResponse:
     owner, named = owners_of(call), call.query("session")
-    conversation = (await place_of(call.store, owner, named)).conversation.id if named else None
+    conversation = (await call.hf.resolve_name(owner, named)).conversation.id if named else None
     running = flag(call, "running") if call.query("running") else None
-    page = await call.store.processes(
+    page = await call.hf.processes(
         owner,
         conversation_id=conversation,
         running=running,
@@ -45,28 +43,25 @@ async def processes(call: RequestContext) -> JsonResponse:
 
 
 async def process(call: RequestContext) -> JsonResponse:
-    return await _shown(call, await call.store.process(owner_of(call), call.path("id")))
+    return await _shown(call, await call.hf.process(owner_of(call), call.path("id")))
 
 
 async def log(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     tail = call.query_number("tail", LARGEST_TAIL, 0, LARGEST_TAIL) if call.query("tail") else None
-    found = await call.store.process(owner, call.path("id"))
-    part = await call.services.holdfast.supervisor.log(
-        owner, found.id, after=call.query_number("after", 0), tail=tail
-    )
+    found = await call.hf.process(owner, call.path("id"))
+    part = await call.hf.process_log(owner, found.id, after=call.query_number("after", 0), tail=tail)
     if owner != call.owner:
-        await note_reading(call, owner, await call.store.session(owner, found.session_id))
+        await note_reading(call, owner, await call.hf.find_session(owner, found.session_id))
     return JsonResponse(objects.process_log(found, part))
 
 
 async def stop(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     await fields_of(call)
-    supervisor = call.services.holdfast.supervisor
-    if (await call.store.process(owner, call.path("id"))).watched and not may_see_commands(call.caller):
+    if (await call.hf.process(owner, call.path("id"))).watched and not may_see_commands(call.caller):
         check_right(call.caller.tools, TERMINAL, "stopping a process that was started elsewhere")
-    return await _shown(call, await supervisor.stop(owner, call.path("id"), "a person stopped it"))
+    return await _shown(call, await call.hf.stop_process(owner, call.path("id")))
 
 
 async def pin(call: RequestContext) -> JsonResponse:
@@ -74,15 +69,14 @@ async def pin(call: RequestContext) -> JsonResponse:
     hours = (await fields_of(call, "hours")).get("hours")
     if isinstance(hours, bool) or not isinstance(hours, int | float):
         raise BadParameter("hours", f"must be a number of hours, not {kind(hours)}")
-    until = pinned_until(hours, call.store.now(), by_agent=False)
-    return await _shown(call, await call.store.pin_process(owner, call.path("id"), until))
+    return await _shown(call, await call.hf.pin_process(owner, call.path("id"), hours))
 
 
 async def begin(call: RequestContext) -> JsonResponse:
     """Start a command, or watch a process."""
     owner = owner_of(call)
     body = await fields_of(call, "command", "cwd", "stdin", "pid")
-    place = await place_of(call.store, owner, call.path("id"))
+    place = await call.hf.resolve_name(owner, call.path("id"))
     if "pid" in body:
         found = await _watched(call, owner, place.tip.id, body)
     else:
@@ -100,10 +94,7 @@ async def _started(call: RequestContext, owner: str, session_id: str, body: dict
         raise BadParameter("cwd", "must be the path of a directory")
     if not isinstance(stdin, bool):
         raise BadParameter("stdin", f"must be true or false, not {kind(stdin)}")
-    holdfast = call.services.holdfast
-    return await holdfast.keeper.as_living(
-        lambda: holdfast.supervisor.start(owner, session_id, body["command"], cwd, stdin=stdin)
-    )
+    return await call.hf.start_process(owner, session_id, body["command"], cwd, stdin=stdin)
 
 
 async def _watched(call: RequestContext, owner: str, session_id: str, body: dict[str, Any]) -> Process:
@@ -114,11 +105,8 @@ async def _watched(call: RequestContext, owner: str, session_id: str, body: dict
     pid = body["pid"]
     if isinstance(pid, bool) or not isinstance(pid, int):
         raise BadParameter("pid", f"must be the number of a process, not {kind(pid)}")
-    holdfast = call.services.holdfast
     may_stop = TERMINAL in call.caller.tools
-    return await holdfast.keeper.as_living(
-        lambda: holdfast.supervisor.watch(owner, session_id, pid, may_stop=may_stop)
-    )
+    return await call.hf.watch_process(owner, session_id, pid, may_stop=may_stop)
 
 
 async def _shown(call: RequestContext, found: Process) -> JsonResponse:
@@ -128,13 +116,12 @@ async def _shown(call: RequestContext, found: Process) -> JsonResponse:
 
 async def _objects(call: RequestContext, found: Sequence[Process]) -> list[objects.Object]:
     """The processes' objects, after a probe of their present state."""
-    supervisor = call.services.holdfast.supervisor
-    now = call.store.now()
-    seen = await asyncio.gather(*(supervisor.seen(each) for each in found))
+    now = call.hf.now()
+    seen = await call.hf.processes_seen(found)
     return [
         objects.process(
             each,
-            is_active(each, now, supervisor.limits),
+            call.hf.is_active(each, now),
             with_owner=shows_owner(call),
             whole=may_see_commands(call.caller),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...readings import place_of
 from .. import objects
 from ..http import JsonResponse, RequestContext
 from ..openai.parameters import BadParameter
@@ -20,8 +19,8 @@ async def search(call: RequestContext) -> JsonResponse:
         raise BadParameter("q", "must hold the words to search for")
     limit = call.query_number("limit", 20, 1, LARGEST_PAGE)
     within = call.query("session") or None
-    place = await place_of(call.store, owner, within) if within else None
-    found = await call.store.search(
+    place = await call.hf.resolve_name(owner, within) if within else None
+    found = await call.hf.search(
         owner, words, conversation_id=place.conversation.id if place else None, limit=limit + 1
     )
     await note_reading(call, owner, place.tip if place else None)

@@ -6,13 +6,9 @@ it is a 409. Turns are stopped through the runner, so that their subscribers are
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from ...domain.sessions import EndReason
-from ...domain.turns import TurnStatus
-from ...errors import NotCompacted
-from ...readings import place_of, session_going_on, session_named
 from .. import objects
 from ..http import JsonResponse, RequestContext
 from ..openai.parameters import BadParameter, kind
@@ -20,8 +16,6 @@ from ..owners import OWNER, owner_of
 from ..routes import Route
 from ..schemas import NUMBER, one_of, ref
 from .sessions import shown
-
-T = TypeVar("T")
 
 REASONS = (EndReason.CLOSED, EndReason.COMPLETED, EndReason.NEW)
 """The reasons that a request may give for ending a session; the others are set by holdfast itself."""
@@ -33,33 +27,26 @@ async def end(call: RequestContext) -> JsonResponse:
     reason = body.get("reason", EndReason.CLOSED)
     if reason not in REASONS:
         raise BadParameter("reason", f"must be one of {', '.join(REASONS)}, not {reason!r:.40}")
-    session = await session_going_on(call.store, owner, call.path("id"))
-    await _when_free(call, lambda: call.store.end_session(owner, session.id, reason))
-    return await shown(call, await call.store.session(owner, session.id))
+    session = await call.hf.current_session(owner, call.path("id"))
+    await call.hf.end_session(
+        owner, session.id, reason, wait_seconds=_wait_seconds(call), check=call.check_key
+    )
+    return await shown(call, await call.hf.find_session(owner, session.id))
 
 
 async def cancel(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     await fields_of(call)
-    name = call.path("id")
-    place = await place_of(call.store, owner, name)
-    turn_id = name if name.startswith("turn_") else place.tip.running_turn
-    if turn_id is None:
-        return JsonResponse(None)
-    await _stop(call, owner, turn_id)
-    return JsonResponse(objects.turn(await call.store.turn(owner, turn_id)))
+    turn, _ = await call.hf.cancel_running(owner, call.path("id"))
+    return JsonResponse(None if turn is None else objects.turn(turn))
 
 
 async def resume(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     await fields_of(call)
-    session = await session_named(call.store, owner, call.path("id"))
-    holdfast = call.services.holdfast
-    resumed = await _when_free(
-        call,
-        lambda: holdfast.keeper.as_living(
-            lambda: call.store.resume_session(owner, session.id, holdfast.node_id)
-        ),
+    session = await call.hf.session_named(owner, call.path("id"))
+    resumed = await call.hf.resume_session(
+        owner, session.id, wait_seconds=_wait_seconds(call), check=call.check_key
     )
     return await shown(call, resumed)
 
@@ -72,32 +59,22 @@ async def fork(call: RequestContext) -> JsonResponse:
         raise BadParameter("up_to", f"must be the number of a message, not {kind(up_to)}")
     if key is not None and not isinstance(key, str):
         raise BadParameter("key", f"must be text, not {kind(key)}")
-    session = await session_named(call.store, owner, call.path("id"))
-    holdfast = call.services.holdfast
-    forked = await holdfast.keeper.as_living(
-        lambda: call.store.fork(owner, session.id, holdfast.node_id, up_to=up_to, key=key)
-    )
+    session = await call.hf.session_named(owner, call.path("id"))
+    forked = await call.hf.fork_session(owner, session.id, up_to=up_to, key=key)
     return await shown(call, forked)
 
 
 async def compact(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     await fields_of(call)
-    tip = (await place_of(call.store, owner, call.path("id"))).tip
-    compactor = call.services.runner.compactor
-    if compactor is None:
-        raise NotCompacted("this server compacts nothing")
-    wait_seconds = call.services.settings.server.busy_wait_seconds
-    return await shown(call, await compactor.by_hand(tip, wait_seconds))
+    return await shown(call, await call.hf.compact(owner, call.path("id")))
 
 
 async def delete(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    session = await session_named(call.store, owner, call.path("id"))
-    tip = (await place_of(call.store, owner, session.conversation_id)).tip
-    if tip.running_turn is not None:
-        await _stop(call, owner, tip.running_turn)
-    await call.store.delete_conversation(owner, session.conversation_id)
+    session = await call.hf.session_named(owner, call.path("id"))
+    tip = (await call.hf.resolve_name(owner, session.conversation_id)).tip
+    await call.hf.delete_conversation(owner, session.conversation_id, tip.running_turn)
     return JsonResponse(
         {
             "id": session.id,
@@ -108,17 +85,8 @@ async def delete(call: RequestContext) -> JsonResponse:
     )
 
 
-async def _stop(call: RequestContext, owner: str, turn_id: str) -> None:
-    await call.services.runner.stop(owner, turn_id, TurnStatus.CANCELLED, "a person cancelled it")
-
-
-async def _when_free(call: RequestContext, act: Callable[[], Awaitable[T]]) -> T:
-    async def checked() -> T:
-        await call.check_key()
-        return await act()
-
-    wait_seconds = call.services.settings.server.busy_wait_seconds
-    return await call.services.holdfast.leases.when_free(checked, wait_seconds)
+def _wait_seconds(call: RequestContext) -> float:
+    return call.services.settings.server.busy_wait_seconds
 
 
 async def fields_of(call: RequestContext, *known: str) -> dict[str, Any]:

@@ -7,11 +7,9 @@ newest session of the conversation.
 from __future__ import annotations
 
 from ...domain.ids import parse_message_id
+from ...domain.pages import SessionFilter
 from ...domain.sessions import Session, SessionState
 from ...errors import NotFound
-from ...readings import lineage_of, page_of_sessions, place_of, session_named
-from ...runtime.states import flushes_of, states_of, why_of
-from ...store.base import SessionFilter
 from .. import objects
 from ..http import JsonResponse, RequestContext
 from ..openai.parameters import BadParameter
@@ -41,14 +39,13 @@ async def sessions(call: RequestContext) -> JsonResponse:
     wanted = SessionFilter(
         owner, source=call.query("source"), key=call.query("key"), title=call.query("q") or None
     )
-    page, states = await page_of_sessions(
-        call.store,
+    page, states = await call.hf.sessions_with_states(
         wanted,
         _state(call),
         after=call.query("after") or None,
         limit=call.query_number("limit", 20, 1, LARGEST_PAGE),
     )
-    flushes = await flushes_of(call.store, page.items)
+    flushes = await call.hf.flushes_of(page.items)
     with_owner = shows_owner(call)
     return JsonResponse(
         objects.sessions(page.items, states, flushes, has_more=page.has_more, with_owner=with_owner)
@@ -65,13 +62,13 @@ def _state(call: RequestContext) -> SessionState | None:
 
 
 async def session(call: RequestContext) -> JsonResponse:
-    return await shown(call, await session_named(call.store, owner_of(call), call.path("id")))
+    return await shown(call, await call.hf.session_named(owner_of(call), call.path("id")))
 
 
 async def shown(call: RequestContext, found: Session) -> JsonResponse:
     """One session as its JSON object."""
-    states = await states_of(call.store, [found])
-    flushes = await flushes_of(call.store, [found])
+    states = await call.hf.states_of([found])
+    flushes = await call.hf.flushes_of([found])
     with_owner = shows_owner(call)
     return JsonResponse(
         objects.session(found, states[found.id], flushes.get(found.id), with_owner=with_owner)
@@ -83,16 +80,16 @@ async def messages(call: RequestContext) -> JsonResponse:
     scope = call.query("scope") or SCOPES[0]
     if scope not in SCOPES:
         raise BadParameter("scope", f"must be one of {', '.join(SCOPES)}, not {scope!r:.40}")
-    found = await session_named(call.store, owner, call.path("id"))
+    found = await call.hf.session_named(owner, call.path("id"))
     if scope == "context":
         for name in ("after", "limit"):
             if call.query(name):
                 raise BadParameter(name, "cannot be used with scope=context: it is given whole")
-        context = await call.store.context(owner, found.id)
+        context = await call.hf.context(owner, found.id)
         await note_reading(call, owner, found)
         return JsonResponse(objects.listed(context.messages()))
     first, last = (1, None) if scope == "conversation" else (found.first_seq, found.last_seq)
-    page = await call.store.messages(
+    page = await call.hf.messages(
         owner,
         found.conversation_id,
         first=max(first, _behind(call, found.conversation_id)),
@@ -118,9 +115,9 @@ def _behind(call: RequestContext, conversation_id: str) -> int:
 
 async def turns(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    place = await place_of(call.store, owner, call.path("id"))
+    place = await call.hf.resolve_name(owner, call.path("id"))
     limit = call.query_number("limit", 20, 1, LARGEST_PAGE)
-    found = await call.store.turns(
+    found = await call.hf.turns(
         owner,
         place.conversation.id,
         session_id=place.addressed,
@@ -134,17 +131,15 @@ async def turns(call: RequestContext) -> JsonResponse:
 
 async def why(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    found = await session_named(call.store, owner, call.path("id"))
-    return JsonResponse(objects.why(await why_of(call.store, owner, found.id)))
+    found = await call.hf.session_named(owner, call.path("id"))
+    return JsonResponse(objects.why(await call.hf.why(owner, found.id)))
 
 
 async def lineage(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    place = await place_of(call.store, owner, call.path("id"))
-    line = await lineage_of(call.store, owner, place.conversation.id)
-    return JsonResponse(
-        objects.lineage(line, await states_of(call.store, line), await flushes_of(call.store, line))
-    )
+    place = await call.hf.resolve_name(owner, call.path("id"))
+    line = await call.hf.lineage(owner, place.conversation.id)
+    return JsonResponse(objects.lineage(line, await call.hf.states_of(line), await call.hf.flushes_of(line)))
 
 
 ROUTES = (

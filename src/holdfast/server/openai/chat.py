@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from ...app import Answered, Outcome, TurnSpec
 from ...domain.conversations import Address
 from ...domain.history import History, history_of
 from ...domain.ids import new_id
@@ -23,7 +24,6 @@ from ...domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
 from ...errors import TurnStopped
 from ...models.base import Chunk, ModelRequest
 from ...models.chunks import led_by
-from ...runtime.turns.live import Answered, Outcome, TurnSpec
 from ..conversation_ref import about, about_begun, conversation_ref_of, headers_of, request_key
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import failure_of
@@ -32,7 +32,7 @@ from ..start_turn import about_to_send, start_turn
 from ..streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
 from ..work import check_counts
 from .parameters import BadParameter
-from .stateless import StatelessCompletion
+from .stateless import ChatFormat, StatelessCompletion
 
 ROUTE = "/v1/chat/completions"
 OURS = frozenset({"messages", "model", "stream", "store"})
@@ -101,7 +101,7 @@ async def complete(call: RequestContext) -> HttpResponse:
             _encode(asked.messages), asked.model, options=asked.options, on_accepted=accepted.set
         )
         return StatelessCompletion(
-            call.services.model.stream(request), asked.stream, asked.wants_usage, accepted
+            call.services.model.stream(request), asked.stream, ChatFormat(asked.wants_usage), accepted
         )
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
@@ -110,7 +110,7 @@ async def complete(call: RequestContext) -> HttpResponse:
         TurnRequest(
             turn_id=new_id("turn"),
             owner=call.owner,
-            node_id=call.services.holdfast.node_id,
+            node_id=call.hf.node_id,
             address=naming.address,
             messages=asked.history.messages,
             source=naming.source,
@@ -128,9 +128,9 @@ async def complete(call: RequestContext) -> HttpResponse:
         tools=call.caller.tools,
         check=call.check_key,
     )
-    continuity = call.services.continuity
+    matcher = call.hf.matcher
     running = await start_turn(
-        call, order, lambda: continuity.placed(call.owner, naming.address, asked.history), naming
+        call, order, lambda: matcher.placed(call.owner, naming.address, asked.history), naming
     )
     if isinstance(running, TurnRepeated):
         await about_to_send(call, order, running.turn)
@@ -218,8 +218,8 @@ async def _again(
     turn, session = repeated.turn, repeated.session
     if turn.status is not TurnStatus.COMPLETED:
         raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
-    answer = msgspec.json.decode(await call.store.turn_answer(turn.id) or b'{"choices":[{}]}')
-    said = reply_in(await call.store.turn_messages(turn.id)) or {}
+    answer = msgspec.json.decode(await call.hf.turn_answer(turn.id) or b'{"choices":[{}]}')
+    said = reply_in(await call.hf.turn_messages(turn.id)) or {}
     addressed = address.id if address.id and address.id.startswith("sess_") else None
     completion = whole(answer, said, about(session, turn, addressed))
     headers = headers_of(session, turn)

@@ -1,7 +1,12 @@
-"""`GET /v1/models`: the models that the upstream offers."""
+"""`GET /v1/models`: the models that the upstream offers.
+
+A request with the header `anthropic-version` gets Anthropic's shape, any other OpenAI's.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from ...errors import NotFound
@@ -11,7 +16,12 @@ from ..routes import Route
 
 
 async def models(call: RequestContext) -> JsonResponse:
-    return JsonResponse(listed(await call.services.model.models()))
+    found = await call.services.model.models()
+    if not call.is_anthropic:
+        return JsonResponse(listed(found))
+    data = [anthropic_model(entry) for entry in found]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return JsonResponse({"data": data, "has_more": False, "first_id": first, "last_id": last})
 
 
 async def model(call: RequestContext) -> JsonResponse:
@@ -21,7 +31,19 @@ async def model(call: RequestContext) -> JsonResponse:
     )
     if found is None:
         raise NotFound("model", name)
-    return JsonResponse(found)
+    return JsonResponse(anthropic_model(found) if call.is_anthropic else found)
+
+
+def anthropic_model(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A model object in Anthropic's shape."""
+    created = entry.get("created")
+    at = datetime.fromtimestamp(created if isinstance(created, int) and created > 0 else 0, UTC)
+    return {
+        "type": "model",
+        "id": entry["id"],
+        "display_name": str(entry.get("display_name") or entry["id"]),
+        "created_at": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
 
 
 ROUTES = (

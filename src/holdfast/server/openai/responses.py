@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
+from ...app import Answered, Outcome, Placement, RunningTurn, TurnSpec
 from ...domain.conversations import Address
 from ...domain.history import INSTRUCTING, History, history_of
 from ...domain.ids import message_id, new_id
@@ -24,8 +25,6 @@ from ...domain.messages import instruction, new_message
 from ...domain.turns import NewResponse, Response, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
 from ...errors import BadInput, BadMessage, NotFound
 from ...models.base import Chunk, ModelRequest
-from ...runtime.turns.history_matcher import Placement
-from ...runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec
 from ..conversation_ref import (
     ConversationRef,
     about_begun,
@@ -66,7 +65,7 @@ def _read_body(call: RequestContext, body: bytes) -> tuple[dict[str, Any], bytes
 async def create(call: RequestContext) -> HttpResponse:
     body = await call.body()
     fields, digest = await call.work(len(body), lambda: _read_body(call, body))
-    resolve = await resolver(call.store, call.owner, fields.get("input"), "input")
+    resolve = await resolver(call.hf, call.owner, fields.get("input"), "input")
     asked = await call.work(len(body), lambda: parse(fields, resolve=resolve))
     if asked.stream:
         call.hold_stream()
@@ -78,21 +77,21 @@ async def create(call: RequestContext) -> HttpResponse:
     previous = await _previous(call, asked.previous_response_id)
 
     async def place() -> Placement:
-        continuity = call.services.continuity
+        matcher = call.hf.matcher
         if previous is not None:
-            return await continuity.behind(call.owner, previous.turn, history)
+            return await matcher.behind(call.owner, previous.turn, history)
         if asked.conversation_id is not None:
-            return await continuity.appended(call.owner, naming.address, history)
+            return await matcher.appended(call.owner, naming.address, history)
         if asked.previous_response_id is not None:  # deleted; only a retry can be answered
             return Placement(NOWHERE, history.messages, history.prints)
-        return await continuity.placed(call.owner, naming.address, history)
+        return await matcher.placed(call.owner, naming.address, history)
 
     response_id = new_id("resp")
     order = TurnSpec(
         TurnRequest(
             turn_id=new_id("turn"),
             owner=call.owner,
-            node_id=call.services.holdfast.node_id,
+            node_id=call.hf.node_id,
             address=naming.address,
             messages=history.messages,
             source=naming.source,
@@ -165,7 +164,7 @@ def _named(naming: ConversationRef, asked: ResponsesRequest) -> ConversationRef:
 
 async def _previous(call: RequestContext, response_id: str | None) -> Response | None:
     try:
-        return None if response_id is None else await call.store.response(call.owner, response_id)
+        return None if response_id is None else await call.hf.response(call.owner, response_id)
     except NotFound:
         return None
 
@@ -309,7 +308,7 @@ async def _read(call: RequestContext) -> Record:
     owner = owner_of(call)
     record = await record_of(call, call.path("id"), owner)
     if owner != call.owner:
-        await note_reading(call, owner, await call.store.session(owner, record.turn.session_id))
+        await note_reading(call, owner, await call.hf.find_session(owner, record.turn.session_id))
     return record
 
 
@@ -348,7 +347,7 @@ async def delete(call: RequestContext) -> HttpResponse:
     record = await record_of(call, call.path("id"))
     if record.turn.status is TurnStatus.RUNNING:
         await _stop(call, record, "its client deleted it")
-    await call.store.delete_response(call.owner, record.id)
+    await call.hf.delete_response(call.owner, record.id)
     return JsonResponse(deleted_response(record.id))
 
 

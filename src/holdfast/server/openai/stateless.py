@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -22,18 +22,55 @@ from ...models.base import Chunk
 from ...models.reply import ReplyFolder
 from .. import streams
 from ..http import JsonResponse, RequestContext
-from ..http_errors import failure_of
+from ..http_errors import ErrorResponse, failure_of
 from ..streams import DONE, HEADERS, HEADERS_SECONDS, LOOK_SECONDS, STATUS_SECONDS, Listener, either, framed
 from .response_events import Event, ResponseEvents, encoded, frame
 from .response_object import response_error, state_of
 
 
+class AnswerFormat(Protocol):
+    """Formats one answer for the API that its client uses."""
+
+    def add(self, chunk: Chunk) -> bytes:
+        """What the stream sends for this chunk; empty: nothing."""
+        ...
+
+    def end(self) -> bytes: ...
+
+    def failed(self, failure: ErrorResponse) -> bytes:
+        """What the stream sends if the answer breaks off."""
+        ...
+
+    def whole(self, folder: ReplyFolder) -> Any:
+        """The answer as one JSON object."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    wants_usage: bool
+
+    def add(self, chunk: Chunk) -> bytes:
+        return framed(chunk.raw) if self.wants_usage or not chunk.only_usage else b""
+
+    def end(self) -> bytes:
+        return DONE
+
+    def failed(self, failure: ErrorResponse) -> bytes:
+        return framed(msgspec.json.encode({"error": failure.object()})) + DONE
+
+    def whole(self, folder: ReplyFolder) -> Any:
+        return folder.completion()
+
+
 @dataclass(slots=True)
 class StatelessCompletion:
+    """An answer of the chat model, sent as a chat completion or as `format` says."""
+
     chunks: Any
     """The model's answer: an asynchronous generator of chunks."""
     stream: bool
-    wants_usage: bool
+    format: AnswerFormat
     accepted: asyncio.Event
     """Set when the model has accepted the request."""
 
@@ -54,12 +91,13 @@ class StatelessCompletion:
         async for chunk in self.chunks:
             folder.add(chunk)
         await call.check_key()
-        await JsonResponse(folder.completion()).send(call)
+        await JsonResponse(self.format.whole(folder)).send(call)
 
     async def _tell(self, call: RequestContext, listener: Listener) -> None:
         loop = asyncio.get_running_loop()
         headers_at = loop.time() + streams.HEADERS_SECONDS
         coming: asyncio.Future[Chunk | None] | None = None
+        last = b""
         try:
             while True:
                 coming = coming or asyncio.ensure_future(anext(self.chunks, None))
@@ -74,9 +112,10 @@ class StatelessCompletion:
                     chunk, coming = coming.result(), None
                     await self._start(call)
                     if chunk is None:
+                        last = self.format.end()
                         break
-                    if self.wants_usage or not chunk.only_usage:
-                        await listener.say(framed(chunk.raw))
+                    if told := self.format.add(chunk):
+                        await listener.say(told)
                 elif not call.started:
                     await listener.check_key()
                     if loop.time() >= headers_at:
@@ -86,12 +125,12 @@ class StatelessCompletion:
         except HoldfastError as error:
             if not call.started:
                 raise
-            await listener.say(framed(msgspec.json.encode({"error": failure_of(error).object()})))
+            last = self.format.failed(failure_of(error))
         finally:
             if coming is not None:
                 coming.cancel()
                 await asyncio.gather(coming, return_exceptions=True)
-        await call.send({"type": "http.response.body", "body": DONE})
+        await call.send({"type": "http.response.body", "body": last})
 
     async def _start(self, call: RequestContext) -> None:
         if not call.started:

@@ -1,0 +1,97 @@
+"""The access log: one line per request on stderr, with the rest of the log, and nothing of its content.
+
+A line has the method, the route (not the path: it holds ids), the status, the owner and the id of the API
+key, milliseconds, bytes of the response and the request id. Lines are written in batches, a tenth of a second
+after the first: a process that is killed loses those. Probes (`/healthz`, `/readyz`, `/metrics`) are not
+logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..domain.ids import printable
+
+if TYPE_CHECKING:
+    from ..settings import LogSettings
+    from .http import RequestContext
+
+BATCH_SECONDS = 0.1
+LOGGER = "holdfast.access"
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+
+
+class _Line(msgspec.Struct):
+    """A line in JSON; it begins as those of the other loggers do."""
+
+    at: str
+    level: str
+    logger: str
+    message: str
+    method: str
+    route: str
+    status: int
+    owner: str | None
+    key_id: str | None
+    ms: float
+    bytes: int
+    request_id: str
+
+
+def _to_stderr(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return  # the log's reader is gone; the requests are not
+
+
+class AccessLog:
+    """Writes lines in the format of `[log]`. Off if `log.access` is, or the level is above `info`."""
+
+    def __init__(self, settings: LogSettings, write: Callable[[str], None] = _to_stderr) -> None:
+        self._on = settings.access and settings.level in ("debug", "info")
+        self._json = settings.format == "json"
+        self._write = write
+        self._lines: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, call: RequestContext, route: str) -> None:
+        """Log a request that has ended. Status 499: the client disconnected before its response."""
+        if not self._on or route in PROBES or not logging.getLogger(LOGGER).isEnabledFor(logging.INFO):
+            return
+        caller = call.known_caller
+        owner, key_id = (printable(caller.owner), caller.key_id) if caller is not None else (None, None)
+        method, status = str(call.request.scope["method"]), call.status or 499
+        ms = round((time.monotonic() - call.began) * 1000, 1)
+        if self._json:
+            at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+            said = f"{method} {route} {status}"
+            line = _Line(
+                at, "info", LOGGER, said, method, route, status, owner, key_id, ms, call.sent_bytes, call.id
+            )
+            self._lines.append(msgspec.json.encode(line).decode())
+        else:
+            self._lines.append(
+                f"INFO {LOGGER}: {method} {route} {status} owner={owner or '-'} key={key_id or '-'} "
+                f"{ms:g} ms {call.sent_bytes} B {call.id}"
+            )
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Write what is waiting."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        if self._lines:
+            lines, self._lines = self._lines, []
+            self._write("\n".join(lines) + "\n")

@@ -1,0 +1,144 @@
+"""`[model.aliases]` and `[model] fallbacks`: names are mapped on purpose, and only then."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import BadSetting, ModelError
+from holdfast.models import local
+from holdfast.models.base import ModelRequest
+from holdfast.models.choose import choose_from
+from holdfast.models.local import NAME, LocalModel
+from holdfast.models.names import NamedModel, innermost
+from holdfast.models.reply import fold
+from holdfast.models.scripted import ScriptedModel
+from holdfast.models.upstream import Upstream
+from holdfast.settings import ModelSettings, load
+from tests.unit.models.asking import answer, refusal
+from tests.unit.models.mock_upstream import MockUpstream, Reaction, cuts, hello, refuses, says
+
+OWN_KEY = "hf_" + "0" * 32 + "_" + "A" * 43
+LISTED = {"data": [{"id": "tiny"}, {"id": "large"}]}
+
+
+async def sent_name(server: MockUpstream, model: NamedModel, name: str | None) -> str:
+    server.answers = [says()]
+    await answer(model, ModelRequest(b"[]", name))
+    return str(server.chats[-1].json["model"])
+
+
+async def test_an_alias_is_sent_under_the_models_own_name(server: MockUpstream, upstream: Upstream) -> None:
+    server.pages["/v1/models"] = LISTED
+    model = NamedModel(upstream, {"claude": "large"})
+    assert [await sent_name(server, model, name) for name in ("claude", "large", "gpt", None)] == [
+        "large", "large", "gpt", "tiny"
+    ]  # fmt: skip
+    listed = await model.models()
+    assert [entry["id"] for entry in listed] == ["tiny", "large", "claude"]
+    assert listed[2]["alias_of"] == "large"
+
+
+async def test_the_star_stands_for_every_name_that_is_not_listed(
+    server: MockUpstream, upstream: Upstream
+) -> None:
+    server.pages["/v1/models"] = LISTED
+    model = NamedModel(upstream, {"*": "tiny", "claude": "large"})
+    assert [await sent_name(server, model, name) for name in ("gpt", "claude", "large")] == [
+        "tiny", "large", "large"
+    ]  # fmt: skip
+    assert [entry["id"] for entry in await model.models()] == ["tiny", "large", "claude"], "no star"
+    asked = len([seen for seen in server.seen if seen.path == "/v1/models"])
+    await sent_name(server, model, "gpt")
+    assert len([seen for seen in server.seen if seen.path == "/v1/models"]) == asked, "kept for a minute"
+
+
+async def test_a_fallback_answers_when_the_default_model_cannot(server: MockUpstream) -> None:
+    model = NamedModel(Upstream(server.url, model="first"), {}, ("second", "third"), "first")
+    server.answers = [refuses(429, headers={"Retry-After": "60"}), refuses(404), says()]
+    assert fold(await answer(model, ModelRequest(b"[]"))).message["content"] == "Hello Ada"
+    assert [seen.json["model"] for seen in server.chats] == ["first", "second", "third"]
+    server.answers = [refuses(500), refuses(500), refuses(500), says()]
+    assert (await refusal(model, ModelRequest(b"[]", "first"))).status == 500
+    await model.close()
+
+
+@pytest.mark.parametrize("reaction", [refuses(400), refuses(401), refuses(413), cuts(hello()[:2])])
+async def test_what_no_fallback_is_tried_for(
+    server: MockUpstream, upstream: Upstream, reaction: Reaction
+) -> None:
+    model = NamedModel(upstream, {}, ("second",), "tiny")
+    server.answers = [reaction, says()]
+    await refusal(model, ModelRequest(b"[]", "tiny"))
+    assert len(server.chats) == 1
+
+
+async def test_a_model_that_was_asked_for_by_name_is_not_replaced(
+    server: MockUpstream, upstream: Upstream
+) -> None:
+    model = NamedModel(upstream, {}, ("second",), "first")
+    server.answers = [refuses(404), says()]
+    assert (await refusal(model, ModelRequest(b"[]", "other"))).status == 404
+
+
+async def test_the_local_model_refuses_a_name_that_it_does_not_have() -> None:
+    model = LocalModel()
+    caught = await refusal(model, ModelRequest(b"[]", "gpt-4o"))
+    assert (caught.status, caught.code, caught.param) == (404, "model_not_found", "model")
+    assert "'gpt-4o'" in str(caught) and NAME in str(caught) and "[model.aliases]" in str(caught)
+    for name in (None, "", "local", NAME, NAME.lower(), "SmolLM2-135M"):
+        assert local.is_name(name)
+    await model.close()
+
+
+async def test_the_settings_map_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "installed", lambda: True)
+    mapped = ModelSettings(kind="local", name="gpt-4o", aliases={"gpt-4o": NAME})
+    model = await choose_from(mapped, {})
+    assert isinstance(model, NamedModel) and isinstance(innermost(model), LocalModel)
+    assert await model.own_name("gpt-4o") == NAME
+    await model.close()
+    with pytest.raises(BadSetting, match="nothing here serves the model 'gpt-4o'"):
+        await choose_from(ModelSettings(kind="local", name="gpt-4o"), {})
+    assert isinstance(await choose_from(ModelSettings(kind="scripted"), {}), ScriptedModel), "not wrapped"
+
+
+def test_aliases_and_fallbacks_can_be_set_in_the_environment() -> None:
+    found = load(
+        environment={
+            "HOLDFAST_HOME": "/nonexistent",
+            "HOLDFAST_MODEL__ALIASES": "gpt-4o=qwen3:8b, *=qwen3:4b",
+            "HOLDFAST_MODEL__FALLBACKS": "a,b",
+        }
+    ).model
+    assert (found.aliases, found.fallbacks) == ({"gpt-4o": "qwen3:8b", "*": "qwen3:4b"}, ("a", "b"))
+    with pytest.raises(BadSetting, match=r"model\.aliases\.x must be text"):
+        load(environment={"HOLDFAST_HOME": "/nonexistent"}, given={"model": {"aliases": {"x": 3}}})
+
+
+@pytest.mark.parametrize(("key", "told"), [("sk-provider-key", True), (OWN_KEY, False), ("", False)])
+async def test_a_providers_key_alone_is_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, key: str, told: bool
+) -> None:
+    monkeypatch.setattr(local, "installed", lambda: True)
+
+    async def absent(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr("holdfast.models.choose._ollama", absent)
+    model = await choose_from(ModelSettings(), {"OPENAI_API_KEY": key})
+    await model.close()
+    assert ("OPENAI_API_KEY is set, but [model] base_url is not" in caplog.text) is told
+
+
+async def test_a_window_can_be_named_for_an_alias_or_its_target() -> None:
+    from holdfast.models.effective_window import window_of
+
+    inner = ScriptedModel(window=1024)
+    for windows in ({"claude": 4096}, {"large": 4096}):
+        settings = ModelSettings(aliases={"claude": "large"}, windows=windows)
+        assert (await window_of(NamedModel(inner, settings.aliases), settings, "claude")).tokens == 4096
+
+
+async def test_the_reply_names_the_model_that_answered() -> None:
+    model = NamedModel(ScriptedModel([ModelError("no"), "yes"]), {}, ("second",))
+    assert fold(await answer(model, ModelRequest(b"[]"))).model == "second"
