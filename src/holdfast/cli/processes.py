@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ..domain.processes import Process
     from ..runtime.processes.launcher import ProcessReader
-    from ..server.objects import Object
+    from ..server.schemas import ProcessObject
     from ..store.base import Store
     from .format import Cell
 
@@ -93,7 +93,7 @@ def _active(invocation: CommandContext, process: Process, now: datetime) -> bool
     return is_active(process, now, process_limits_of(invocation.settings))
 
 
-def _object(invocation: CommandContext, process: Process, now: datetime) -> Object:
+def _object(invocation: CommandContext, process: Process, now: datetime) -> ProcessObject:
     from ..server import objects
 
     active = _active(invocation, process, now)

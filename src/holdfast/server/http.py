@@ -35,12 +35,13 @@ from .gate import Gate, Headers
 from .http_errors import ErrorResponse, HttpError, failure_of
 from .limits import BODY_SECONDS, PIECE, KeyLimits
 from .metrics import Metrics
-from .openai.parameters import BadParameter
+from .openai.parameters import BadParameter, body_from
 from .work import Workers, check_values
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _encode = msgspec.json.Encoder().encode
@@ -210,6 +211,11 @@ class RequestContext:
         """The body as a JSON object; with `optional`, a missing body is an empty object."""
         body = await self.body()
         return await self.work(len(body), lambda: self.parsed(body, optional=optional))
+
+    async def decoded(self, kind: type[Body]) -> Body:
+        """The body as this Struct; a missing body is an empty object. Raises BadParameter if it does not
+        match."""
+        return body_from(await self.json(optional=True), kind)
 
     def parsed(self, body: bytes, *, optional: bool = False) -> dict[str, Any]:
         """Parse a body as a JSON object, within the limit on JSON values."""
