@@ -87,7 +87,7 @@ class ServerSettings:
     )
     cors_origins: tuple[str, ...] = _setting(
         (),
-        "web pages of these origins may call the server; empty: none",
+        "web pages of these origins may call the server; *: of any; empty: none",
         shape=_ORIGIN,
         such_as="https://chat.example.com",
     )

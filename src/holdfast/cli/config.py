@@ -46,7 +46,8 @@ async def config(invocation: CommandContext, as_json: AsJson = False) -> None:
     if as_json:
         from ..server import objects
 
-        print_json({**objects.listed(settings), "ignored_file": str(ignored.absolute()) if ignored else None})
+        found = objects.fields_of(objects.listed(settings))
+        print_json({**found, "ignored_file": str(ignored.absolute()) if ignored else None})
         return
     rows: list[list[Cell]] = []
     for each in settings:

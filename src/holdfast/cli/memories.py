@@ -132,8 +132,7 @@ async def forget(
             if not as_json:
                 say(f"{memory_id} is forgotten.")
         if as_json:
-            gone = [{"id": each, "object": "memory.deleted", "deleted": True} for each in memory_ids]
-            print_json(objects.listed(gone))
+            print_json(objects.listed([objects.deleted_memory(each) for each in memory_ids]))
 
 
 @command(memories, "retry")

@@ -11,7 +11,6 @@ import typer
 
 from ..domain.processes import Process, is_pinned, shown
 from ..server import objects
-from ..server.objects import Object
 from .context import AsJson, CommandContext, command
 from .format import (
     Cell,
@@ -33,6 +32,7 @@ from .signals import busy
 
 if TYPE_CHECKING:
     from ..app import Holdfast
+    from ..server.schemas import ProcessObject
 
 ProcessId = Annotated[
     str, typer.Argument(metavar="PROC", help="The id of a process, as `holdfast ps` shows it.")
@@ -92,8 +92,7 @@ async def ps(
                 note(f"there are more: {invocation.command('ps', '--after', found[-1].id)}")
 
 
-def _object(invocation: CommandContext, hf: Holdfast, process: Process, now: datetime) -> Object:
-
+def _object(invocation: CommandContext, hf: Holdfast, process: Process, now: datetime) -> ProcessObject:
     active = hf.is_active(process, now)
     return objects.process(process, active, with_owner=invocation.of_everybody)
 

@@ -7,17 +7,19 @@ headers of Hermes work too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
 
 from ..domain.conversations import Address
 from ..domain.ids import check_name
+from ..domain.notices import Notice
 from ..domain.sessions import Session
 from ..domain.turns import RequestKey, Turn, TurnBegun, reset_before
 from ..errors import BadInput, NotFound
 from .http import RequestContext
 from .objects import notice
+from .schemas import HoldfastObject
 
 SESSION_ID = ("x-holdfast-session-id", "x-hermes-session-id")
 SESSION_KEY = ("x-holdfast-session-key", "x-hermes-session-key")
@@ -117,23 +119,22 @@ def headers_begun(begun: TurnBegun) -> dict[str, str]:
     return headers_of(begun.session, begun.turn)
 
 
-def about(session: Session, turn: Turn, addressed: str | None = None) -> dict[str, Any]:
-    """The `holdfast` field of a response. `compacted`: the session addressed is not the effective one."""
-    return {
-        "session_id": session.id,
-        "conversation_id": session.conversation_id,
-        "turn_id": turn.id,
-        "compacted": addressed is not None and addressed != session.id,
-        "reset": reset_before(session, turn),
-        "notices": [],
-    }
+def about(
+    session: Session, turn: Turn, addressed: str | None = None, notices: Sequence[Notice] = ()
+) -> HoldfastObject:
+    """The `holdfast` field of a response. `addressed`: the session that the request named."""
+    return HoldfastObject(
+        session_id=session.id,
+        conversation_id=session.conversation_id,
+        turn_id=turn.id,
+        compacted=addressed is not None and addressed != session.id,
+        reset=reset_before(session, turn),
+        notices=[notice(each) for each in notices],
+    )
 
 
-def about_begun(begun: TurnBegun) -> dict[str, Any]:
-    ours = about(begun.session, begun.turn, begun.addressed)
-    if begun.notices:
-        ours["notices"] = [notice(each) for each in begun.notices]
-    return ours
+def about_begun(begun: TurnBegun) -> HoldfastObject:
+    return about(begun.session, begun.turn, begun.addressed, begun.notices)
 
 
 def _choice(call: RequestContext, header: str, choices: tuple[str, ...], default: str) -> str:

@@ -117,7 +117,7 @@ def whole(
     turn: Turn,
     answer: Mapping[str, Any],
     message: Mapping[str, Any],
-    ours: Mapping[str, Any] | None,
+    ours: object,
     *,
     shows_thinking: bool,
     stops: Sequence[str] = (),

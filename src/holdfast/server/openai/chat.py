@@ -28,10 +28,12 @@ from ..conversation_ref import about, about_begun, conversation_ref_of, headers_
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import failure_of
 from ..routes import Route
+from ..schemas import HoldfastObject
 from ..start_turn import about_to_send, start_turn
 from ..streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
 from ..work import check_counts
 from .parameters import BadParameter
+from .schemas import ChatBody, ChatCompletionObject
 from .stateless import ChatFormat, StatelessCompletion
 
 ROUTE = "/v1/chat/completions"
@@ -202,7 +204,7 @@ def finished_chunks(held: Sequence[Chunk], ours: Mapping[str, Any], wants_usage:
     ]
 
 
-def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: HoldfastObject) -> dict[str, Any]:
     """A chat.completion object."""
     choices = [{**choice, "message": message} for choice in answer["choices"]]
     return {**answer, "object": "chat.completion", "choices": choices, "holdfast": ours}
@@ -261,18 +263,9 @@ ROUTES = (
         "POST",
         ROUTE,
         complete,
-        "Answer a conversation; streams if asked to.",
-        body={
-            "type": "object",
-            "required": ["messages"],
-            "properties": {
-                "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
-                "model": {"type": "string"},
-                "stream": {"type": "boolean"},
-                "store": {"type": "boolean"},
-                "n": {"type": "integer", "minimum": 1, "maximum": 128},
-            },
-        },
+        "Answer the next turn of a conversation, as one body or as a stream.",
+        body=ChatBody,
+        answer=ChatCompletionObject,
         media_types=("application/json", "text/event-stream"),
     ),
 )

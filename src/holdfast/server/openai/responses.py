@@ -13,9 +13,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
+from msgspec import Meta
 
 from ...app import Answered, Outcome, Placement, RunningTurn, TurnSpec
 from ...domain.conversations import Address
@@ -37,6 +38,7 @@ from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import failure_of
 from ..owners import OWNER, note_reading, owner_of
 from ..routes import Parameter, Route
+from ..schemas import Count, HoldfastObject
 from ..start_turn import about_to_send, start_turn
 from ..streams import TurnStream, WholeAnswer
 from ..work import check_counts
@@ -46,6 +48,7 @@ from .parameters import BadParameter
 from .response_events import ResponseEvents, encoded, frame
 from .response_object import ResponseHead, deleted_response, response_error, response_object, state_of
 from .responses_request import ResponsesRequest, parse
+from .schemas import DeletedResponseObject, ItemListObject, ResponseObject, ResponsesBody
 from .stateless import StatelessResponse
 from .stored_responses import Record, StoredStream, record_of
 
@@ -208,7 +211,7 @@ def _head(asked: ResponsesRequest, response_id: str, begun: TurnBegun | None) ->
 
 
 def _whole(
-    running: RunningTurn, asked: ResponsesRequest, outcome: Answered, ours: dict[str, Any]
+    running: RunningTurn, asked: ResponsesRequest, outcome: Answered, ours: HoldfastObject
 ) -> dict[str, Any]:
     """The response object of a turn that has just completed in this process."""
     begun = running.begun
@@ -388,49 +391,52 @@ def _unkept(call: RequestContext, asked: ResponsesRequest, history: History) -> 
     return StatelessResponse(chunks, events, asked.stream, accepted)
 
 
-_ORDER = Parameter("order", "asc or desc (the default)", {"type": "string", "enum": ["asc", "desc"]})
-_LIMIT = Parameter("limit", "how many", {"type": "integer", "minimum": 1, "maximum": 100})
+_ORDER = Parameter("order", "Oldest or newest first; `desc` by default.", Literal["asc", "desc"])
+_LIMIT = Parameter("limit", "How many at most; 20 by default.", Annotated[int, Meta(ge=1, le=100)])
 
 ROUTES = (
     Route(
         "POST",
         ROUTE,
         create,
-        "Answer an input; streams, or runs in the background, if asked to.",
-        body={
-            "type": "object",
-            "properties": {
-                "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
-                "model": {"type": "string"},
-                "instructions": {"type": "string"},
-                "previous_response_id": {"type": "string"},
-                "conversation": {"anyOf": [{"type": "string"}, {"type": "object"}]},
-                "stream": {"type": "boolean"},
-                "store": {"type": "boolean"},
-                "background": {"type": "boolean"},
-            },
-        },
+        "Answer an input, as one body, as a stream, or in the background.",
+        body=ResponsesBody,
+        answer=ResponseObject,
         media_types=("application/json", "text/event-stream"),
     ),
     Route(
         "GET",
         f"{ROUTE}/{{id}}",
         retrieve,
-        "A response; with stream=true its events, from any on.",
+        "Read a response; with stream=true its events, from any number on.",
         parameters=(
-            Parameter("stream", "true: its events", {"type": "boolean"}),
-            Parameter("starting_after", "the last event that was seen", {"type": "integer", "minimum": 0}),
+            Parameter("stream", "True: stream its events.", bool),
+            Parameter("starting_after", "The number of the last event received.", Count),
             OWNER,
         ),
+        answer=ResponseObject,
         media_types=("application/json", "text/event-stream"),
     ),
-    Route("DELETE", f"{ROUTE}/{{id}}", delete, "Forget a response; what was said stays."),
-    Route("POST", f"{ROUTE}/{{id}}/cancel", cancel, "Stop a response; what it had said is kept."),
+    Route(
+        "DELETE",
+        f"{ROUTE}/{{id}}",
+        delete,
+        "Cancel a response and delete its id; the messages stay in the conversation.",
+        answer=DeletedResponseObject,
+    ),
+    Route(
+        "POST",
+        f"{ROUTE}/{{id}}/cancel",
+        cancel,
+        "Cancel a response; its partial reply is kept.",
+        answer=ResponseObject,
+    ),
     Route(
         "GET",
         f"{ROUTE}/{{id}}/input_items",
         input_items,
-        "What a response was asked.",
-        parameters=(_ORDER, _LIMIT, Parameter("after", "the id of the item before the first"), OWNER),
+        "List the input items of a response.",
+        parameters=(_ORDER, _LIMIT, Parameter("after", "The id of the last item received."), OWNER),
+        answer=ItemListObject,
     ),
 )
