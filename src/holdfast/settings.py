@@ -29,6 +29,7 @@ SMALLEST_WINDOW = 256  # tokens; fewer leave no room for a question and its answ
 _NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY", "HOLDFAST_DEMO"}
 _ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
 _WEBHOOK = re.compile(r"https?://[^/\s]+(/\S*)?")
+_HEADER = re.compile(r"[A-Za-z0-9_-]+")
 _PASSWORD = re.compile(r"(?<=^)(\w+://[^:/?#@]*):[^@]*@|(?<=[?&])(password)=[^&#]*")
 _FLAGS = {
     "true": True,
@@ -255,6 +256,29 @@ class RetentionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientSettings:
+    names: tuple[str, ...] = _setting(
+        (
+            "thread-id",
+            "x-claude-code-session-id",
+            "x-session-id",
+            "x-session-affinity",
+            "session_id",
+            "session-id",
+        ),
+        "headers by which programs name their sessions; the first that is present counts. prompt_cache_key "
+        "means the body's field",
+        shape=_HEADER,
+        such_as="x-session-id",
+    )
+    store_false: str = _setting(
+        "keep",
+        "what becomes of a request that carries such a name and says store: false",
+        choices=("keep", "drop"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     level: str = _setting("info", "how much is told", choices=("debug", "info", "warning", "error"))
     format: str = _setting("text", "how it is told", choices=("text", "json"))
@@ -274,6 +298,7 @@ class Settings:
     notify: NotifySettings = field(default_factory=NotifySettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    clients: ClientSettings = field(default_factory=ClientSettings)
     log: LogSettings = field(default_factory=LogSettings)
     origins: Mapping[str, str] = field(default_factory=dict)
     """The origin of each value that is not a default, by `section.name`."""

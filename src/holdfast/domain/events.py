@@ -38,6 +38,7 @@ class EventType(StrEnum):
     TURN_INTERRUPTED = "turn.interrupted"
     TURN_FAILED = "turn.failed"
     TURN_CANCELLED = "turn.cancelled"
+    REQUEST_SIDE = "request.side"
     NODE_JOINED = "node.joined"
     NODE_LEFT = "node.left"
     NODE_REAPED = "node.reaped"

@@ -126,6 +126,8 @@ class RequestContext:
     _held: dict[str, Callable[[], None]] = field(default_factory=dict)
     """What this request uses of its API key's limits: name to release function."""
     _bytes: int = 0
+    reply_headers: dict[str, str] = field(default_factory=dict)
+    """Headers to add to the response, whatever it is."""
 
     @property
     def caller(self) -> Caller:
@@ -313,7 +315,8 @@ class RequestContext:
 
     async def start(self, status: int, headers: Mapping[str, str], length: int | None = None) -> None:
         self.started, self.status = True, status
-        listed = [(name.encode("latin-1"), _header_value(value)) for name, value in headers.items()]
+        given = {**headers, **self.reply_headers} if self.reply_headers else headers
+        listed = [(name.encode("latin-1"), _header_value(value)) for name, value in given.items()]
         listed.append((b"x-request-id", self.id.encode()))
         if self.is_anthropic:
             listed.append((b"request-id", self.id.encode()))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
@@ -78,7 +79,7 @@ def open_conversation(
         id=conversation_id,
         owner=owner,
         key=address.key,
-        title=forked_from.title if forked_from else None,
+        title=forked_from.title if forked_from and edge is not Edge.SUBAGENT else None,
         source=source,
         tip=session_id,
         last_seq=copied,
@@ -89,7 +90,7 @@ def open_conversation(
     )
     if address.id is not None:
         tx.run(Q.insert_alias, owner=owner, alias=address.id, conversation=conversation_id, now=tx.now)
-    if forked_from is None:
+    if forked_from is None or edge is Edge.SUBAGENT:
         tx.event(EventType.CONVERSATION_OPENED, owner, conversation_id, key=address.key, source=source)
     opening = Opening(edge, forked_from.id if forked_from else None, view or View.fresh(0))
     _insert_session(tx, session_id, conversation_id, owner, 1, opening, node_id, source, 1)
@@ -322,6 +323,13 @@ def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> 
         tx.run(Q.insert_alias, owner=owner, alias=alias, conversation=conversation_id, now=tx.now)
     elif row[0] != conversation_id:
         raise Conflict(f"the alias {alias!r} already leads to another conversation")
+
+
+def note_side_request(tx: Transaction, owner: str, name: str, kind: str, facts: Mapping[str, Any]) -> None:
+    """Record a program's side request as an event of the conversation with this name, if it exists yet."""
+    found = find(tx, owner, Address(id=name))
+    conversation_id = found.conversation.id if found else None
+    tx.event(EventType.REQUEST_SIDE, owner, conversation_id, name=name, kind=kind, **facts)
 
 
 def exclude(

@@ -26,12 +26,12 @@ from ...models.reply import ReplyFolder
 from ...runtime.turns.context_fitter import extra_of, weight_of
 from ...runtime.turns.live import TurnSpec
 from ...runtime.turns.windows import is_known
-from ..conversation_ref import about, conversation_ref_of, headers_of, request_key
+from ..conversation_ref import ConversationRef, about, conversation_ref_of, headers_of, request_key
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import ErrorResponse, anthropic_error
 from ..openai.stateless import StatelessCompletion
 from ..routes import Route
-from ..start_turn import about_to_send, start_turn
+from ..start_turn import about_to_send, answer_without_turn, start_turn
 from ..streams import HEADERS, TurnStream, WholeAnswer
 from ..work import check_counts
 from .message import MessageEvents, MessageRenderer, as_stream, message_object, whole
@@ -65,8 +65,9 @@ async def create(call: RequestContext) -> HttpResponse:
     if not naming.names_something:
         check_results(history.messages, (), ())  # no stored call can be meant
     options = await _options(call, asked)
-    if not asked.store and not naming.names_something:
-        return _stateless(call, asked, options)
+    stateless = _stateless(call, naming, asked, options)
+    if stateless is not None:
+        return stateless
     renderer = MessageRenderer(
         call.id,
         asked.model,
@@ -83,9 +84,14 @@ async def create(call: RequestContext) -> HttpResponse:
             messages=history.messages,
             source=naming.source,
             request_key=request_key(
-                call, ROUTE, digest, opener=not naming.names_something and not history.answered
+                call,
+                ROUTE,
+                digest,
+                opener=not naming.names_something and not history.answered,
+                client=naming.client,
             ),
             model=asked.model,
+            parent=naming.client.parent if naming.client else None,
             streams=asked.stream,
         ),
         renderer,
@@ -144,17 +150,27 @@ async def _options(call: RequestContext, asked: MessagesRequest) -> dict[str, An
 # --- without a stored turn -------------------------------------------------------------------------------
 
 
-def _stateless(call: RequestContext, asked: MessagesRequest, options: Mapping[str, Any]) -> HttpResponse:
-    call.hold_turn()
+def _stateless(
+    call: RequestContext, naming: ConversationRef, asked: MessagesRequest, options: Mapping[str, Any]
+) -> HttpResponse | None:
+    """The response of a request that becomes no turn; None for any other."""
     accepted = asyncio.Event()
-    request = ModelRequest(
-        _encode(asked.messages),
-        asked.model,
-        options=options,
-        on_accepted=accepted.set,
-        native=asked.native,
+    chunks = answer_without_turn(
+        call,
+        naming,
+        asked.messages,
+        options,
+        lambda: ModelRequest(
+            _encode(asked.messages),
+            asked.model,
+            options=options,
+            on_accepted=accepted.set,
+            native=asked.native,
+        ),
+        store=asked.store,
     )
-    chunks = call.services.model.stream(request)
+    if chunks is None:
+        return None
     return StatelessCompletion(chunks, asked.stream, _MessageFormat(call.id, asked), accepted)
 
 

@@ -24,11 +24,19 @@ from ...errors import TurnStopped
 from ...models.base import Chunk, ModelRequest
 from ...models.chunks import led_by
 from ...runtime.turns.live import Answered, Outcome, TurnSpec
-from ..conversation_ref import about, about_begun, conversation_ref_of, headers_of, request_key
+from ..client_names import CACHE_KEY
+from ..conversation_ref import (
+    ConversationRef,
+    about,
+    about_begun,
+    conversation_ref_of,
+    headers_of,
+    request_key,
+)
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import failure_of
 from ..routes import Route
-from ..start_turn import about_to_send, start_turn
+from ..start_turn import about_to_send, answer_without_turn, start_turn
 from ..streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
 from ..work import check_counts
 from .parameters import BadParameter
@@ -93,16 +101,10 @@ async def complete(call: RequestContext) -> HttpResponse:
     asked, digest = await call.work(len(body), lambda: _read(call, body))
     if asked.stream:
         call.hold_stream()
-    naming = await conversation_ref_of(call)
-    if not asked.store and not naming.names_something:
-        call.hold_turn()
-        accepted = asyncio.Event()
-        request = ModelRequest(
-            _encode(asked.messages), asked.model, options=asked.options, on_accepted=accepted.set
-        )
-        return StatelessCompletion(
-            call.services.model.stream(request), asked.stream, ChatFormat(asked.wants_usage), accepted
-        )
+    naming = await conversation_ref_of(call, asked.options.get(CACHE_KEY))
+    stateless = _stateless(call, naming, asked)
+    if stateless is not None:
+        return stateless
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
     telling = ChatRenderer(asked.wants_usage, silent=not asked.stream)
@@ -115,9 +117,14 @@ async def complete(call: RequestContext) -> HttpResponse:
             messages=asked.history.messages,
             source=naming.source,
             request_key=request_key(
-                call, ROUTE, digest, opener=not naming.names_something and not asked.history.answered
+                call,
+                ROUTE,
+                digest,
+                opener=not naming.names_something and not asked.history.answered,
+                client=naming.client,
             ),
             model=asked.model,
+            parent=naming.client.parent if naming.client else None,
             streams=asked.stream,
         ),
         telling,
@@ -142,6 +149,26 @@ async def complete(call: RequestContext) -> HttpResponse:
         naming.interrupted_by_leaving,
         lambda outcome, ours: whole(outcome.answer, outcome.reply.message, ours),
     )
+
+
+def _stateless(
+    call: RequestContext, naming: ConversationRef, asked: ChatRequest
+) -> StatelessCompletion | None:
+    """The response of a request that becomes no turn; None for any other."""
+    accepted = asyncio.Event()
+    chunks = answer_without_turn(
+        call,
+        naming,
+        asked.messages,
+        asked.options,
+        lambda: ModelRequest(
+            _encode(asked.messages), asked.model, options=asked.options, on_accepted=accepted.set
+        ),
+        store=asked.store,
+    )
+    if chunks is None:
+        return None
+    return StatelessCompletion(chunks, asked.stream, ChatFormat(asked.wants_usage), accepted)
 
 
 class ChatRenderer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...domain.api_keys import ApiKey
 from ...domain.conversations import Address, Conversation
@@ -78,6 +78,11 @@ class Converses(Protocol):
         ...
 
     async def set_title(self, owner: str | None, conversation_id: str, title: str) -> None: ...
+
+    async def note_side_request(self, owner: str, name: str, kind: str, facts: Mapping[str, Any]) -> None:
+        """Record a program's side request (a title, a topic) as an event `request.side`, linked to the
+        conversation that has this name, if there is one yet. `facts`: numbers and ids, no text."""
+        ...
 
     async def add_alias(self, owner: str, alias: str, conversation_id: str) -> None:
         """Add an alias for this conversation. Conflict if the alias is used for another one."""

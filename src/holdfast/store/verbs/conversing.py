@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from ...domain.api_keys import ApiKey
 from ...domain.conversations import Address, Conversation
@@ -75,6 +76,9 @@ class ConversingVerbs(Verbs):
 
     async def set_title(self, owner: str | None, conversation_id: str, title: str) -> None:
         await self._write(lambda tx: sessions.set_title(tx, owner, conversation_id, title))
+
+    async def note_side_request(self, owner: str, name: str, kind: str, facts: Mapping[str, Any]) -> None:
+        await self._write(lambda tx: sessions.note_side_request(tx, owner, name, kind, facts))
 
     async def add_alias(self, owner: str, alias: str, conversation_id: str) -> None:
         await self._write(lambda tx: sessions.add_alias(tx, owner, alias, conversation_id))
