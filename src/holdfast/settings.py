@@ -101,8 +101,8 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    kind: str = _setting("auto", "who answers", choices=("auto", "openai", "local", "scripted"))
-    base_url: str = _setting("", "the address of an OpenAI-compatible server, ending in /v1", outgoing=True)
+    kind: str = _setting("auto", "who answers", choices=("auto", "openai", "anthropic", "local", "scripted"))
+    base_url: str = _setting("", "the address of the model's server, ending in /v1", outgoing=True)
     name: str = _setting("", "the model to ask for; empty: the upstream's first")
     api_key_env: str = _setting("OPENAI_API_KEY", "the environment variable that holds the upstream's key")
     context_window: int = _setting(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .base import Model
     from .upstream import Upstream
 
-KINDS = ("auto", "openai", "local", "scripted")
+KINDS = ("auto", "openai", "anthropic", "local", "scripted")
 OLLAMA = "http://127.0.0.1:11434/v1"
 OLLAMA_SECONDS = 0.3
 
@@ -72,6 +72,14 @@ async def choose(
         from .upstream import Upstream
 
         return Upstream(base_url, api_key, name, timeout_seconds)
+    if kind == "anthropic":
+        if not base_url:
+            raise BadSetting(
+                '[model] kind = "anthropic" needs base_url, such as https://api.anthropic.com/v1'
+            )
+        from .anthropic import AnthropicUpstream
+
+        return AnthropicUpstream(base_url, api_key, name, timeout_seconds)
     if kind == "auto" and (found := await _ollama(ollama_url, name, timeout_seconds)):
         return found
     from . import local

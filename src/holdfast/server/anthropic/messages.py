@@ -38,6 +38,8 @@ from .message import MessageEvents, MessageRenderer, as_stream, message_object, 
 from .request import MessagesRequest, parse
 
 ROUTE = "/v1/messages"
+NATIVE_HEADERS = ("anthropic-version", "anthropic-beta")
+"""Sent on to a model that speaks this API."""
 UNKNOWN_LIMIT = 8192
 """The largest `max_tokens` that is sent to a model whose window is not known."""
 
@@ -53,7 +55,8 @@ def _read(call: RequestContext, body: bytes) -> tuple[MessagesRequest, History, 
 def _parsed(call: RequestContext, body: bytes, *, counts: bool = False) -> MessagesRequest:
     fields = call.parsed(body)
     check_counts(fields.get("messages"), "messages", call.services.settings.limits.messages_per_request)
-    return parse(fields, counts=counts)
+    headers = {name: value for name in NATIVE_HEADERS if (value := call.headers.get(name))}
+    return parse(fields, counts=counts, headers=headers)
 
 
 async def create(call: RequestContext) -> HttpResponse:
