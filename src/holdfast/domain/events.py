@@ -86,6 +86,10 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
         "a model reports no more tokens though it is given more: it may leave out the oldest; data: model, "
         "reported, given, reports, window"
     ),
+    EventType.REQUEST_SIDE: (
+        "a program's side request was answered, and is no turn; data: name, kind, model, input_tokens, "
+        "output_tokens"
+    ),
     EventType.TURN_STARTED: "a message was accepted and is on disk; data: seq, node",
     EventType.TURN_TAKEN_UP: "an unfinished turn was taken up again by a retry; data: attempt, node",
     EventType.TURN_COMPLETED: "the answer is on disk; data: seq",

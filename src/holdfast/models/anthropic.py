@@ -259,7 +259,7 @@ def _tools(native: NativeRequest | None, options: Mapping[str, Any]) -> dict[str
             described = {"description": function["description"]} if function.get("description") else {}
             tools.append({"name": function.get("name"), **described, "input_schema": schema})
     fields: dict[str, Any] = {"tools": tools} if tools else {}
-    choice = _choice(options)
+    choice: Any = _choice(options)
     if native is not None:
         own = native.body.get("tool_choice")
         forced = isinstance(own, Mapping) and own.get("type") in ("any", "tool")

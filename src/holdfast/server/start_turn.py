@@ -6,20 +6,17 @@ If the conversation changed after the match (optimistic lock), the match is repe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from ..domain.messages import instruction
 from ..domain.turns import ConversationVersion, Delivery, Turn, TurnOutdated, TurnRepeated
 from ..errors import ConversationBusy, ToolCallClosed
-from ..models.base import Chunk, ModelRequest
-from ..models.reply import ReplyFolder
 from ..runtime.turns.history_matcher import Placement
 from ..runtime.turns.live import RunningTurn, TurnSpec
-from .client_names import side_request
-from .conversation_ref import STORED, ConversationRef
+from .conversation_ref import ConversationRef
 from .http import RequestContext
 from .http_errors import RETRY, HttpError
 
@@ -66,50 +63,6 @@ async def _begun(
                 )
             return outcome
     raise ConversationBusy(str(naming.address))
-
-
-def answer_without_turn(
-    call: RequestContext,
-    naming: ConversationRef,
-    messages: Sequence[Mapping[str, Any]],
-    options: Mapping[str, Any],
-    request: Callable[[], ModelRequest],
-    *,
-    store: bool,
-) -> AsyncGenerator[Chunk, None] | None:
-    """The model's answer, if the request becomes no turn; else None.
-
-    That is a request that keeps nothing, and a side request of a program (a title, a topic), which is
-    recorded when its answer is complete. A `store: false` request that is kept, because it names a
-    conversation, gets the header `X-Holdfast-Stored: yes`.
-    """
-    kind = None
-    if naming.client is not None and not naming.never:
-        kind = side_request(call.headers, messages, options)
-    if kind is None and naming.keeps(store, call.services.settings.clients.store_false == "drop"):
-        if not store:
-            call.reply_headers[STORED] = "yes"
-        return None
-    call.hold_turn()
-    if kind is not None and naming.client is not None:
-        return _recorded(call, naming.client.name, kind, request())
-    return cast("AsyncGenerator[Chunk, None]", call.services.model.stream(request()))
-
-
-async def _recorded(
-    call: RequestContext, name: str, kind: str, request: ModelRequest
-) -> AsyncGenerator[Chunk, None]:
-    folder = ReplyFolder()
-    async for chunk in call.services.model.stream(request):
-        folder.add(chunk)
-        yield chunk
-    usage = folder.reply().usage or {}
-    facts = {
-        "model": folder.reply().model or request.model,
-        "input_tokens": usage.get("prompt_tokens"),
-        "output_tokens": usage.get("completion_tokens"),
-    }
-    await call.store.note_side_request(call.owner, name, kind, facts)
 
 
 async def about_to_send(call: RequestContext, order: TurnSpec, turn: Turn) -> None:

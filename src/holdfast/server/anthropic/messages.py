@@ -29,9 +29,9 @@ from ...runtime.turns.windows import is_known
 from ..conversation_ref import ConversationRef, about, conversation_ref_of, headers_of, request_key
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import ErrorResponse, anthropic_error
-from ..openai.stateless import StatelessCompletion
+from ..openai.stateless import StatelessCompletion, answer_without_turn
 from ..routes import Route
-from ..start_turn import about_to_send, answer_without_turn, start_turn
+from ..start_turn import about_to_send, start_turn
 from ..streams import HEADERS, TurnStream, WholeAnswer
 from ..work import check_counts
 from .message import MessageEvents, MessageRenderer, as_stream, message_object, whole

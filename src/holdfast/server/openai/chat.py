@@ -36,11 +36,11 @@ from ..conversation_ref import (
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import failure_of
 from ..routes import Route
-from ..start_turn import about_to_send, answer_without_turn, start_turn
+from ..start_turn import about_to_send, start_turn
 from ..streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
 from ..work import check_counts
 from .parameters import BadParameter
-from .stateless import ChatFormat, StatelessCompletion
+from .stateless import ChatFormat, StatelessCompletion, answer_without_turn
 
 ROUTE = "/v1/chat/completions"
 OURS = frozenset({"messages", "model", "stream", "store"})

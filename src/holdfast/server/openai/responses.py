@@ -40,7 +40,7 @@ from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import failure_of
 from ..owners import OWNER, note_reading, owner_of
 from ..routes import Parameter, Route
-from ..start_turn import about_to_send, answer_without_turn, start_turn
+from ..start_turn import about_to_send, start_turn
 from ..streams import TurnStream, WholeAnswer
 from ..work import check_counts
 from .conversations import resolver
@@ -49,7 +49,7 @@ from .parameters import BadParameter
 from .response_events import ResponseEvents, encoded, frame
 from .response_object import ResponseHead, deleted_response, response_error, response_object, state_of
 from .responses_request import ResponsesRequest, parse
-from .stateless import StatelessResponse
+from .stateless import StatelessResponse, answer_without_turn
 from .stored_responses import Record, StoredStream, record_of
 
 ROUTE = "/v1/responses"
