@@ -27,6 +27,8 @@ SHORTEST_KEY = 20
 """Minimum length of $HOLDFAST_API_KEY that cannot be guessed over a network."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 
+KEPT_BY_NAME = "names  a request that names its session is kept, also if it says store: false ([clients])"
+
 
 @command(app, "serve", fast_loop=True)
 async def serve(
@@ -82,6 +84,8 @@ async def serve(
             url = listening.url
             note_address(home(), url)
             await say_hello(listening, settings, answers, tokens)
+            if settings.clients.names and settings.clients.store_false == "keep":
+                write(f"  {KEPT_BY_NAME}\n")
             if listening.backlog is not None:
                 write(f"  memory {listening.backlog}\n")
 

@@ -126,6 +126,8 @@ class RequestContext:
     _bytes: int = 0
     sent_bytes: int = 0
     """Bytes of the response's body so far."""
+    reply_headers: dict[str, str] = field(default_factory=dict)
+    """Headers to add to the response, whatever it is."""
 
     @property
     def known_caller(self) -> Caller | None:
@@ -324,7 +326,8 @@ class RequestContext:
 
     async def start(self, status: int, headers: Mapping[str, str], length: int | None = None) -> None:
         self.started, self.status = True, status
-        listed = [(name.encode("latin-1"), _header_value(value)) for name, value in headers.items()]
+        given = {**headers, **self.reply_headers} if self.reply_headers else headers
+        listed = [(name.encode("latin-1"), _header_value(value)) for name, value in given.items()]
         listed.append((b"x-request-id", self.id.encode()))
         if self.is_anthropic:
             listed.append((b"request-id", self.id.encode()))

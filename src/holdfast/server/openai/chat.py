@@ -24,7 +24,15 @@ from ...domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
 from ...errors import TurnStopped
 from ...models.base import Chunk, ModelRequest
 from ...models.chunks import led_by
-from ..conversation_ref import about, about_begun, conversation_ref_of, headers_of, request_key
+from ..client_names import CACHE_KEY
+from ..conversation_ref import (
+    ConversationRef,
+    about,
+    about_begun,
+    conversation_ref_of,
+    headers_of,
+    request_key,
+)
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import failure_of
 from ..routes import Route
@@ -34,7 +42,7 @@ from ..streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
 from ..work import check_counts
 from .parameters import BadParameter
 from .schemas import ChatBody, ChatCompletionObject
-from .stateless import ChatFormat, StatelessCompletion
+from .stateless import ChatFormat, StatelessCompletion, answer_without_turn
 
 ROUTE = "/v1/chat/completions"
 OURS = frozenset({"messages", "model", "stream", "store"})
@@ -95,16 +103,10 @@ async def complete(call: RequestContext) -> HttpResponse:
     asked, digest = await call.work(len(body), lambda: _read(call, body))
     if asked.stream:
         call.hold_stream()
-    naming = await conversation_ref_of(call)
-    if not asked.store and not naming.names_something:
-        call.hold_turn()
-        accepted = asyncio.Event()
-        request = ModelRequest(
-            _encode(asked.messages), asked.model, options=asked.options, on_accepted=accepted.set
-        )
-        return StatelessCompletion(
-            call.services.model.stream(request), asked.stream, ChatFormat(asked.wants_usage), accepted
-        )
+    naming = await conversation_ref_of(call, asked.options.get(CACHE_KEY))
+    stateless = _stateless(call, naming, asked)
+    if stateless is not None:
+        return stateless
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
     telling = ChatRenderer(asked.wants_usage, silent=not asked.stream)
@@ -117,9 +119,14 @@ async def complete(call: RequestContext) -> HttpResponse:
             messages=asked.history.messages,
             source=naming.source,
             request_key=request_key(
-                call, ROUTE, digest, opener=not naming.names_something and not asked.history.answered
+                call,
+                ROUTE,
+                digest,
+                opener=not naming.names_something and not asked.history.answered,
+                client=naming.client,
             ),
             model=asked.model,
+            parent=naming.client.parent if naming.client else None,
             streams=asked.stream,
         ),
         telling,
@@ -144,6 +151,26 @@ async def complete(call: RequestContext) -> HttpResponse:
         naming.interrupted_by_leaving,
         lambda outcome, ours: whole(outcome.answer, outcome.reply.message, ours),
     )
+
+
+def _stateless(
+    call: RequestContext, naming: ConversationRef, asked: ChatRequest
+) -> StatelessCompletion | None:
+    """The response of a request that becomes no turn; None for any other."""
+    accepted = asyncio.Event()
+    chunks = answer_without_turn(
+        call,
+        naming,
+        asked.messages,
+        asked.options,
+        lambda: ModelRequest(
+            _encode(asked.messages), asked.model, options=asked.options, on_accepted=accepted.set
+        ),
+        store=asked.store,
+    )
+    if chunks is None:
+        return None
+    return StatelessCompletion(chunks, asked.stream, ChatFormat(asked.wants_usage), accepted)
 
 
 class ChatRenderer:
