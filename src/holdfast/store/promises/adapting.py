@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...domain.checkpoints import Checkpoint, CheckpointWrite, NewCheckpoint
@@ -35,6 +35,7 @@ class Adapts(Protocol):
         since: int,
         messages: Sequence[NewMessage],
         last_seq: int | None = None,
+        also: Collection[int] = (),
     ) -> int: ...
 
     async def state(self, owner: str, conversation_id: str) -> dict[str, Any]: ...

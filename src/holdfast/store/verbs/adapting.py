@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ...domain.checkpoints import Checkpoint, CheckpointWrite, NewCheckpoint
@@ -39,10 +39,11 @@ class AdaptingVerbs(Verbs):
         since: int,
         messages: Sequence[NewMessage],
         last_seq: int | None = None,
+        also: Collection[int] = (),
     ) -> int:
         return await self._write(
             lambda tx: session_messages.replace(
-                tx, owner, conversation_id, node_id, since, messages, last_seq
+                tx, owner, conversation_id, node_id, since, messages, last_seq, also
             )
         )
 
