@@ -26,6 +26,7 @@ from .domain.context_size import Size
 from .domain.contexts import Context
 from .domain.conversations import Address
 from .domain.ids import check_name, new_id
+from .domain.items import Item, ItemPlace, PutItem
 from .domain.memories import Memory
 from .domain.messages import Message, MessageStatus, NewMessage, new_messages
 from .domain.processes import Process
@@ -169,12 +170,20 @@ class LiveSession:
             [Named(message, names[i] if names else None) for i, message in enumerate(messages)]
         )
 
-    async def _append(self, messages: Sequence[Named]) -> int:
-        """The same for messages that are validated already."""
+    async def _append(
+        self,
+        messages: Sequence[Named],
+        places: Sequence[ItemPlace] = (),
+        fold: Callable[[Sequence[Item | None]], Sequence[PutItem]] = lambda _: (),
+    ) -> int:
+        """The same for messages that are validated already, with the items that `fold` derives from those at
+        these places."""
 
         async def append() -> int:
             store, node_id = self._workshop.store, self._workshop.keeper.node_id
-            return await store.append_named(self._workshop.owner, self.conversation_id, node_id, messages)
+            return await store.append_with_items(
+                self._workshop.owner, self.conversation_id, node_id, messages, places, fold
+            )
 
         return await self._when_free(append) if messages else 0
 

@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "readings": {*BASE, "runtime", "store"},
     "transfer": {*BASE, "runtime", "store", "settings"},
     "importers": {*BASE, "app", "store", "settings"},
-    "adapters": {*BASE, "app", "sync", "session", "runtime"},
+    "adapters": {*BASE, "app", "sync", "session", "runtime", "store"},
     "holdfast": {"app", "sync", "session", "settings", "domain", "errors"},  # the package's own __init__
     "server": {*SURFACE, "dashboard"},
     "dashboard": {*SURFACE, "server", "cli"},

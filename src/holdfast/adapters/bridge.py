@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..app import Holdfast
 from ..domain.conversations import Address
 from ..domain.ids import DEFAULT_OWNER, is_ours
+from ..domain.items import Item, ItemPlace, PutItem
 from ..domain.messages import NewMessage
 from ..domain.session_messages import InContext, Named
 from ..errors import BadInput, NotFound
@@ -40,6 +41,16 @@ def _shared(url: str, owner: str) -> BlockingHoldfast:
         if node is None or not node.is_open:
             node = _opened[name] = open_sync(url, owner=owner)
         return node
+
+
+def close_shared() -> None:
+    """Close the nodes that adapters of this process opened for a URL. An adapter made afterwards opens one
+    again."""
+    with _opening:
+        nodes = [node for (pid, _, _), node in _opened.items() if pid == os.getpid()]
+        _opened.clear()
+    for node in nodes:
+        node.close()
 
 
 class Bridge:
@@ -113,9 +124,21 @@ class Conversation:
 
     async def append(self, messages: list[Named]) -> int:
         """Append these in one transaction; returns how many were new."""
-        if not messages:
-            return 0
-        return await self._retry(lambda session: session._append(messages))
+        return await self._retry(lambda session: session._append(messages)) if messages else 0
+
+    async def append_with_items(
+        self,
+        messages: list[Named],
+        places: Sequence[ItemPlace],
+        fold: Callable[[str, Sequence[Item | None]], Sequence[PutItem]],
+    ) -> int:
+        """Append these and, if one was new, change items, in one transaction. `fold` is given the
+        conversation's id and the items at these places."""
+        return await self._retry(
+            lambda session: session._append(
+                messages, places, lambda found: fold(session.conversation_id, found)
+            )
+        )
 
     async def replace(
         self,

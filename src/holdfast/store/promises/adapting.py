@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...domain.checkpoints import Checkpoint, CheckpointWrite, NewCheckpoint
 from ...domain.conversations import Address
-from ...domain.items import Item, PutItem
+from ...domain.items import Item, ItemPlace, PutItem
 from ...domain.messages import Message, NewMessage
 from ...domain.session_messages import InContext, Named
 
@@ -45,6 +45,16 @@ class Adapts(Protocol):
     ) -> dict[str, Any]: ...
 
     async def put_items(self, owner: str, changes: Sequence[PutItem]) -> None: ...
+
+    async def append_with_items(
+        self,
+        owner: str,
+        conversation_id: str,
+        node_id: str,
+        messages: Sequence[Named],
+        places: Sequence[ItemPlace],
+        fold: Callable[[Sequence[Item | None]], Sequence[PutItem]],
+    ) -> int: ...
 
     async def item(self, owner: str, space: str, namespace: str, name: str) -> Item | None: ...
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ...domain.checkpoints import Checkpoint, CheckpointWrite, NewCheckpoint
 from ...domain.conversations import Address
-from ...domain.items import Item, PutItem
+from ...domain.items import Item, ItemPlace, PutItem
 from ...domain.messages import Message, NewMessage
 from ...domain.session_messages import InContext, Named
 from .. import checkpoints, items, session_messages
@@ -57,6 +57,19 @@ class AdaptingVerbs(Verbs):
 
     async def put_items(self, owner: str, changes: Sequence[PutItem]) -> None:
         await self._write(lambda tx: items.put(tx, owner, changes))
+
+    async def append_with_items(
+        self,
+        owner: str,
+        conversation_id: str,
+        node_id: str,
+        messages: Sequence[Named],
+        places: Sequence[ItemPlace],
+        fold: Callable[[Sequence[Item | None]], Sequence[PutItem]],
+    ) -> int:
+        return await self._write(
+            lambda tx: items.append_with_items(tx, owner, conversation_id, node_id, messages, places, fold)
+        )
 
     async def item(self, owner: str, space: str, namespace: str, name: str) -> Item | None:
         return await self._read(lambda tx: items.get(tx, owner, space, namespace, name))
