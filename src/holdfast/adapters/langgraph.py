@@ -16,6 +16,7 @@ import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -319,14 +320,14 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         for thread_id in thread_ids:
             found = [each async for each in self.alist({"configurable": {"thread_id": thread_id}})]
             doomed = _doomed(found, strategy)
-            await self._bridge.run(lambda thread_id=thread_id, doomed=doomed: self._drop(thread_id, doomed))
+            await self._bridge.run(partial(self._drop, thread_id, doomed))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         if strategy not in ("keep_latest", "delete"):
             raise ValueError(f"unknown strategy {strategy!r}: 'keep_latest' or 'delete'")
         for thread_id in thread_ids:
             doomed = _doomed([*self.list({"configurable": {"thread_id": thread_id}})], strategy)
-            self._bridge.call(lambda thread_id=thread_id, doomed=doomed: self._drop(thread_id, doomed))
+            self._bridge.call(partial(self._drop, thread_id, doomed))
 
     async def _drop(self, thread_id: str, doomed: Sequence[tuple[str, str]]) -> None:
         await self._store.delete_checkpoints(self._owner, _key(thread_id), doomed)
