@@ -141,6 +141,7 @@ class Store(Engine):
 
     in_context = reads(session_messages.in_context)
     append_named = writes(session_messages.append)
+    append_with_items = writes(items.append_with_items)
     remove_last = writes(session_messages.remove_last)
     replace_messages = writes(session_messages.replace)
     state = reads(items.state)
