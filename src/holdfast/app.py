@@ -42,7 +42,7 @@ from .runtime.turns.gate import TurnGate
 from .runtime.turns.preamble import TurnPreamble
 from .session import LiveSession, NodeServices
 from .settings import Settings, database_path, is_postgres, load
-from .store.base import Store
+from .store.base import Progress, Store, no_progress
 from .wiring import (
     command_environment,
     compaction_rules_of,
@@ -92,6 +92,21 @@ async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: M
         flushing=flushing,
         quotas=quotas_of(settings),
     )
+
+
+def restore_store(settings: Settings, backup: Path, progress: Progress = no_progress) -> Path | None:
+    """Put a copy of this backup in the place of the settings' SQLite store; returns where the old one is now.
+
+    No process may have the store open. Raises BadInput, having changed nothing, if that cannot be done.
+    """
+    if is_postgres(settings.store.url):
+        raise BadInput(
+            "a PostgreSQL store is restored by PostgreSQL's own tools, from a file of pg_dump: "
+            "pg_restore --clean --if-exists --dbname=… FILE"
+        )
+    from .store.sqlite.restore import restore
+
+    return restore(backup, database_path(settings.store.url).absolute(), progress)
 
 
 class Holdfast:

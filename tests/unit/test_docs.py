@@ -327,7 +327,16 @@ def test_every_command_and_option_is_documented() -> None:
     known = dict(commands(root))
     assert missing(set(known), set(parts)) == {}
     for_all = text[: text.index("## ")]
-    shared = {name for name in ("--owner", "--config", "--store", "--version", "--help") if name in for_all}
+    of_all = (
+        "--owner",
+        "--config",
+        "--store",
+        "--version",
+        "--help",
+        "--install-completion",
+        "--show-completion",
+    )
+    shared = {name for name in of_all if name in for_all}
     for path, command in [("holdfast", root), *known.items()]:
         for option in (name for each in command.params for name in each.opts if name.startswith("-")):
             assert option in shared or re.search(rf"`{option}\b", parts[path]), f"{path} {option}"

@@ -18,6 +18,7 @@ from . import (
     migrate,
     models,
     nodes,
+    notices,
     processes,
     run,
     serve,
@@ -29,6 +30,7 @@ from . import sessions as sessions_reading
 from .groups import app, imports, sessions
 from .groups import keys as keys_group
 from .groups import memories as memories_group
+from .groups import notices as notices_group
 from .groups import settings as settings_group
 
 FILES = (
@@ -50,6 +52,7 @@ FILES = (
     importing,
     migrate,
     models,
+    notices,
     config,
 )
 
@@ -59,4 +62,5 @@ app.add_typer(sessions, name="sessions")
 app.add_typer(imports, name="import")
 app.add_typer(keys_group, name="keys")
 app.add_typer(memories_group, name="memories")
+app.add_typer(notices_group, name="notices")
 app.add_typer(settings_group, name="config")

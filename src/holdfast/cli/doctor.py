@@ -1,4 +1,4 @@
-"""`holdfast doctor|backup`: maintenance of a store."""
+"""`holdfast doctor|backup|restore`: maintenance of a store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def doctor(
     from ..server.objects import owner_usage
     from ..wiring import processes_directory
     from .format import Styled, note, print_json, say
-    from .signals import busy
+    from .signals import bar
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
@@ -53,9 +53,10 @@ async def doctor(
             return 0
         reader = ProcessReader(opened.store, processes_directory(invocation.settings))
         examiner = Doctor(opened.store, Reaper(opened.store, own_node=lambda: None), reader)
-        with busy("examining the store"):
+        kept = "What was repaired stays so." if repair else "Nothing was changed."
+        with bar(kept, at_once=True) as shows:
             repaired = await examiner.repair() if repair else []
-            found = await examiner.examine()
+            found = await examiner.examine(lambda done, whole: shows("checking the store", done, whole))
         usage = await opened.store.usage(None, limit=MOST_OWNERS)
         well = all(each.ok for each in found)
         if as_json:
@@ -161,10 +162,67 @@ async def backup(
       holdfast backup ~/holdfast-2026-03-01.db
     """
     from .format import say, size
-    from .signals import busy
+    from .signals import bar
 
     async with invocation.existing() as opened:
-        with busy("copying the store"):
-            await opened.store.backup(file)
+        with bar("No file was left.") as shows:
+            await opened.store.backup(file, lambda done, whole: shows("copying the store", done, whole))
         say(f"{opened.store.location} is backed up to {file} ({size(file.stat().st_size)}).")
         say(f"Look into it with: holdfast sessions --store sqlite:///{file}")
+
+
+@command(app, "restore")
+async def restore(
+    invocation: CommandContext,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `holdfast backup` wrote.")],
+) -> None:
+    """Put a backup in the place of the store.
+
+    Stop every process that uses the store first. The store that was there is moved aside, not deleted. The
+    backup itself stays as it is.
+
+    \b
+    Example:
+      holdfast restore ~/holdfast-2026-03-01.db
+    """
+    import asyncio
+
+    from ..app import restore_store
+    from ..settings import is_postgres
+    from .format import count, say
+    from .signals import bar
+
+    if not is_postgres(invocation.settings.store.url):
+        await _require_unused(invocation)
+    with bar("The store is as it was.") as shows:
+        aside = await asyncio.to_thread(
+            restore_store,
+            invocation.settings,
+            file.expanduser(),
+            lambda done, whole: shows("copying the backup", done, whole),
+        )
+    async with invocation.existing(quiet=True) as opened:
+        found = await opened.store.statistics(None)
+    held = f"{count(found.conversations, 'conversation')}, {count(found.messages, 'message')}"
+    say(f"{invocation.location} is restored from {file}: {held}.")
+    if aside is not None:
+        say(f"The store that was there is in {aside}; delete it when you do not need it.")
+    say("Check it with: holdfast doctor")
+
+
+async def _require_unused(invocation: CommandContext) -> None:
+    """Raises BadInput if a process has the store open. A store that cannot be opened is reported."""
+    from ..errors import BadInput, StoreError
+    from .format import count, note
+
+    try:
+        async with invocation.reading(quiet=True) as opened:
+            nodes = await opened.store.nodes() if opened is not None else []
+    except StoreError as error:
+        note(f"the store that is there cannot be opened, and is moved aside: {error}")
+        return
+    if nodes:
+        raise BadInput(
+            f"{count(len(nodes), 'process')} still {'uses' if len(nodes) == 1 else 'use'} this store; stop "
+            "them first: `holdfast nodes` lists them"
+        )

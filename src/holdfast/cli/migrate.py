@@ -35,6 +35,7 @@ async def migrate(
     from ..errors import BadInput
     from ..settings import database_path, is_postgres
     from .format import note, say
+    from .signals import bar
 
     if not is_postgres(to):
         invocation.wrong_usage("--to names a PostgreSQL database: postgresql://user@host/database")
@@ -46,7 +47,8 @@ async def migrate(
     invocation.start_logging()
     if not invocation.exists:
         raise invocation.nothing_yet()
-    with _steps() as on_step:
+    stopped = "What was copied is kept; run it again to continue."
+    with bar(stopped, at_once=True), _steps() as on_step:
         mover = Mover(database_path(invocation.settings.store.url).absolute(), to, on_step)
         if running := mover.still_running():
             nodes = "a node is" if running == 1 else f"{running} nodes are"

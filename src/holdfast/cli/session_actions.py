@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -226,7 +226,7 @@ async def export(
     from ..readings import place_of
     from ..transfer.files import all_conversations, exported
     from .format import count, remark
-    from .signals import busy
+    from .signals import bar
 
     if id_or_key is not None and everything:
         invocation.wrong_usage("name one conversation, or say --all, but not both")
@@ -242,8 +242,11 @@ async def export(
             async for line in lines:
                 sys.stdout.buffer.write(line + b"\n")
             return
-        with busy("exporting"):
-            conversations = await _write(output, lines)
+        with bar("No file was left.") as shows:
+            whole = (
+                1 if id_or_key is not None else (await opened.store.statistics(opened.owner)).conversations
+            )
+            conversations = await _write(output, lines, lambda done: shows("exporting", done, whole))
         remark(f"{count(conversations, 'conversation')} exported to {output}")
 
 
@@ -258,8 +261,9 @@ async def _only(conversation_id: str) -> AsyncIterator[str]:
     yield conversation_id
 
 
-async def _write(target: Path, lines: AsyncIterator[bytes]) -> int:
-    """Write a file atomically, readable only by its owner; returns the number of conversations."""
+async def _write(target: Path, lines: AsyncIterator[bytes], exported: Callable[[int], None]) -> int:
+    """Write a file atomically, readable only by its owner; returns the number of conversations. `exported` is
+    called with the number so far."""
     import os
 
     from ..domain.ids import new_id
@@ -271,7 +275,9 @@ async def _write(target: Path, lines: AsyncIterator[bytes]) -> int:
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             async for line in lines:
-                number += line.startswith(b'{"record":"conversation"')
+                if line.startswith(b'{"record":"conversation"'):
+                    exported(number)
+                    number += 1
                 file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())

@@ -32,6 +32,7 @@ from .values import (
     Orphans,
     OwnerUsage,
     Page,
+    Progress,
     Pruned,
     Pulse,
     Resolved,
@@ -39,6 +40,7 @@ from .values import (
     SessionFilter,
     Statistics,
     StorePolicy,
+    no_progress,
 )
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "Orphans",
     "OwnerUsage",
     "Page",
+    "Progress",
     "Pruned",
     "Pulse",
     "Resolved",
@@ -59,6 +62,7 @@ __all__ = [
     "Statistics",
     "Store",
     "StorePolicy",
+    "no_progress",
 ]
 
 
@@ -91,17 +95,19 @@ class Store(Finds, Converses, Takes, Compacts, Lives, Remembers, Carries, Protoc
 
     # --- maintenance ------------------------------------------------------------------------------------
 
-    async def backup(self, target: Path) -> None:
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
         """A consistent copy of a store in use. Raises, leaving nothing, if the target exists, and BadInput if
-        the database has its own backup tools."""
+        the database has its own backup tools. `progress` is called in another thread; if it raises, the
+        backup is given up."""
         ...
 
     def invariants(self) -> Sequence[str]:
         """What `check` verifies, in sentences."""
         ...
 
-    async def check(self) -> list[Finding]:
-        """Check every invariant that the store alone can decide, and its integrity. Empty: no finding."""
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
+        """Check every invariant that the store alone can decide, and its integrity. Empty: no finding.
+        `progress` is called with how many of them were checked."""
         ...
 
     async def repair(self) -> list[str]:

@@ -3,10 +3,10 @@ figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from ..domain.conversations import Conversation
 from ..domain.flushes import FlushPolicy
@@ -140,6 +140,14 @@ class OwnerUsage:
     conversations: int
     bytes: int
     """Bytes of its message bodies."""
+
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with how much is done, and the total."""
+
+
+def no_progress(done: int, whole: int) -> None:
+    """Shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...domain.nodes import Liveness
 from ...domain.processes import Process
 from ...os_support import identity
-from ...store.base import Finding, Store
+from ...store.base import Finding, Progress, Store, no_progress
 from ..processes.launcher import ProcessReader
 from .reaper import Reaper
 
@@ -43,9 +43,9 @@ class Doctor:
         self._reaper = reaper
         self._reader = reader
 
-    async def examine(self) -> list[Diagnosis]:
+    async def examine(self, progress: Progress = no_progress) -> list[Diagnosis]:
         """Every invariant, in a fixed order."""
-        broken = {finding.invariant: finding for finding in await self._store.check()}
+        broken = {finding.invariant: finding for finding in await self._store.check(progress)}
         for finding in await self._orphans():
             broken[finding.invariant] = finding
         names = [LIVING_OWNERS, LIVING_HOLDERS, *self._store.invariants()]

@@ -30,7 +30,7 @@ from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import BadInput, StoreClosed
 from .. import checks
-from ..base import Finding
+from ..base import Finding, Progress, no_progress
 from ..context import ContextCache
 from ..rows import to_stamp, to_time
 from ..search_threads import SearchThreads
@@ -249,7 +249,7 @@ class PostgresStore(
         self._check_open()
         return await self._watch.changed(since, timeout)
 
-    async def backup(self, target: Path) -> None:
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check_open()
         raise BadInput(
             "a PostgreSQL store is backed up by PostgreSQL's own tools, while everything goes on: "
@@ -260,8 +260,9 @@ class PostgresStore(
     def invariants(self) -> Sequence[str]:
         return [*checks.INVARIANTS.values(), SEARCH_INVARIANT]
 
-    async def check(self) -> list[Finding]:
-        findings = await self._read(checks.check)
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
+        whole, show = len(self.invariants()), progress or no_progress
+        findings = await self._read(lambda tx: checks.check(tx, lambda done: show(done, whole)))
         unknown = await self._read(lambda tx: tx.all(Q.messages_unknown_to_search))
         if unknown:
             examples = [str(row[0]) for row in unknown[:5]]

@@ -23,7 +23,7 @@ from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import StoreClosed, StoreFailed, StoreUnusable
 from .. import checks
-from ..base import Finding
+from ..base import Finding, Progress, no_progress
 from ..context import ContextCache
 from ..rows import to_stamp
 from ..search_threads import SearchThreads
@@ -238,16 +238,18 @@ class SQLiteStore(
         self._check_open()
         return await self._watch.changed(since, timeout)
 
-    async def backup(self, target: Path) -> None:
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check_open()
-        await asyncio.to_thread(back_up, self._database, target)
+        await asyncio.to_thread(back_up, self._database, target, progress or no_progress)
 
     def invariants(self) -> Sequence[str]:
         return [INTEGRITY, *checks.INVARIANTS.values(), SEARCH_INVARIANT]
 
-    async def check(self) -> list[Finding]:
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
+        whole, show = len(self.invariants()), progress or no_progress
+        show(0, whole)
         findings = await self._read(_intact)
-        findings += await self._read(checks.check)
+        findings += await self._read(lambda tx: checks.check(tx, lambda done: show(done + 1, whole)))
         trouble = await asyncio.to_thread(self._index().check)
         if trouble is not None:
             findings.append(Finding(SEARCH_INVARIANT, 1, [trouble], repairable=True))
