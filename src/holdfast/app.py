@@ -41,7 +41,7 @@ from .runtime.tools.choose import toolbox_of
 from .runtime.turns.gate import TurnGate
 from .runtime.turns.preamble import TurnPreamble
 from .session import LiveSession, NodeServices
-from .settings import Settings, database_path, is_postgres, load
+from .settings import Settings, database_path, is_postgres, load, store_location
 from .store.base import Progress, Store, no_progress
 from .wiring import (
     command_environment,
@@ -132,6 +132,10 @@ class Holdfast:
         self._store: Store | None = None
         self.backlog: str | None = None
         """A sentence about the flush backlog at start, if it was large."""
+
+    def __repr__(self) -> str:
+        state = f"node {self.node_id}" if self._store is not None else "not open"
+        return f"<Holdfast {store_location(self.settings.store.url)}, {state}>"
 
     # --- lifecycle ---------------------------------------------------------------------------------
 
@@ -273,6 +277,7 @@ class Holdfast:
 
     @property
     def node_id(self) -> str:
+        """The id of this node; a new one if it was taken for dead meanwhile."""
         return self.keeper.node_id
 
     # --- operations for programs -------------------------------------------------------------------
