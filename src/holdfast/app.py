@@ -25,10 +25,11 @@ from typing import Any, TypeAlias
 from .domain.conversations import Address
 from .domain.events import Event
 from .domain.ids import DEFAULT_OWNER, check_name
+from .domain.maintenance import Progress, no_progress
 from .domain.nodes import BeatWatch, NodeKind
 from .domain.sessions import EndReason
 from .domain.turns import TurnStatus
-from .errors import StoreError, StoreUnusable
+from .errors import BadInput, StoreError, StoreUnusable
 from .models.base import Model
 from .models.scripted import Answers, CallableModel
 from .operations import Operations
@@ -52,7 +53,7 @@ from .runtime.turns.preamble import TurnPreamble
 from .runtime.turns.receipts import Receipts
 from .runtime.turns.runner import TurnRunner
 from .session import LiveSession, NodeServices
-from .settings import Settings, database_path, is_postgres, load
+from .settings import Settings, database_path, is_postgres, load, store_location
 from .store.base import Store
 from .wiring import (
     command_environment,
@@ -90,6 +91,7 @@ __all__ = [
     "finished",
     "open",
     "open_store",
+    "restore_store",
 ]
 
 log = logging.getLogger(__name__)
@@ -127,6 +129,21 @@ async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: M
     )
 
 
+def restore_store(settings: Settings, backup: Path, progress: Progress = no_progress) -> Path | None:
+    """Put a copy of this backup in the place of the settings' SQLite store; returns where the old one is now.
+
+    No process may have the store open. Raises BadInput, having changed nothing, if that cannot be done.
+    """
+    if is_postgres(settings.store.url):
+        raise BadInput(
+            "a PostgreSQL store is restored by PostgreSQL's own tools, from a file of pg_dump: "
+            "pg_restore --clean --if-exists --dbname=… FILE"
+        )
+    from .store.sqlite.restore import restore
+
+    return restore(backup, database_path(settings.store.url).absolute(), progress)
+
+
 class Holdfast(Operations):
     """One node: sends heartbeats from entering to leaving. Use as an async context manager."""
 
@@ -152,6 +169,10 @@ class Holdfast(Operations):
         self._joins = joins
         self.backlog: str | None = None
         """A sentence about the flush backlog at start, if it was large."""
+
+    def __repr__(self) -> str:
+        state = f"node {self.node_id}" if self._store is not None else "not open"
+        return f"<Holdfast {store_location(self.settings.store.url)}, {state}>"
 
     # --- lifecycle ---------------------------------------------------------------------------------
 

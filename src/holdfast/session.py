@@ -28,7 +28,7 @@ from .domain.conversations import Address
 from .domain.ids import check_name, new_id
 from .domain.items import Item, ItemPlace, PutItem
 from .domain.memories import Memory
-from .domain.messages import Message, MessageStatus, NewMessage, new_messages
+from .domain.messages import Message, MessageStatus, NewMessage, SdkObject, new_messages
 from .domain.processes import Process
 from .domain.session_messages import Named
 from .domain.sessions import EndReason, Session
@@ -61,7 +61,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Content = str | Mapping[str, Any] | Iterable[Mapping[str, Any]]
+Content = str | Mapping[str, Any] | SdkObject | Iterable[Mapping[str, Any] | SdkObject]
+"""A text, an OpenAI message, an SDK's object of one, or several of these."""
 
 MOST_MEMORIES = 100
 
@@ -96,14 +97,17 @@ class LiveSession:
 
     @property
     def id(self) -> str:
+        """The session's id; after a turn, that of the newest session of its conversation."""
         return self._session.id
 
     @property
     def conversation_id(self) -> str:
+        """The id of its conversation, which never changes."""
         return self._session.conversation_id
 
     @property
     def key(self) -> str | None:
+        """The session key; None if it has none."""
         return self._session.key
 
     def turn(
@@ -399,6 +403,11 @@ class LiveTurn:
         self._last_usage: dict[str, int] = {}
         """Of the last model call alone: its prompt tokens show the context size."""
 
+    def __repr__(self) -> str:
+        if self._turn is None:
+            return f"<LiveTurn of {self._session.conversation_id}, not begun>"
+        return f"<LiveTurn {self._turn.id} of {self._turn.conversation_id}>"
+
     @property
     def usage(self) -> dict[str, int]:
         """Tokens used by the model calls of this turn, summed; stored when the block ends."""
@@ -418,10 +427,12 @@ class LiveTurn:
 
     @property
     def id(self) -> str:
+        """The turn's id."""
         return self._begun.id
 
     @property
     def conversation_id(self) -> str:
+        """The id of its conversation."""
         return self._begun.conversation_id
 
     @property

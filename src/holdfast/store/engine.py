@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 from ..domain.flushes import FlushRules
+from ..domain.maintenance import Progress
 from ..domain.nodes import Liveness, Node
 from ..domain.quotas import Quotas
 from ..domain.resets import ResetPolicies
@@ -264,16 +265,17 @@ class Engine(ABC):
         """Finish accepted jobs, then release everything. Idempotent."""
 
     @abstractmethod
-    async def backup(self, target: Path) -> None:
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
         """A consistent copy of a store in use. Raises, leaving nothing, if the target exists, and BadInput if
-        the database has its own backup tools."""
+        the database has its own backup tools. `progress` is called in another thread; if it raises, the
+        backup is given up."""
 
     @abstractmethod
     def invariants(self) -> Sequence[str]:
         """What `check` verifies, in sentences."""
 
     @abstractmethod
-    async def check(self) -> list[Finding]:
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
         """Check every invariant that the store alone can decide, and its integrity. Empty: no finding."""
 
     @abstractmethod
