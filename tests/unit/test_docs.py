@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import asyncio
 import enum
+import importlib.util
 import inspect
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import fields
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import apsw
+import msgspec
 import pytest
 import typer.main
 
@@ -30,6 +33,7 @@ from holdfast.domain.processes import PROCESS_TRANSITIONS
 from holdfast.domain.sessions import Session, SessionState
 from holdfast.domain.turns import TRANSITIONS
 from holdfast.runtime.tools.choose import toolbox_of
+from holdfast.server.schemas import ListObject
 from holdfast.store.base import Store
 from holdfast.store.sqlite.migrations import migrations
 
@@ -383,6 +387,33 @@ def test_every_route_is_documented() -> None:
     written = set(re.findall(r"`((?:GET|POST|PATCH|DELETE) /[^`\s?]*)`", text))
     known = {f"{route.method} {re.sub(r':path}', '}', route.path)}" for route in ROUTES}
     assert missing(known, written) == {}
+
+
+def objects_script() -> Any:
+    found = importlib.util.spec_from_file_location("objects", ROOT / "scripts" / "objects.py")
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_every_object_is_documented_field_by_field() -> None:
+    script = objects_script()
+    assert len(script.structs()) > 30
+    assert page("reference/objects.md") == script.page(), "run scripts/objects.py"
+
+
+@pytest.mark.parametrize("name", ["http", "http-conversations", "http-responses"])
+def test_every_printed_object_has_the_fields_of_one_that_exists(name: str) -> None:
+    known = [(set(each.__struct_fields__), required_of(each)) for each in objects_script().structs()]
+    known.append((set(ListObject.__struct_fields__), set(ListObject.__struct_fields__)))
+    for _, text in snippets(page(f"reference/{name}.md"), "json"):
+        fields = set(json.loads(text))
+        assert any(required <= fields <= all_fields for all_fields, required in known), text
+
+
+def required_of(struct: type[msgspec.Struct]) -> set[str]:
+    return {each.name for each in msgspec.structs.fields(struct) if each.required}
 
 
 def test_every_figure_is_documented() -> None:
