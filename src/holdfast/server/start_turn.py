@@ -53,7 +53,10 @@ async def _begun(
         except ToolCallClosed as refusal:
             return await _asked_before(call, order, left, refusal)
         attempt = replace(
-            order, request=placed.applied_to(order.request), prints=placed.prints, history=placed.history
+            order,
+            request=placed.applied_to(order.request),
+            fingerprints=placed.fingerprints,
+            history=placed.history,
         )
         outcome = await services.runner.begin(attempt, left, interrupt=naming.interrupts_others)
         if not isinstance(outcome, TurnOutdated):
@@ -103,7 +106,7 @@ async def _asked_before(
 ) -> RunningTurn | TurnRepeated:
     """Answer a retry of a request whose tool results were accepted before. Otherwise they are too late and
     `refusal` is raised. Starts no new turn."""
-    known = replace(order, request=replace(order.request, seen=NEVER, again=True))
+    known = replace(order, request=replace(order.request, seen=NEVER, answer_existing=True))
     outcome = await call.services.runner.begin(known, wait_seconds)
     if isinstance(outcome, TurnOutdated):
         raise refusal

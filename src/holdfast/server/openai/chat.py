@@ -107,7 +107,7 @@ async def complete(call: RequestContext) -> HttpResponse:
         )
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
-    telling = ChatRenderer(asked.wants_usage, silent=not asked.stream)
+    renderer = ChatRenderer(asked.wants_usage, silent=not asked.stream)
     order = TurnSpec(
         TurnRequest(
             turn_id=new_id("turn"),
@@ -122,7 +122,7 @@ async def complete(call: RequestContext) -> HttpResponse:
             model=asked.model,
             streams=asked.stream,
         ),
-        telling,
+        renderer,
         tuple(message.body for message in asked.history.instructions),
         asked.options,
         asked.model,
@@ -132,11 +132,11 @@ async def complete(call: RequestContext) -> HttpResponse:
     )
     continuity = call.services.continuity
     running = await start_turn(
-        call, order, lambda: continuity.placed(call.owner, naming.address, asked.history), naming
+        call, order, lambda: continuity.match(call.owner, naming.address, asked.history), naming
     )
     if isinstance(running, TurnRepeated):
         await about_to_send(call, order, running.turn)
-        return await _again(call, running, asked, naming.address)
+        return await _repeat(call, running, asked, naming.address)
     if asked.stream:
         return TurnStream(running, interrupts=naming.interrupted_by_leaving)
     return WholeAnswer(
@@ -213,7 +213,7 @@ def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: HoldfastO
 # --- retries ---------------------------------------------------------------------------------------------
 
 
-async def _again(
+async def _repeat(
     call: RequestContext, repeated: TurnRepeated, asked: ChatRequest, address: Address
 ) -> HttpResponse:
     """The stored answer, for a retry of its request."""
