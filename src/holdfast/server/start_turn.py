@@ -32,7 +32,7 @@ async def start_turn(
     """Start the turn, join it if it runs, or return its stored answer. `place` finds its conversation."""
     services = call.services
     if services.draining.is_set():
-        raise HttpError(503, "the server is about to stop; ask again in a moment", "draining", headers=LATER)
+        raise HttpError(503, "the server is stopping; retry in a moment", "draining", headers=LATER)
     prompt = services.settings.agent.system_prompt
     if prompt:
         order = replace(order, instructions=(instruction(prompt), *order.instructions))

@@ -29,7 +29,7 @@ async def healthz(call: RequestContext) -> JsonResponse:
 
 async def readyz(call: RequestContext) -> JsonResponse:
     if call.services.draining.is_set():
-        raise HttpError(503, "the server is about to stop", "draining")
+        raise HttpError(503, "the server is stopping", "draining")
     await call.store.nodes()  # raises if the store does not answer
     return JsonResponse(ReadyObject(status="ready"))
 
