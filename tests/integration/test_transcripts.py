@@ -175,7 +175,7 @@ async def test_its_own_compaction_begins_a_session_with_a_new_context(store: Sto
 
 async def test_a_sub_agent_is_a_conversation_of_its_own(store: Store, tmp_path: Path) -> None:
     write(project(tmp_path), *CLAUDE)
-    side = {"isSidechain": True, "agentId": "a1"}
+    side: dict[str, Any] = {"isSidechain": True, "agentId": "a1"}
     write(
         project(tmp_path).parent / SESSION / "subagents" / "agent-a1.jsonl",
         line(1, "user", "help", **side),

@@ -117,8 +117,8 @@ def request_key(
         return RequestKey(route, check_name("an Idempotency-Key", key), digest, named=names)
     whose = named
     if not named.strip("\0"):
-        client = call.request.client
-        whose = f"{call.caller.key_id}\0{client.host if client and opener else ''}"
+        peer = call.request.client
+        whose = f"{call.caller.key_id}\0{peer.host if peer and opener else ''}"
         if opener:
             whose = "\0".join((whose, *(call.headers.get(name) for name in CLIENT)))
     implied = sha256(f"{whose}\0\0".encode() + digest).hexdigest()
