@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,10 @@ from .groups import keys
 if TYPE_CHECKING:
     from ..domain.api_keys import ApiKey
     from .format import Cell
+
+
+NEVER = "never"
+"""`--store never`: nothing of the key's requests is stored."""
 
 
 class ScopeOption(StrEnum):
@@ -44,19 +49,23 @@ async def create(
     """Make an API key. It is shown now and never again; only its hash is kept.
 
     The key acts as --owner, 'default' unless named. Tools must be named by the settings as well ([agent]
-    tools).
+    tools). With --store never, nothing of its requests is stored.
 
     \b
     Examples:
       holdfast keys create
       holdfast keys create --owner ada --tools search,memory
       holdfast keys create --owner team --scope bridge --json
+      holdfast keys create --store never
     """
     from ..domain import api_keys as domain
     from ..domain.ids import DEFAULT_OWNER
     from ..errors import BadInput
     from .format import print_json, remark, say
 
+    keeps = invocation.store_url != NEVER
+    if not keeps:  # the word names no store: it is about the new key
+        invocation = replace(invocation, store_url=None)
     owner = DEFAULT_OWNER if invocation.owner_name is None else invocation.owner_name
     names = [name.strip() for name in tools.split(",") if name.strip()]
     try:
@@ -65,15 +74,17 @@ async def create(
     except BadInput as error:
         invocation.wrong_usage(str(error))
     async with invocation.making(quiet=as_json) as opened:
-        key, token = domain.new_key(owner, domain.Scope(scope.value), names, opened.store.now())
+        key, token = domain.new_key(owner, domain.Scope(scope.value), names, opened.store.now(), keeps=keeps)
         await opened.store.add_key(key, token.hash)
         if as_json:
             shown = {"id": key.id, "key": str(token), "owner": key.owner, "scope": key.scope.value}
-            print_json({**shown, "tools": sorted(key.tools)})
+            never = {} if keeps else {"store": NEVER}
+            print_json({**shown, "tools": sorted(key.tools), **never})
             return
         say(str(token))
         remark(
-            f"This is {key.id}: owner {key.owner}, scope {key.scope.value}, tools {_tools(key)}",
+            f"This is {key.id}: owner {key.owner}, scope {key.scope.value}, tools {_tools(key)}"
+            + ("" if keeps else "; nothing of its requests is stored"),
             "Keep it now: it is not shown again",
         )
 

@@ -132,7 +132,7 @@ def test_a_custom_tool_is_a_function_with_one_text() -> None:
     function = request.options["tools"][0]["function"]
     assert function["parameters"]["required"] == ["input"]
     assert function["description"] == "runs\n\nThe input must match this lark grammar:\nstart: WORD"
-    assert request.custom_tools == custom_tools_of(request.echo) == {"sh"}
+    assert request.custom_tools == custom_tools_of(request.echo) == frozenset({"sh"})
 
 
 def test_the_input_may_be_left_out_where_a_conversation_goes_on() -> None:
