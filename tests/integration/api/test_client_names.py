@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.api_keys import Scope, new_key
+from holdfast.domain.conversations import Address
 from holdfast.domain.sessions import Edge
 from holdfast.models.scripted import ScriptedModel
 from tests.integration.api import chatting
@@ -149,7 +150,7 @@ async def test_a_sub_agent_is_a_conversation_of_its_own_and_never_waits(
     words.finish("I go on.")
     assert (await running).status_code == 200
     assert helped.headers[CONVERSATION] != first.headers[CONVERSATION]
-    lineage = await server.store.resolve(None, chatting.Address(id=helped.headers[CONVERSATION]))
+    lineage = await server.store.resolve(None, Address(id=helped.headers[CONVERSATION]))
     assert lineage.tip.edge is Edge.SUBAGENT
     assert lineage.tip.parent_id == first.headers["x-holdfast-session-id"]
     shown = await server.client.get(f"/api/sessions/{name}")
