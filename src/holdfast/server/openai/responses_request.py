@@ -17,7 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .input_items import Resolve, messages_from_input, request_tools
+from .input_items import (
+    Resolve,
+    ToolNames,
+    messages_from_input,
+    request_tools,
+    tool_names,
+    tools_given,
+)
 from .parameters import (
     BadParameter,
     flag,
@@ -65,8 +72,10 @@ class ResponsesRequest:
     conversation_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     include: tuple[str, ...] = ()
-    custom_tools: frozenset[str] = frozenset()
+    custom_tools: ToolNames = field(default_factory=ToolNames)
     """The tools whose calls are shown as custom tool calls; can be restored by `custom_tools_of(echo)`."""
+    left_out: tuple[str, ...] = ()
+    """The types of the tools that were left out, because only OpenAI can run them."""
 
 
 def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> ResponsesRequest:
@@ -105,12 +114,13 @@ def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> Respons
         metadata=metadata,
         include=include,
         custom_tools=tools.custom,
+        left_out=tools.left_out,
     )
 
 
-def custom_tools_of(echo: Mapping[str, Any]) -> frozenset[str]:
-    """The names of a request's custom tools, from its echo."""
-    return frozenset(str(tool["name"]) for tool in echo.get("tools", ()) if tool.get("type") == "custom")
+def custom_tools_of(echo: Mapping[str, Any]) -> ToolNames:
+    """The names of a request's custom tools and of those in namespaces, from its echo."""
+    return tool_names(echo.get("tools", ()))
 
 
 def _refuse(body: Mapping[str, Any]) -> None:
@@ -218,7 +228,7 @@ def _echo(body: Mapping[str, Any], metadata: Mapping[str, str], store: bool) -> 
             **{k: v for k, v in object_of(body, "text").items() if v is not None},
         },
         "tool_choice": body.get("tool_choice") or "auto",
-        "tools": list_of(body, "tools"),
+        "tools": tools_given(body),
         "top_logprobs": body.get("top_logprobs") or 0,
         "truncation": body.get("truncation") or "disabled",
     }
