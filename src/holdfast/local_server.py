@@ -16,13 +16,16 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from .domain.api_keys import Token, local_admin, parse_token, same_secret
 from .domain.ids import new_id, new_secret
 from .errors import BadSetting, Conflict, StoreBusy
-from .store.base import Store
 from .trust import check_private
+
+if TYPE_CHECKING:
+    from .store.base import Store
 
 log = logging.getLogger(__name__)
 

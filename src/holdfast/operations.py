@@ -162,6 +162,7 @@ class Operations:
     set_title = store_method(Store.set_title)
     set_metadata = store_method(Store.set_metadata)
     add_alias = store_method(Store.add_alias)
+    note_side_request = store_method(Store.note_side_request)
 
     find_session = store_method(Store.session, "session")
     sessions = store_method(Store.sessions)

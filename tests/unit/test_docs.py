@@ -318,7 +318,7 @@ def commands(command: Any, path: str = "holdfast") -> Iterator[tuple[str, Any]]:
 
 
 def test_every_command_and_option_is_documented() -> None:
-    from holdfast.cli.commands import app as cli
+    from holdfast.cli.groups import app as cli
 
     text = page("reference/commands.md")
     parts = {

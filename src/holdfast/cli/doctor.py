@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ..domain.figures import FlushFigures, OwnerUsage
+from ..domain.maintenance import Diagnosis
+from ..server.objects import owner_usage
+from ..settings import Settings
 from .context import AsJson, CommandContext, command
+from .format import Styled, count, note, one_line, print_json, say, size
 from .groups import app
-
-if TYPE_CHECKING:
-    from ..domain.figures import FlushFigures, OwnerUsage
-    from ..domain.maintenance import Diagnosis
-    from ..settings import Settings
+from .signals import busy
 
 MOST_OWNERS = 10
 
@@ -36,9 +37,6 @@ async def doctor(
       holdfast doctor
       holdfast doctor --repair
     """
-    from ..server.objects import owner_usage
-    from .format import Styled, note, print_json, say
-    from .signals import busy
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
@@ -81,7 +79,6 @@ async def doctor(
 
 def _who_holds_how_much(usage: Sequence[OwnerUsage]) -> None:
     """Print the owners with the most bytes, one per line."""
-    from .format import Styled, count, one_line, say, size
 
     for each in usage:
         held = f"{one_line(each.owner)}: {size(each.bytes)} in {count(each.conversations, 'conversation')}"
@@ -101,7 +98,6 @@ def _flushes(figures: FlushFigures) -> dict[str, int]:
 
 def _what_waits(figures: FlushFigures, settings: Settings) -> str:
     """Progress of the flushes of ended sessions; empty if none is pending and none failed."""
-    from .format import count
 
     told = []
     if waiting := figures.pending + figures.running:
@@ -125,7 +121,6 @@ def _diagnosis(each: Diagnosis) -> dict[str, object]:
 
 def _explain(each: Diagnosis) -> None:
     """Print what violates an invariant, and what to do."""
-    from .format import Styled, say
 
     finding = each.finding
     if finding is None:
@@ -153,8 +148,6 @@ async def backup(
     Example:
       holdfast backup ~/holdfast-2026-03-01.db
     """
-    from .format import say, size
-    from .signals import busy
 
     async with invocation.existing() as opened:
         with busy("copying the store"):

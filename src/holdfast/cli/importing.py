@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from zoneinfo import ZoneInfo
 
 import typer
 
+from ..domain.ids import DEFAULT_OWNER
+from ..os_support import timezone
+from ..server.objects import time
+from ..settings import home
 from .context import AsJson, CommandContext, command
+from .format import Cell, Column, Styled, count, facts, one_line, percent, print_json, say, table
 from .groups import imports
+from .signals import bar
 
 if TYPE_CHECKING:
     from ..importers.hermes.doctor import Examination
     from ..importers.hermes.importer import Taken
-    from .format import Cell
 
 FEW = 5
 
@@ -41,11 +47,7 @@ async def hermes(
       holdfast import hermes ~/.hermes --dry-run
       holdfast import hermes ~/.hermes
     """
-    from ..domain.ids import DEFAULT_OWNER
     from ..importers.hermes.snapshot import visit
-    from ..settings import home
-    from .format import print_json
-    from .signals import bar
 
     if invocation.of_everybody:
         invocation.wrong_usage("name one owner for what is imported, not '*'")
@@ -86,8 +88,6 @@ async def file(
       holdfast import conversations.jsonl
       holdfast import file conversations.jsonl
     """
-    from .format import count, print_json, say
-    from .signals import bar
 
     async with invocation.making(quiet=as_json) as opened:
         owner = None if invocation.owner_name is None else opened.owner
@@ -116,9 +116,6 @@ async def file(
 
 
 def _zone(invocation: CommandContext, name: str) -> Any:
-    from zoneinfo import ZoneInfo
-
-    from ..os_support import timezone
 
     try:
         return ZoneInfo(name or timezone())
@@ -130,7 +127,6 @@ def _zone(invocation: CommandContext, name: str) -> Any:
 
 
 def _examination(found: Examination) -> dict[str, Any]:
-    from ..server.objects import time
 
     whole = found.sessions
     return {
@@ -185,7 +181,6 @@ def _examination(found: Examination) -> dict[str, Any]:
 
 
 def _tell(found: Examination) -> None:
-    from .format import Column, Styled, facts, percent, say, table
 
     say(Styled(found.path, "bold"))
     reasons = {**found.end_reasons}
@@ -210,7 +205,6 @@ def _tell(found: Examination) -> None:
 
 
 def _facts(found: Examination) -> list[tuple[str, Cell]]:
-    from .format import Styled, count, percent
 
     def trouble(number: int, words: str = "") -> Cell:
         text = f"{number:,}{f' ({words})' if words and number else ''}"
@@ -249,7 +243,6 @@ def _facts(found: Examination) -> list[tuple[str, Cell]]:
 
 
 def _held_open(each: Any) -> str:
-    from .format import one_line
 
     words = {
         "runs": "still runs",
@@ -293,7 +286,6 @@ def _taken(taken: Taken, owner: str) -> dict[str, Any]:
 
 
 def _tell_taken(taken: Taken, invocation: CommandContext) -> None:
-    from .format import Styled, count, facts, say
 
     if not taken.anything:
         say(
@@ -331,7 +323,6 @@ def _tell_taken(taken: Taken, invocation: CommandContext) -> None:
 
 
 def _tell_left(taken: Taken) -> None:
-    from .format import Styled, count, say
 
     if taken.gone_on:
         say(

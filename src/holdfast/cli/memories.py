@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..domain.flushes import FlushState
+from ..domain.memories import Memory
+from ..domain.pages import Page
+from ..server import objects
 from .context import AsJson, CommandContext, command
+from .format import Column, Styled, ago, clock, count, note, one_line, print_json, say, table
 from .groups import memories
 
 if TYPE_CHECKING:
     from ..app import Holdfast
-    from ..domain.memories import Memory
-    from ..domain.pages import Page
 
 MemoryId = Annotated[str, typer.Argument(metavar="ID", help="The memory's id, as the list shows it.")]
 SKIPPED = "a person skipped it"
@@ -42,8 +45,6 @@ async def list_(
       holdfast memories --key telegram:dm:42 --json
       holdfast memories list --failed
     """
-    from ..server import objects
-    from .format import print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
@@ -73,8 +74,6 @@ async def search(
     Example:
       holdfast memories search kelp
     """
-    from ..server import objects
-    from .format import print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
@@ -101,8 +100,6 @@ async def edit(
     Example:
       holdfast memories edit mem_3f2a… "Ada likes kelp, but not raw."
     """
-    from ..server import objects
-    from .format import print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
         memory = await opened.hf.edit_memory(opened.owner, memory_id, text)
@@ -126,8 +123,6 @@ async def forget(
     Example:
       holdfast memories forget mem_3f2a…
     """
-    from ..server import objects
-    from .format import print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
         for memory_id in memory_ids:  # check that all exist before any is deleted
@@ -137,8 +132,7 @@ async def forget(
             if not as_json:
                 say(f"{memory_id} is forgotten.")
         if as_json:
-            gone = [{"id": each, "object": "memory.deleted", "deleted": True} for each in memory_ids]
-            print_json(objects.listed(gone))
+            print_json(objects.listed([objects.deleted_memory(each) for each in memory_ids]))
 
 
 @command(memories, "retry")
@@ -159,7 +153,6 @@ async def retry(
       holdfast memories retry
       holdfast memories retry sess_3f2a…
     """
-    from .format import count, print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
         retried = 0
@@ -201,7 +194,6 @@ async def skip(
       holdfast memories skip --before 2026-03-01T08:00 --owner '*'
       holdfast memories skip sess_3f2a…
     """
-    from .format import count, print_json, say
 
     if not session_ids and before is None:
         invocation.wrong_usage("name sessions, or a date with --before")
@@ -228,7 +220,6 @@ def _time(invocation: CommandContext, text: str) -> datetime:
 
 
 def _show(page: Page[Memory], now: datetime, nothing: str) -> None:
-    from .format import Styled, clock, note, one_line, say
 
     if not page.items:
         note(nothing)
@@ -246,9 +237,6 @@ def _show(page: Page[Memory], now: datetime, nothing: str) -> None:
 async def _list_failed(
     invocation: CommandContext, hf: Holdfast, owner: str | None, after: str | None, limit: int, as_json: bool
 ) -> None:
-    from ..domain.flushes import FlushState
-    from ..server import objects
-    from .format import Column, ago, note, one_line, print_json, table
 
     page = await hf.flushes(owner, state=FlushState.DEAD, after=after, limit=limit)
     if as_json:
@@ -275,7 +263,6 @@ async def _list_failed(
 
 
 async def _say_what_waits(hf: Holdfast) -> None:
-    from .format import count, note
 
     figures = await hf.flush_figures()
     if waiting := figures.pending + figures.running:
@@ -286,8 +273,6 @@ async def _say_what_waits(hf: Holdfast) -> None:
 
 
 def _nothing(invocation: CommandContext, as_json: bool) -> None:
-    from ..server import objects
-    from .format import note, print_json
 
     if as_json:
         print_json(objects.listed([]))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import BadInput
+from ..settings import database_path, is_postgres
 from .context import CommandContext, command
+from .format import console, note, say
 from .groups import app
 
 if TYPE_CHECKING:
@@ -32,9 +36,6 @@ async def migrate(
       holdfast migrate --to postgresql://holdfast@db.example.com/holdfast
     """
     from ..app import check_postgres
-    from ..errors import BadInput
-    from ..settings import database_path, is_postgres
-    from .format import note, say
 
     if not is_postgres(to):
         invocation.wrong_usage("--to names a PostgreSQL database: postgresql://user@host/database")
@@ -63,9 +64,6 @@ async def migrate(
 @contextmanager
 def _steps() -> Iterator[Callable[[MoveStep], None]]:
     """A progress bar per table on a terminal's stderr; otherwise a line per table."""
-    import sys
-
-    from .format import console, note
 
     if not sys.stderr.isatty():
         told: set[tuple[str, bool]] = set()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ..domain.maintenance import Pruned, Reaped, Reset
+from ..domain.nodes import Liveness, Node
+from ..server import objects
 from .context import AsJson, CommandContext, Opened, command
+from .format import Cell, Column, ago, count, note, print_json, say, state, table, wide
 from .groups import app
-
-if TYPE_CHECKING:
-    from ..domain.maintenance import Pruned, Reaped, Reset
-    from ..domain.nodes import Liveness, Node
-    from .format import Cell
+from .signals import busy
 
 A_FEW = 5
 
@@ -29,9 +29,6 @@ async def sweep(invocation: CommandContext, as_json: AsJson = False) -> int:
     Example:
       holdfast sweep
     """
-    from ..domain.maintenance import Pruned, Reaped, Reset
-    from .format import print_json, say
-    from .signals import busy
 
     async with invocation.reading(quiet=True) as opened:
         if opened is None:
@@ -51,7 +48,6 @@ async def sweep(invocation: CommandContext, as_json: AsJson = False) -> int:
 
 
 async def _tell(opened: Opened, done: Reaped, reset: Reset, pruned: Pruned) -> None:
-    from .format import count, say
 
     known = {node.id: node for node in await opened.hf.nodes(gone=True)}
     for node_id, why in done.nodes.items():
@@ -119,8 +115,6 @@ async def nodes(
       holdfast nodes
       holdfast nodes --all --json
     """
-    from ..server import objects
-    from .format import Column, ago, note, print_json, state, table, wide
 
     async with invocation.reading(quiet=True) as opened:
         found = await _judged(opened, gone) if opened else []

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..domain.processes import Process, is_pinned, shown
+from ..server import objects
 from .context import AsJson, CommandContext, command
+from .format import (
+    Cell,
+    Column,
+    ago,
+    complain,
+    harmless,
+    note,
+    print_json,
+    say,
+    span,
+    state,
+    table,
+    wide,
+    write,
+)
 from .groups import app
+from .signals import busy
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from ..app import Holdfast
-    from ..domain.processes import Process
-    from ..server.objects import Object
-    from .format import Cell
+    from ..server.schemas import ProcessObject
 
 ProcessId = Annotated[
     str, typer.Argument(metavar="PROC", help="The id of a process, as `holdfast ps` shows it.")
@@ -43,8 +60,6 @@ async def ps(
       holdfast ps
       holdfast ps telegram:dm:42 --running
     """
-    from ..server import objects
-    from .format import note, print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
@@ -77,16 +92,12 @@ async def ps(
                 note(f"there are more: {invocation.command('ps', '--after', found[-1].id)}")
 
 
-def _object(invocation: CommandContext, hf: Holdfast, process: Process, now: datetime) -> Object:
-    from ..server import objects
-
+def _object(invocation: CommandContext, hf: Holdfast, process: Process, now: datetime) -> ProcessObject:
     active = hf.is_active(process, now)
     return objects.process(process, active, with_owner=invocation.of_everybody)
 
 
 def show_processes(hf: Holdfast, found: list[Process], now: datetime) -> None:
-    from ..domain.processes import shown
-    from .format import Column, ago, state, table, wide
 
     roomy = wide()
     rows: list[list[Cell]] = [
@@ -119,8 +130,6 @@ def show_processes(hf: Holdfast, found: list[Process], now: datetime) -> None:
 
 
 def _doing(each: Process, now: datetime, active: bool) -> str:
-    from ..domain.processes import is_pinned
-    from .format import ago, span
 
     if each.ended:
         return f"ended {ago(each.ended_at, now)}"
@@ -155,11 +164,6 @@ async def logs(
       holdfast logs proc_7f3a… --tail 20
       holdfast logs proc_7f3a… --follow
     """
-    import asyncio
-    import sys
-
-    from ..server import objects
-    from .format import harmless, print_json, write
 
     async with invocation.existing(quiet=True) as opened:
         part = await opened.hf.process_log(opened.owner, proc, tail=tail)
@@ -189,9 +193,6 @@ async def stop(invocation: CommandContext, proc: ProcessId, as_json: AsJson = Fa
     Example:
       holdfast stop proc_7f3a…
     """
-    from ..domain.processes import shown
-    from .format import complain, print_json, say
-    from .signals import busy
 
     async with invocation.node(existing=True, quiet=as_json) as node:
         before = await node.process(invocation.owner, proc)
@@ -222,7 +223,6 @@ async def pin(
       holdfast pin proc_7f3a… --hours 8
       holdfast pin proc_7f3a… --hours 0
     """
-    from .format import print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
         now = opened.hf.now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,15 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..domain.conversations import Address
+from ..domain.ids import new_id
+from ..domain.messages import instruction, user_message
+from ..domain.sessions import EndReason
+from ..domain.turns import TurnBegun, TurnRequest
+from ..errors import BadSetting, LeaseLost, ModelError, TurnStopped
 from .context import EVERYBODY, CommandContext, command
+from .format import complain, harmless, mute, note, on_terminal, remark, write
 from .groups import app
+from .signals import Interrupts
 
 if TYPE_CHECKING:
     from ..app import Holdfast, Outcome
-    from ..domain.turns import TurnBegun
     from ..models.base import Chunk, Model
     from ..session import LiveSession
-    from .signals import Interrupts
 
 KINDS = ("auto", "local", "scripted")
 _ADDRESS = re.compile(
@@ -65,7 +72,6 @@ async def run(
       holdfast run --key cli:ada "what is my name?"
       git diff | holdfast run --model http://localhost:11434/v1 -
     """
-    from .signals import Interrupts
 
     if invocation.owner_name == EVERYBODY:
         invocation.wrong_usage("a turn belongs to one owner; name it with --owner NAME")
@@ -96,7 +102,6 @@ def spoken(prompt: str | None, invocation: CommandContext) -> str:
 
 def model_setting(value: str) -> dict[str, str]:
     """The settings of `--model`: a kind, a URL, or a model name. BadSetting for a URL without scheme."""
-    from ..errors import BadSetting
 
     if value in KINDS:
         return {"kind": value}
@@ -113,7 +118,6 @@ def model_setting(value: str) -> dict[str, str]:
 @contextmanager
 def model_usage(invocation: CommandContext) -> Iterator[None]:
     """Treat an invalid `--model` or `[model]` as wrong usage: exit 2, with what to do."""
-    from ..errors import BadSetting
 
     try:
         yield
@@ -133,11 +137,8 @@ class _Run:
         self._answered = False
 
     async def turn(self, words: str, key: str | None, resume: str | None, source: str) -> int:
-        import asyncio
 
-        from ..errors import LeaseLost, ModelError, TurnStopped
         from ..models.choose import choose_from
-        from .format import complain
 
         try:
             settings = self._invocation.settings
@@ -164,15 +165,8 @@ class _Run:
         return 0
 
     async def _answer(self, node: Holdfast, model: Model, words: str) -> None:
-        import asyncio
 
         from ..app import RunningTurn, TurnSpec, Unanswered, finished
-        from ..domain.conversations import Address
-        from ..domain.ids import new_id
-        from ..domain.messages import instruction, user_message
-        from ..domain.sessions import EndReason
-        from ..domain.turns import TurnRequest
-        from .format import note
 
         assert self._session is not None
         settings = self._invocation.settings
@@ -213,7 +207,6 @@ class _Run:
 
     def _stopped(self) -> int:
         """The exit code after a signal, or when stdout has no reader any more."""
-        from .format import remark
 
         if self._answered:
             return 0
@@ -261,7 +254,6 @@ class ReplyPrinter:
         return ()
 
     def say(self, chunk: Chunk) -> None:
-        from .format import harmless, on_terminal
 
         text = chunk.adds.get("content", "")
         if text:
@@ -273,7 +265,6 @@ class ReplyPrinter:
             self._write("\n")
 
     def _write(self, text: str) -> None:
-        from .format import mute, write
 
         if self._muted:
             return

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import BadSetting
+from ..local_server import local_key, note_address, take_back_address
+from ..settings import Settings, home
 from .context import CommandContext, command
+from .format import on_terminal, write
 from .groups import app
 from .run import model_setting, model_usage
 
@@ -15,13 +20,14 @@ if TYPE_CHECKING:
     from ..app import Operations
     from ..models.base import Model
     from ..server.server import Listening
-    from ..settings import Settings
 
 log = logging.getLogger(__name__)
 
 SHORTEST_KEY = 20
 """Minimum length of $HOLDFAST_API_KEY that cannot be guessed over a network."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+KEPT_BY_NAME = "names  a request that names its session is kept, also if it says store: false ([clients])"
 
 
 @command(app, "serve", fast_loop=True)
@@ -46,13 +52,9 @@ async def serve(
       holdfast serve --port 9000 --store sqlite:///agent.db
     """
     from ..app import ModelWatch
-    from ..errors import BadSetting
-    from ..local_server import note_address, take_back_address
     from ..models.choose import choose_from
     from ..models.effective_window import WindowOrigin, window_of
     from ..server.server import serve as serve_until_stopped
-    from ..settings import home
-    from .format import write
 
     server: dict[str, Any] = {"host": host, "port": port}
     invocation.overrides = {"server": {name: value for name, value in server.items() if value is not None}}
@@ -82,6 +84,8 @@ async def serve(
             url = listening.url
             note_address(home(), url)
             await say_hello(listening, settings, answers, tokens)
+            if settings.clients.names and settings.clients.store_false == "keep":
+                write(f"  {KEPT_BY_NAME}\n")
             if listening.backlog is not None:
                 write(f"  memory {listening.backlog}\n")
 
@@ -96,9 +100,6 @@ async def serve(
 
 async def keys_are_ready(hf: Operations, settings: Settings) -> None:
     """Ensure that there is a usable API key: on loopback the local key, elsewhere one created beforehand."""
-    import os
-
-    from ..errors import BadSetting
 
     given = os.environ.get("HOLDFAST_API_KEY", "").strip()
     is_short = 0 < len(given) < SHORTEST_KEY
@@ -136,9 +137,6 @@ def command_here() -> str:
 async def say_hello(listening: Listening, settings: Settings, model: Model, tokens: str) -> None:
     """Print the model, the store and how to log in. The key and the login link go only to a terminal."""
     from ..dashboard.browser_sessions import login_link
-    from ..local_server import local_key
-    from ..settings import home
-    from .format import on_terminal, write
 
     write(f"holdfast answers at {listening.url}/v1\n")
     if settings.server.host in ("0.0.0.0", "::"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator
 from enum import StrEnum
@@ -10,12 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..domain.ids import new_id
+from ..domain.sessions import Session
+from ..errors import BadInput
+from ..server import objects
 from .context import AsJson, CommandContext, IdOrKey, command
+from .format import complain, count, print_json, remark, say
 from .groups import sessions
+from .signals import busy
 
 if TYPE_CHECKING:
     from ..app import Holdfast
-    from ..domain.sessions import Session
 
 
 class EndReasonOption(StrEnum):
@@ -41,7 +47,6 @@ async def end(
       holdfast sessions end cli:ada
       holdfast sessions end cli:ada --reason new
     """
-    from .format import say
 
     async with invocation.existing(quiet=as_json) as opened:
         session = await opened.hf.current_session(opened.owner, id_or_key)
@@ -63,8 +68,6 @@ async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
     Example:
       holdfast sessions cancel cli:ada
     """
-    from ..server import objects
-    from .format import print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
         turn, stopped = await opened.hf.cancel_running(opened.owner, id_or_key)
@@ -89,7 +92,6 @@ async def resume(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
     Example:
       holdfast sessions resume sess_3f2a…
     """
-    from .format import say
 
     async with invocation.node(existing=True, quiet=as_json) as node:
         session = await node.session_named(invocation.owner, id_or_key)
@@ -123,7 +125,6 @@ async def fork(
       holdfast sessions fork cli:ada --key cli:ada:experiment
       holdfast sessions fork sess_3f2a… --up-to 4
     """
-    from .format import say
 
     async with invocation.node(existing=True, quiet=as_json) as node:
         session = await node.session_named(invocation.owner, id_or_key)
@@ -150,7 +151,6 @@ async def delete(
       holdfast sessions delete cli:ada
       holdfast sessions delete conv_9c41… --yes
     """
-    from .format import complain, count, say
 
     async with invocation.existing() as opened:
         place = await opened.hf.resolve_name(opened.owner, id_or_key)
@@ -171,8 +171,6 @@ async def delete(
 
 
 async def _print_session(hf: Holdfast, session: Session) -> None:
-    from ..server import objects
-    from .format import print_json
 
     states, flushes = await hf.states_of([session]), await hf.flushes_of([session])
     print_json(objects.session(session, states[session.id], flushes.get(session.id)))
@@ -203,10 +201,6 @@ async def export(
       holdfast sessions export cli:ada > ada.jsonl
       holdfast sessions export --all -o conversations.jsonl
     """
-    import sys
-
-    from .format import count, remark
-    from .signals import busy
 
     if id_or_key is not None and everything:
         invocation.wrong_usage("name one conversation, or say --all, but not both")
@@ -226,7 +220,6 @@ async def export(
 
 
 def _require_new(target: Path | None) -> None:
-    from ..errors import BadInput
 
     if target is not None and target.exists():
         raise BadInput(f"{target} exists already; an export never overwrites a file")
@@ -234,10 +227,6 @@ def _require_new(target: Path | None) -> None:
 
 async def _write(target: Path, lines: AsyncIterator[bytes]) -> int:
     """Write a file atomically, readable only by its owner; returns the number of conversations."""
-    import os
-
-    from ..domain.ids import new_id
-    from ..errors import BadInput
 
     partial = target.with_name(f"{target.name}.{new_id('partial')}")
     number = 0

@@ -125,7 +125,7 @@ def show_turns(turns: Sequence[Turn], now: datetime) -> None:
                 state(turn.status.value),
                 ago(turn.started_at, now),
                 took((turn.ended_at or now) - turn.started_at),
-                f"{tokens['input_tokens']:,}+{tokens['output_tokens']:,}" if tokens else "—",
+                f"{tokens.input_tokens:,}+{tokens.output_tokens:,}" if tokens else "—",
                 turn.error or "",
             ]
         )

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..domain.figures import Statistics
+from ..domain.messages import Message
+from ..domain.pages import SessionFilter
+from ..domain.sessions import Session, SessionState
+from ..server import objects
+from . import session_views
+from . import session_views as message_views
 from .context import AsJson, CommandContext, IdOrKey, command
+from .format import Styled, note, print_json, say
 from .groups import sessions
-
-
-class State(StrEnum):
-    """The states of `domain.sessions`, copied because importing that would slow `--help` down."""
-
-    ACTIVE = "active"
-    IDLE = "idle"
-    ORPHANED = "orphaned"
-    ENDED = "ended"
+from .session_views import draw
 
 
 @command(sessions, "list")
 async def list_(
     invocation: CommandContext,
-    state: Annotated[State | None, typer.Option(help="Only sessions in this state.")] = None,
+    state: Annotated[SessionState | None, typer.Option(help="Only sessions in this state.")] = None,
     source: Annotated[str | None, typer.Option(help="Only sessions from this source.")] = None,
     key: Annotated[str | None, typer.Option(help="Only sessions of this key.")] = None,
     words: Annotated[str | None, typer.Option("-q", help="A part of the title or key.")] = None,
@@ -39,19 +39,12 @@ async def list_(
       holdfast sessions list --state ended --source telegram --limit 50
       holdfast sessions --key cli:ada --json
     """
-    from ..domain.pages import SessionFilter
-    from ..domain.sessions import SessionState
-    from ..server import objects
-    from . import session_views
-    from .format import note, print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
             return _nothing(invocation, as_json)
         wanted = SessionFilter(opened.owner, source=source, key=key, title=words)
-        page, states = await opened.hf.sessions_with_states(
-            wanted, SessionState(state.value) if state else None, after=after, limit=limit
-        )
+        page, states = await opened.hf.sessions_with_states(wanted, state, after=after, limit=limit)
         everybody = invocation.of_everybody
         if as_json:
             flushes = await opened.hf.flushes_of(page.items)
@@ -78,10 +71,6 @@ async def stats(invocation: CommandContext, as_json: AsJson = False) -> None:
       holdfast sessions stats
       holdfast sessions stats --owner '*' --json
     """
-    from ..domain.figures import Statistics
-    from ..server import objects
-    from . import session_views
-    from .format import note, print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
@@ -113,9 +102,6 @@ async def search(
       holdfast sessions search lighthouse keeper
       holdfast sessions search '"my name is"' --json
     """
-    from ..server import objects
-    from . import session_views as message_views
-    from .format import note, print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
@@ -133,8 +119,6 @@ async def search(
 
 
 def _nothing(invocation: CommandContext, as_json: bool) -> None:
-    from ..server import objects
-    from .format import note, print_json
 
     if as_json:
         print_json(objects.listed([]))
@@ -144,8 +128,6 @@ def _nothing(invocation: CommandContext, as_json: bool) -> None:
 
 if TYPE_CHECKING:
     from ..app import Holdfast
-    from ..domain.messages import Message
-    from ..domain.sessions import Session
 
 
 class MessageScopeOption(StrEnum):
@@ -165,9 +147,6 @@ async def show(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson =
       holdfast sessions show cli:ada
       holdfast sessions show sess_3f2a… --json
     """
-    from ..server import objects
-    from . import session_views
-    from .format import Styled, print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
         session = await opened.hf.session_named(opened.owner, id_or_key)
@@ -199,9 +178,6 @@ async def messages(
       holdfast sessions messages cli:ada --scope conversation
       holdfast sessions messages sess_3f2a… --scope context --json
     """
-    from ..server import objects
-    from . import session_views as message_views
-    from .format import note, print_json
 
     async with invocation.existing(quiet=as_json) as opened:
         session = await opened.hf.session_named(opened.owner, id_or_key)
@@ -239,9 +215,6 @@ async def turns(
     Example:
       holdfast sessions turns cli:ada
     """
-    from ..server import objects
-    from . import session_views
-    from .format import note, print_json
 
     async with invocation.existing(quiet=as_json) as opened:
         place = await opened.hf.resolve_name(opened.owner, id_or_key)
@@ -267,9 +240,6 @@ async def lineage(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJso
     Example:
       holdfast sessions lineage cli:ada
     """
-    from ..server import objects
-    from .format import print_json, say
-    from .session_views import draw
 
     async with invocation.existing(quiet=as_json) as opened:
         place = await opened.hf.resolve_name(opened.owner, id_or_key)

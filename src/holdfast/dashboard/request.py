@@ -108,10 +108,10 @@ class PageRequest:
         return (method, path) in self.desk.handlers
 
     async def ask(self, method: str, path: str, **asked: Any) -> Any:
-        """The JSON object that this route of the API returns."""
+        """The JSON object that this route of the API returns, as dictionaries and lists."""
         answer = await self.answer(method, path, **asked)
         assert isinstance(answer, JsonResponse)
-        return answer.value
+        return msgspec.to_builtins(answer.value)
 
     async def answer(
         self,

@@ -34,6 +34,10 @@ class NativeRequest:
     """The request as the client sent it."""
     blocks: Mapping[bytes, list[Mapping[str, Any]]]
     """The content blocks of its messages, by the fingerprint of the chat message made of them."""
+    system: str = ""
+    """The text of the chat message made of its `system` blocks."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Its headers that choose a version and features of the API."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,13 @@ from .gate import Gate, Headers
 from .http_errors import ErrorResponse, HttpError, anthropic_error, failure_of
 from .limits import BODY_SECONDS, PIECE, KeyLimits
 from .metrics import Metrics
-from .openai.parameters import BadParameter
+from .openai.parameters import BadParameter, body_from
 from .work import Workers, check_values
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _encode = msgspec.json.Encoder().encode
@@ -125,6 +126,8 @@ class RequestContext:
     _bytes: int = 0
     sent_bytes: int = 0
     """Bytes of the response's body so far."""
+    reply_headers: dict[str, str] = field(default_factory=dict)
+    """Headers to add to the response, whatever it is."""
 
     @property
     def known_caller(self) -> Caller | None:
@@ -160,7 +163,7 @@ class RequestContext:
             path.startswith("/v1/models") and bool(self.headers.get("anthropic-version"))
         )
 
-    def error(self, failure: ErrorResponse, ours: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def error(self, failure: ErrorResponse, ours: object = None) -> dict[str, Any]:
         """The body of an error response, in the shape of the API that the request uses; `ours`: its
         `holdfast` field."""
         added = {} if ours is None else {"holdfast": ours}
@@ -232,6 +235,11 @@ class RequestContext:
         """The body as a JSON object; with `optional`, a missing body is an empty object."""
         body = await self.body()
         return await self.work(len(body), lambda: self.parsed(body, optional=optional))
+
+    async def decoded(self, kind: type[Body]) -> Body:
+        """The body as this Struct; a missing body is an empty object. Raises BadParameter if it does not
+        match."""
+        return body_from(await self.json(optional=True), kind)
 
     def parsed(self, body: bytes, *, optional: bool = False) -> dict[str, Any]:
         """Parse a body as a JSON object, within the limit on JSON values."""
@@ -318,7 +326,8 @@ class RequestContext:
 
     async def start(self, status: int, headers: Mapping[str, str], length: int | None = None) -> None:
         self.started, self.status = True, status
-        listed = [(name.encode("latin-1"), _header_value(value)) for name, value in headers.items()]
+        given = {**headers, **self.reply_headers} if self.reply_headers else headers
+        listed = [(name.encode("latin-1"), _header_value(value)) for name, value in given.items()]
         listed.append((b"x-request-id", self.id.encode()))
         if self.is_anthropic:
             listed.append((b"request-id", self.id.encode()))

@@ -71,12 +71,11 @@ ANTHROPIC_TYPES = {
 
 
 def anthropic_error(failure: ErrorResponse, request_id: str) -> dict[str, Any]:
-    """The body of an error in Anthropic's shape. `code` is ours: the same as in OpenAI's shape."""
+    """The body of an error in Anthropic's shape. `code` and `param` are ours, as in OpenAI's shape."""
     type_ = ANTHROPIC_TYPES.get(failure.status)
     if type_ is None:
         type_ = "api_error" if failure.status >= 500 else "invalid_request_error"
-    error = {"type": type_, "message": failure.message, "code": failure.code}
-    return {"type": "error", "error": error, "request_id": request_id}
+    return {"type": "error", "error": {**failure.object(), "type": type_}, "request_id": request_id}
 
 
 class HttpError(HoldfastError):

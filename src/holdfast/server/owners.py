@@ -12,15 +12,17 @@ from .http import RequestContext
 from .openai.parameters import BadParameter
 from .routes import Parameter
 
-OWNER = Parameter("owner", "Whose; only an admin may name another than its own.")
-OWNERS = Parameter("owner", "Whose, or `*` for everybody's; only an admin may name another than its own.")
+OWNER = Parameter("owner", "The owner of the data; only an admin may name another than its own.")
+OWNERS = Parameter(
+    "owner", "The owner of the data, `*` for all; only an admin may name another than its own."
+)
 
 
 def owner_of(call: RequestContext) -> str:
     """The one owner whose data this request accesses."""
     owner = call.read_owner
     if owner is None:
-        raise BadParameter("owner", "must name one owner here; * is for lists that hold no message text")
+        raise BadParameter("owner", "must name one owner here; * is for lists without message text")
     return owner
 
 

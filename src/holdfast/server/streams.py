@@ -21,6 +21,7 @@ from ..errors import BadKey, HoldfastError, StoreFailed
 from .conversation_ref import about_begun, headers_begun
 from .http import JsonResponse, RequestContext
 from .http_errors import failure_of
+from .schemas import HoldfastObject
 
 HEADERS_SECONDS = 9.5
 """Below 10, so that the headers have reached the client within 10 seconds."""
@@ -134,7 +135,7 @@ class WholeAnswer:
 
     running: RunningTurn
     interrupts: bool
-    render: Callable[[Answered, dict[str, Any]], Any]
+    render: Callable[[Answered, HoldfastObject], Any]
     """Makes the route's response object, with the `holdfast` field."""
 
     async def send(self, call: RequestContext) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
@@ -97,7 +99,7 @@ def open_conversation(
         id=conversation_id,
         owner=owner,
         key=address.key,
-        title=forked_from.title if forked_from else None,
+        title=forked_from.title if forked_from and edge is not Edge.SUBAGENT else None,
         source=source,
         tip=session_id,
         last_seq=copied,
@@ -108,7 +110,7 @@ def open_conversation(
     )
     if address.id is not None:
         tx.run(Q.insert_alias, owner=owner, alias=address.id, conversation=conversation_id, now=tx.now)
-    if forked_from is None:
+    if forked_from is None or edge is Edge.SUBAGENT:
         tx.event(EventType.CONVERSATION_OPENED, owner, conversation_id, key=address.key, source=source)
     opening = Opening(edge, forked_from.id if forked_from else None, view or View.fresh(0))
     _insert_session(tx, session_id, conversation_id, owner, 1, opening, node_id, source, 1)
@@ -362,6 +364,14 @@ def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> 
         tx.run(Q.insert_alias, owner=owner, alias=alias, conversation=conversation_id, now=tx.now)
     elif row[0] != conversation_id:
         raise Conflict(f"the alias {alias!r} already leads to another conversation")
+
+
+def note_side_request(tx: Transaction, owner: str, name: str, kind: str, facts: Mapping[str, Any]) -> None:
+    """Record a program's side request (a title, a topic) as an event `request.side`, linked to the
+    conversation that has this name, if there is one yet. `facts`: numbers and ids, no text."""
+    found = find(tx, owner, Address(id=name))
+    conversation_id = found.conversation.id if found else None
+    tx.event(EventType.REQUEST_SIDE, owner, conversation_id, name=name, kind=kind, **facts)
 
 
 def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str) -> int:

@@ -84,6 +84,7 @@ class Store(Engine):
     set_metadata = writes(conversations.set_metadata)
     set_title = writes(sessions.set_title)
     add_alias = writes(sessions.add_alias)
+    note_side_request = writes(sessions.note_side_request)
     delete_conversation = erases(sessions.delete_conversation)
     conversations_with_history = reads(conversations.with_history)
     conversation = reads(conversations.conversation)

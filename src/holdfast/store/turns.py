@@ -15,7 +15,7 @@ from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
 from ..domain.history import EMPTY
 from ..domain.messages import NewMessage, size_of
-from ..domain.sessions import FRESH_AFTER, EndReason, Session, opening_after
+from ..domain.sessions import FRESH_AFTER, Edge, EndReason, Session, opening_after
 from ..domain.turns import (
     OPENER_FOR,
     SHARED,
@@ -270,12 +270,15 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
     if (request.address.id or request.address.key) and not request.address.may_create:
         raise NotFound("session" if request.address.id else "conversation", str(request.address))
     node_id = request.node_id if request.attached else None
+    parent = find(tx, request.owner, Address(id=request.parent)) if request.parent else None
     session = open_conversation(
         tx,
         request.owner,
         request.address,
         node_id,
         request.source,
+        forked_from=parent.tip if parent else None,
+        edge=Edge.SUBAGENT if parent else None,
         anonymous=request.anonymous,
         adds=size_of(request.messages),
     )

@@ -111,7 +111,7 @@ async def test_thinking_is_shown_to_a_client_that_asked_for_it(start_server: Sta
     client = sdk(server)
     plain = await create(client, [user("2+2?")])
     assert [block["type"] for block in blocks_of(plain)] == ["text"]
-    wants = {"type": "enabled", "budget_tokens": 1024}
+    wants: Any = {"type": "enabled", "budget_tokens": 1024}
     asked = await create(client, [user("2+2??")], thinking=wants, max_tokens=2000)
     assert blocks_of(asked)[0] == {"type": "thinking", "thinking": "Hm.", "signature": ""}
     assert server.model.requests[-1].options["reasoning_effort"] == "low"

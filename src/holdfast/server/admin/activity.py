@@ -22,7 +22,7 @@ from .. import objects
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..owners import OWNERS, owners_of, shows_owner
 from ..routes import Parameter, Route
-from ..schemas import ref
+from ..schemas import ActivityObject, RunningProcessObject
 
 ENDED_FOR = timedelta(seconds=60)
 """How long a session is still listed after it has ended."""
@@ -45,11 +45,12 @@ async def activity(call: RequestContext) -> HttpResponse:
         call.hf.supervisor.limits,
         whole=may_see_commands(call.caller),
     )
-    told = {
-        "node": call.hf.node_id,
-        "host": identity().host,
-        "running_turns": sum(state is SessionState.ACTIVE for state in states.values()),
-        "data": [
+    found = ActivityObject(
+        as_of="",
+        node=call.hf.node_id,
+        host=identity().host,
+        running_turns=sum(state is SessionState.ACTIVE for state in states.values()),
+        data=[
             objects.living(
                 session,
                 states[session.id],
@@ -59,22 +60,22 @@ async def activity(call: RequestContext) -> HttpResponse:
             )
             for session in living
         ],
-        "ended": [objects.gone(session, with_owner=with_owner) for session in ended],
-    }
-    tag = f'W/"{sha256(msgspec.json.encode(told)).hexdigest()[:32]}"'
+        ended=[objects.gone(session, with_owner=with_owner) for session in ended],
+    )
+    tag = f'W/"{sha256(msgspec.json.encode(found)).hexdigest()[:32]}"'
     headers = {"etag": tag, "cache-control": "no-cache"}
     if tag in (call.header("if-none-match") or ""):
         return NotModified(headers)
-    return JsonResponse({"as_of": objects.time(now), **told}, headers=headers)
+    return JsonResponse(msgspec.structs.replace(found, as_of=objects.time(now)), headers=headers)
 
 
 def _by_conversation(
     running: Sequence[Process], now: datetime, limits: ProcessLimits, *, whole: bool
-) -> dict[str, list[objects.Object]]:
-    found: dict[str, list[objects.Object]] = {}
+) -> dict[str, list[RunningProcessObject]]:
+    found: dict[str, list[RunningProcessObject]] = {}
     for each in running:
-        told = objects.running_process(each, is_active(each, now, limits), whole=whole)
-        found.setdefault(each.conversation_id, []).append(told)
+        shown = objects.running_process(each, is_active(each, now, limits), whole=whole)
+        found.setdefault(each.conversation_id, []).append(shown)
     return found
 
 
@@ -104,12 +105,16 @@ ROUTES = (
         "GET",
         "/api/activity",
         activity,
-        "What is alive right now, and what has ended in the last minute.",
+        "List the live sessions, and those that ended in the last minute.",
         parameters=(
-            Parameter("if-none-match", "The `ETag` of the last answer.", where="header"),
+            Parameter(
+                "if-none-match",
+                "The `ETag` of the last answer.",
+                where="header",
+            ),
             OWNERS,
         ),
-        answer=ref("Activity"),
+        answer=ActivityObject,
         also={304: "Nothing has changed."},
     ),
 )

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from ...app import Holdfast
 from ...domain.events import Event
@@ -20,7 +22,7 @@ from ..http import HttpResponse, RequestContext
 from ..openai.parameters import BadParameter
 from ..owners import OWNERS, owners_of
 from ..routes import Parameter, Route
-from ..schemas import ref
+from ..schemas import EventObject
 from ..streams import HEADERS, LOOK_SECONDS, Listener
 
 NOW = "now"
@@ -118,17 +120,18 @@ ROUTES = (
         "GET",
         "/api/events",
         events,
-        "What happens, from a cursor on, as server-sent events; each has its number as id.",
+        "Stream events from a cursor on, as server-sent events; each has its number as id.",
         parameters=(
             Parameter(
                 "after",
-                "The number of the last event seen; 0: from the oldest kept; `now`: only what comes.",
-                {"type": "string", "pattern": "^([0-9]{1,18}|now)$", "default": "0"},
+                "The number of the last event received; 0: from the oldest kept; `now`: only new ones.",
+                Annotated[str, Meta(pattern="^([0-9]{1,18}|now)$")],
+                default="0",
             ),
-            Parameter("last-event-id", "The same, as clients that come back send it.", where="header"),
+            Parameter("last-event-id", "The same, as clients send it when they reconnect.", where="header"),
             OWNERS,
         ),
-        answer=ref("Event"),
+        answer=EventObject,
         media_types=("text/event-stream",),
     ),
 )

@@ -10,7 +10,7 @@ from .. import objects
 from ..http import JsonResponse, RequestContext
 from ..owners import OWNER, OWNERS, owner_of, owners_of, shows_owner
 from ..routes import Parameter, Route
-from ..schemas import list_of, ref
+from ..schemas import ListObject, NoticeObject
 from .health import FLAG, flag
 from .sessions import LARGEST_PAGE, paging
 
@@ -36,20 +36,20 @@ ROUTES = (
         "GET",
         "/api/notices",
         notices,
-        "What people should be told, oldest first.",
+        "List notices for people, oldest first.",
         parameters=(
-            Parameter("undelivered", "Only what nobody has been told yet.", FLAG),
+            Parameter("undelivered", "Only those that are not delivered yet.", FLAG),
             *paging(),
             OWNERS,
         ),
-        answer=list_of("Notice"),
+        answer=ListObject[NoticeObject],
     ),
     Route(
         "POST",
         "/api/notices/{id}/delivered",
         delivered,
-        "The person has been told. Saying so twice is saying it once.",
+        "Mark a notice as delivered. Idempotent.",
         parameters=(OWNER,),
-        answer=ref("Notice"),
+        answer=NoticeObject,
     ),
 )

@@ -6,6 +6,10 @@ newest session of the conversation.
 
 from __future__ import annotations
 
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta
+
 from ...domain.ids import parse_message_id
 from ...domain.pages import SessionFilter
 from ...domain.sessions import Session, SessionState
@@ -15,22 +19,29 @@ from ..http import JsonResponse, RequestContext
 from ..openai.parameters import BadParameter
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
 from ..routes import Parameter, Route
-from ..schemas import NUMBER, list_of, one_of, ref
+from ..schemas import (
+    ContextMessageObject,
+    LineageObject,
+    ListObject,
+    MessageObject,
+    SessionObject,
+    TurnObject,
+    WhyObject,
+)
 
 LARGEST_PAGE = 100
 LARGEST_MESSAGE_PAGE = 1000
 LARGEST_SEQ = 2**62
 """Greater than the number of every message, and within the integer range of every store."""
-SCOPES = ("session", "conversation", "context")
+MessageScope = Literal["session", "conversation", "context"]
+SCOPES: tuple[str, ...] = get_args(MessageScope)
 
 
 def paging(largest: int = LARGEST_PAGE, default: int = 20) -> tuple[Parameter, Parameter]:
     """The query parameters of a paginated list."""
     return (
-        Parameter("after", "The `last_id` of the page before."),
-        Parameter(
-            "limit", "How many at most.", {**NUMBER, "minimum": 1, "maximum": largest, "default": default}
-        ),
+        Parameter("after", "The `last_id` of the previous page."),
+        Parameter("limit", "How many at most.", Annotated[int, Meta(ge=1, le=largest)], default=default),
     )
 
 
@@ -147,59 +158,59 @@ ROUTES = (
         "GET",
         "/api/sessions",
         sessions,
-        "Sessions, the most recently active first.",
+        "List sessions, the most recently active first.",
         parameters=(
-            Parameter("state", "Only those in this state.", one_of(*SessionState)),
-            Parameter("source", "Only those from there."),
-            Parameter("key", "Only those of the conversation with this key."),
-            Parameter("q", "Only those whose title or key holds this."),
+            Parameter("state", "Only those in this state.", SessionState),
+            Parameter("source", "Only those of this source."),
+            Parameter("key", "Only those of the conversation with this session key."),
+            Parameter("q", "Only those whose title or session key contains this."),
             *paging(),
             OWNERS,
         ),
-        answer=list_of("Session"),
+        answer=ListObject[SessionObject],
     ),
     Route(
         "GET",
         "/api/sessions/{id}",
         session,
-        "That very session, stale or not; for a conversation id, a key or an alias the newest.",
+        "Read exactly this session, stale or not; for a conversation id, a key or an alias the newest.",
         parameters=(OWNER,),
-        answer=ref("Session"),
+        answer=SessionObject,
     ),
     Route(
         "GET",
         "/api/sessions/{id}/messages",
         messages,
-        "What was said in this session or its whole conversation, or what the model would get.",
+        "List the messages of this session or its conversation, or the context of the model.",
         parameters=(
-            Parameter("scope", "Which messages.", {**one_of(*SCOPES), "default": SCOPES[0]}),
+            Parameter("scope", "Which messages.", MessageScope, default=SCOPES[0]),
             *paging(LARGEST_MESSAGE_PAGE, LARGEST_MESSAGE_PAGE),
             OWNER,
         ),
-        answer={"anyOf": [list_of("Message"), list_of("ContextMessage")]},
+        answer=(ListObject[MessageObject], ListObject[ContextMessageObject]),
     ),
     Route(
         "GET",
         "/api/sessions/{id}/turns",
         turns,
-        "Turns, newest first: of this session for its id, else of the whole conversation.",
+        "List turns, newest first: of this session for its id, else of the whole conversation.",
         parameters=(*paging(), OWNER),
-        answer=list_of("Turn"),
+        answer=ListObject[TurnObject],
     ),
     Route(
         "GET",
         "/api/sessions/{id}/lineage",
         lineage,
-        "The conversation's line of sessions, oldest first, and the conversations forked from it.",
+        "List the sessions of the conversation, oldest first, and the conversations forked from it.",
         parameters=(OWNER,),
-        answer=ref("Lineage"),
+        answer=LineageObject,
     ),
     Route(
         "GET",
         "/api/sessions/{id}/why",
         why,
-        "Will this session be reset, when, by which rule, what holds it and until when.",
+        "Explain whether and when this session is reset, by which rule, and what defers it.",
         parameters=(OWNER,),
-        answer=ref("Why"),
+        answer=WhyObject,
     ),
 )

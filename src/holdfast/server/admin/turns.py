@@ -23,7 +23,7 @@ from ..openai.responses import ResponseRenderer
 from ..openai.responses_request import parse
 from ..owners import OWNER, owner_of
 from ..routes import Route
-from ..schemas import ref
+from ..schemas import TurnObject
 from ..start_turn import counted
 from ..streams import HEADERS_SECONDS
 
@@ -49,7 +49,7 @@ async def take_up(call: RequestContext) -> RunningTurn | TurnRepeated | TurnOutd
     if known.status in FINAL:
         raise Conflict(
             f"turn {known.id} is {known.status.value}; only one that was interrupted or has failed can be "
-            "taken up again"
+            "retried"
         )
     wait_seconds = call.services.settings.server.busy_wait_seconds
     order = await _order(call, known)
@@ -96,14 +96,14 @@ async def _order(call: RequestContext, known: Turn) -> TurnSpec:
 
 
 ROUTES = (
-    Route("GET", "/api/turns/{id}", turn, "One turn.", parameters=(OWNER,), answer=ref("Turn")),
+    Route("GET", "/api/turns/{id}", turn, "Read one turn.", parameters=(OWNER,), answer=TurnObject),
     Route(
         "POST",
         "/api/turns/{id}/retry",
         retry,
-        "Take up the newest turn again that was interrupted or has failed.",
+        "Retry the newest turn, if it was interrupted or has failed.",
         parameters=(OWNER,),
-        answer=ref("Turn"),
-        also={202: "It still runs."},
+        answer=TurnObject,
+        also={202: "The turn is still running."},
     ),
 )

@@ -29,6 +29,8 @@ STOP_REASONS = {
     "content_filter": "refusal",
 }
 
+NATIVE_REASONS = {*STOP_REASONS.values(), "stop_sequence", "pause_turn", "model_context_window_exceeded"}
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -63,7 +65,7 @@ def _count(value: object) -> int:
 def stop_of(choice: Mapping[str, Any], calls: object, stops: Sequence[str] = ()) -> tuple[str, str | None]:
     """The stop reason, and the stop sequence that ended the answer, if the model's server reports it."""
     native, sequence = choice.get("native_finish_reason"), choice.get("stop_sequence")
-    if isinstance(native, str) and choice.get("is_anthropic"):
+    if isinstance(native, str) and native in NATIVE_REASONS:
         return native, sequence if isinstance(sequence, str) else None
     if calls:
         return "tool_use", None
@@ -81,6 +83,7 @@ def content_of(message: Mapping[str, Any], *, shows_thinking: bool) -> list[dict
         blocks += [dict(block) for block in signed if isinstance(block, Mapping)]
     elif shows_thinking and (thought := _thought(message)):
         blocks.append({"type": "thinking", "thinking": thought, "signature": ""})
+    blocks += [dict(block) for block in message.get("anthropic_blocks") or () if isinstance(block, Mapping)]
     said = text_of(message.get("content"))
     refusal = message.get("refusal")
     if said or refusal:
@@ -117,7 +120,7 @@ def whole(
     turn: Turn,
     answer: Mapping[str, Any],
     message: Mapping[str, Any],
-    ours: Mapping[str, Any] | None,
+    ours: object,
     *,
     shows_thinking: bool,
     stops: Sequence[str] = (),
@@ -234,8 +237,9 @@ class MessageEvents:
                 if isinstance(delta.get(name), str):
                     events += self.say("thinking", delta[name])
                     break
-        for block in delta.get("thinking_blocks") or ():
-            events += self._sign(block)
+        for name in ("thinking_blocks", "anthropic_blocks"):
+            for block in delta.get(name) or ():
+                events += self._sign(block)
         if isinstance(delta.get("content"), str | list):
             events += self.say("text", text_of(delta["content"]))
         for piece in delta.get("tool_calls") or ():

@@ -24,10 +24,10 @@ from ...domain.turns import TurnRepeated, TurnRequest, TurnStatus
 from ...errors import TurnStopped
 from ...models.base import Chunk, CountsTokens, ModelRequest
 from ...models.reply import ReplyFolder
-from ..conversation_ref import about, conversation_ref_of, headers_of, request_key
+from ..conversation_ref import ConversationRef, about, conversation_ref_of, headers_of, request_key
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import ErrorResponse, anthropic_error
-from ..openai.stateless import StatelessCompletion
+from ..openai.stateless import StatelessCompletion, answer_without_turn
 from ..routes import Route
 from ..start_turn import about_to_send, start_turn
 from ..streams import HEADERS, TurnStream, WholeAnswer
@@ -36,6 +36,8 @@ from .message import MessageEvents, MessageRenderer, as_stream, message_object, 
 from .request import MessagesRequest, parse
 
 ROUTE = "/v1/messages"
+NATIVE_HEADERS = ("anthropic-version", "anthropic-beta")
+"""Sent on to a model that speaks this API."""
 UNKNOWN_LIMIT = 8192
 """The largest `max_tokens` that is sent to a model whose window is not known."""
 
@@ -51,7 +53,8 @@ def _read(call: RequestContext, body: bytes) -> tuple[MessagesRequest, History, 
 def _parsed(call: RequestContext, body: bytes, *, counts: bool = False) -> MessagesRequest:
     fields = call.parsed(body)
     check_counts(fields.get("messages"), "messages", call.services.settings.limits.messages_per_request)
-    return parse(fields, counts=counts)
+    headers = {name: value for name in NATIVE_HEADERS if (value := call.headers.get(name))}
+    return parse(fields, counts=counts, headers=headers)
 
 
 async def create(call: RequestContext) -> HttpResponse:
@@ -63,8 +66,9 @@ async def create(call: RequestContext) -> HttpResponse:
     if not naming.names_something:
         check_results(history.messages, (), ())  # no stored call can be meant
     options = await _options(call, asked)
-    if not asked.store and not naming.names_something:
-        return _stateless(call, asked, options)
+    stateless = _stateless(call, naming, asked, options)
+    if stateless is not None:
+        return stateless
     renderer = MessageRenderer(
         call.id,
         asked.model,
@@ -81,9 +85,14 @@ async def create(call: RequestContext) -> HttpResponse:
             messages=history.messages,
             source=naming.source,
             request_key=request_key(
-                call, ROUTE, digest, opener=not naming.names_something and not history.answered
+                call,
+                ROUTE,
+                digest,
+                opener=not naming.names_something and not history.answered,
+                client=naming.client,
             ),
             model=asked.model,
+            parent=naming.client.parent if naming.client else None,
             streams=asked.stream,
         ),
         renderer,
@@ -140,17 +149,27 @@ async def _options(call: RequestContext, asked: MessagesRequest) -> dict[str, An
 # --- without a stored turn -------------------------------------------------------------------------------
 
 
-def _stateless(call: RequestContext, asked: MessagesRequest, options: Mapping[str, Any]) -> HttpResponse:
-    call.hold_turn()
+def _stateless(
+    call: RequestContext, naming: ConversationRef, asked: MessagesRequest, options: Mapping[str, Any]
+) -> HttpResponse | None:
+    """The response of a request that becomes no turn; None for any other."""
     accepted = asyncio.Event()
-    request = ModelRequest(
-        _encode(asked.messages),
-        asked.model,
-        options=options,
-        on_accepted=accepted.set,
-        native=asked.native,
+    chunks = answer_without_turn(
+        call,
+        naming,
+        asked.messages,
+        options,
+        lambda: ModelRequest(
+            _encode(asked.messages),
+            asked.model,
+            options=options,
+            on_accepted=accepted.set,
+            native=asked.native,
+        ),
+        store=asked.store,
     )
-    chunks = call.services.model.stream(request)
+    if chunks is None:
+        return None
     return StatelessCompletion(chunks, asked.stream, _MessageFormat(call.id, asked), accepted)
 
 

@@ -75,7 +75,9 @@ class MessagesRequest:
     has_tools: bool = False
 
 
-def parse(body: Mapping[str, Any], *, counts: bool = False) -> MessagesRequest:
+def parse(
+    body: Mapping[str, Any], *, counts: bool = False, headers: Mapping[str, str] | None = None
+) -> MessagesRequest:
     """Parse a request. Raises BadParameter, naming the field. `counts`: a request to count_tokens, which has
     no `max_tokens`."""
     messages, by_print = _messages(body)
@@ -89,7 +91,7 @@ def parse(body: Mapping[str, Any], *, counts: bool = False) -> MessagesRequest:
     )
     return MessagesRequest(
         messages=[*([{"role": "system", "content": system}] if system else ()), *messages],
-        native=NativeRequest(body, by_print),
+        native=NativeRequest(body, by_print, system, headers or {}),
         options={**_options(body, stops), **_tool_options(body, tools)},
         model=given_name(body["model"], "model") if body.get("model") not in (None, "") else None,
         max_tokens=limit or 0,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta
 
 from ...app import Holdfast
 from ...domain.conversations import Address, Conversation
@@ -16,7 +18,8 @@ from .. import objects
 from ..conversation_ref import DEFAULT_SOURCE, SOURCE
 from ..http import JsonResponse, RequestContext
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
-from ..routes import Parameter, Route, Schema
+from ..routes import Parameter, Route
+from ..schemas import ListObject
 from ..work import check_counts
 from .input_items import Resolve, messages_from_input, referenced_ids
 from .items import (
@@ -31,6 +34,16 @@ from .items import (
     without_item,
 )
 from .parameters import BadParameter, given_object, metadata_of
+from .schemas import (
+    ConversationHoldfastObject,
+    ConversationObject,
+    DeletedConversationObject,
+    ItemListObject,
+    ItemObject,
+    ItemsBody,
+    MetadataBody,
+    NewConversationBody,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +85,20 @@ def _messages(items: object, resolve: Resolve | None) -> list[dict[str, Any]]:
 def conversation_object(
     conversation_id: str,
     created_at: datetime,
-    metadata: Mapping[str, str] | None = None,
-    holdfast: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    value: dict[str, Any] = {
-        "id": conversation_id,
-        "object": "conversation",
-        "created_at": int(created_at.timestamp()),
-        "metadata": dict(metadata or {}),
-    }
-    return {**value, "holdfast": dict(holdfast)} if holdfast is not None else value
+    metadata: Mapping[str, str] | None,
+    holdfast: ConversationHoldfastObject,
+) -> ConversationObject:
+    return ConversationObject(
+        id=conversation_id,
+        object="conversation",
+        created_at=int(created_at.timestamp()),
+        metadata=dict(metadata or {}),
+        holdfast=holdfast,
+    )
 
 
-def deleted_conversation(conversation_id: str) -> dict[str, Any]:
-    return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+def deleted_conversation(conversation_id: str) -> DeletedConversationObject:
+    return DeletedConversationObject(id=conversation_id, object="conversation.deleted", deleted=True)
 
 
 MOST_REFERENCES = 1000
@@ -279,10 +292,13 @@ async def _note_reading(call: RequestContext, owner: str, found: Conversation) -
         await note_reading(call, owner, await call.hf.find_session(owner, found.tip_id))
 
 
-def _object(call: RequestContext, value: Conversation) -> dict[str, Any]:
-    ours = {"session_id": value.tip_id, "key": value.key, "title": value.title}
-    if shows_owner(call):
-        ours["owner"] = value.owner
+def _object(call: RequestContext, value: Conversation) -> ConversationObject:
+    ours = ConversationHoldfastObject(
+        session_id=value.tip_id,
+        key=value.key,
+        title=value.title,
+        owner=value.owner if shows_owner(call) else UNSET,
+    )
     return conversation_object(value.id, value.created_at, value.metadata, ours)
 
 
@@ -298,121 +314,83 @@ def _headers(value: Conversation) -> dict[str, str]:
     }
 
 
-_METADATA = {
-    "type": ["object", "null"],
-    "maxProperties": 16,
-    "additionalProperties": {"type": "string", "maxLength": 512},
-}
-_ITEMS = {"type": "array", "items": {"type": "object"}}
-_TEXT = {"type": "string"}
-_MAYBE_TEXT = {"type": ["string", "null"]}
-_FLAG = {"type": "boolean"}
-
-
-def _answer(**properties: Schema) -> Schema:
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-_CONVERSATION = _answer(
-    id=_TEXT,
-    object={"const": "conversation"},
-    created_at={"type": "integer"},
-    metadata={"type": "object", "additionalProperties": _TEXT},
-    holdfast=_answer(session_id=_TEXT, key=_MAYBE_TEXT, title=_MAYBE_TEXT),
-)
-_DELETED = _answer(id=_TEXT, object={"const": "conversation.deleted"}, deleted={"const": True})
-_ITEM = _answer(id=_TEXT, type=_TEXT, status=_TEXT)
-
-
-def _list_of(schema: Schema, id_schema: Schema) -> Schema:
-    return _answer(
-        object={"const": "list"},
-        data={"type": "array", "items": schema},
-        first_id=id_schema,
-        last_id=id_schema,
-        has_more=_FLAG,
-    )
-
-
-_LIMIT = Parameter(
-    "limit",
-    "How many at most.",
-    {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": 20},
-)
-_AFTER = Parameter("after", "The `last_id` of the page before.")
-_ORDER = Parameter(
-    "order", "Oldest or newest first.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}
-)
-_INCLUDE = Parameter("include", "Taken for OpenAI's sake; everything there is, is shown.")
+_LIMIT = Parameter("limit", "How many at most.", Annotated[int, Meta(ge=1, le=LARGEST_PAGE)], default=20)
+_AFTER = Parameter("after", "The `last_id` of the previous page.")
+_ORDER = Parameter("order", "Oldest or newest first.", Literal["asc", "desc"], default="desc")
+_INCLUDE = Parameter("include", "Accepted for compatibility with OpenAI; all data is always included.")
 
 ROUTES = (
     Route(
         "GET",
         ROUTE,
         conversations,
-        "Conversations, the newest first.",
+        "List conversations, the newest first.",
         parameters=(_AFTER, _LIMIT, OWNERS),
-        answer=_list_of(_CONVERSATION, _MAYBE_TEXT),
+        answer=ListObject[ConversationObject],
     ),
     Route(
         "POST",
         ROUTE,
         create,
-        "Begin a conversation, empty or with items.",
-        body={
-            "type": "object",
-            "properties": {"items": {**_ITEMS, "type": ["array", "null"]}, "metadata": _METADATA},
-        },
+        "Create a conversation, empty or with items.",
+        body=NewConversationBody,
         body_optional=True,
-        answer=_CONVERSATION,
-        parameters=(Parameter("X-Holdfast-Source", "Where it comes from.", where="header"),),
+        answer=ConversationObject,
+        parameters=(Parameter("X-Holdfast-Source", "The source of the conversation.", where="header"),),
     ),
-    Route("GET", f"{ROUTE}/{{id}}", retrieve, "A conversation.", parameters=(OWNER,), answer=_CONVERSATION),
+    Route(
+        "GET",
+        f"{ROUTE}/{{id}}",
+        retrieve,
+        "Read a conversation.",
+        parameters=(OWNER,),
+        answer=ConversationObject,
+    ),
     Route(
         "POST",
         f"{ROUTE}/{{id}}",
         update,
-        "Replace what is noted about a conversation.",
-        body={"type": "object", "required": ["metadata"], "properties": {"metadata": _METADATA}},
-        answer=_CONVERSATION,
+        "Replace the metadata of a conversation.",
+        body=MetadataBody,
+        answer=ConversationObject,
     ),
     Route(
         "DELETE",
         f"{ROUTE}/{{id}}",
         delete,
-        "Cancel what runs, and remove a conversation for good.",
-        answer=_DELETED,
+        "Cancel the running turn and delete the conversation.",
+        answer=DeletedConversationObject,
     ),
     Route(
         "GET",
         f"{ROUTE}/{{id}}/items",
         items,
-        "What was said in a conversation, item by item.",
+        "List the items of a conversation.",
         parameters=(_ORDER, _AFTER, _LIMIT, _INCLUDE, OWNER),
-        answer=_list_of(_ITEM, _TEXT),
+        answer=ItemListObject,
     ),
     Route(
         "POST",
         f"{ROUTE}/{{id}}/items",
         add_items,
-        "Add items; nothing is answered.",
-        body={"type": "object", "required": ["items"], "properties": {"items": {**_ITEMS, "minItems": 1}}},
+        "Add items; the model is not called.",
+        body=ItemsBody,
         parameters=(_INCLUDE,),
-        answer=_list_of(_ITEM, _TEXT),
+        answer=ItemListObject,
     ),
     Route(
         "GET",
         f"{ROUTE}/{{id}}/items/{{item_id}}",
         item,
-        "One item.",
+        "Read one item.",
         parameters=(_INCLUDE, OWNER),
-        answer=_ITEM,
+        answer=ItemObject,
     ),
     Route(
         "DELETE",
         f"{ROUTE}/{{id}}/items/{{item_id}}",
         delete_item,
-        "Delete an item for good; what else its message says stays.",
-        answer=_CONVERSATION,
+        "Delete an item; the other parts of its message stay.",
+        answer=ConversationObject,
     ),
 )

@@ -13,6 +13,8 @@ from ...errors import NotFound
 from ..http import JsonResponse, RequestContext
 from ..objects import listed
 from ..routes import Route
+from ..schemas import ListObject
+from .schemas import ModelObject
 
 
 async def models(call: RequestContext) -> JsonResponse:
@@ -47,6 +49,6 @@ def anthropic_model(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 ROUTES = (
-    Route("GET", "/v1/models", models, "The upstream's models."),
-    Route("GET", "/v1/models/{model:path}", model, "One of the upstream's models."),
+    Route("GET", "/v1/models", models, "List the upstream's models.", answer=ListObject[ModelObject]),
+    Route("GET", "/v1/models/{model:path}", model, "Read one of the upstream's models.", answer=ModelObject),
 )

@@ -1,4 +1,4 @@
-"""Sends the model's answer without storing anything: for `store: false`.
+"""Sends the model's answer without a turn: for `store: false`, and for side requests of agent programs.
 
 Only its client can use the answer, so the model call is cancelled when the client disconnects. Otherwise it
 is like other streams: the status line waits for the model, for a limited time; SSE comments keep the
@@ -8,24 +8,70 @@ connection alive; an error after the stream has started is sent inside it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from ...domain.turns import TurnStatus
 from ...errors import HoldfastError, ModelError
-from ...models.base import Chunk
+from ...models.base import Chunk, ModelRequest
 from ...models.reply import ReplyFolder
 from .. import streams
+from ..client_names import side_request
+from ..conversation_ref import STORED, ConversationRef
 from ..http import JsonResponse, RequestContext
 from ..http_errors import ErrorResponse, failure_of
 from ..streams import DONE, HEADERS, HEADERS_SECONDS, LOOK_SECONDS, STATUS_SECONDS, Listener, either, framed
 from .response_events import Event, ResponseEvents, encoded, frame
 from .response_object import response_error, state_of
+
+
+def answer_without_turn(
+    call: RequestContext,
+    naming: ConversationRef,
+    messages: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+    request: Callable[[], ModelRequest],
+    *,
+    store: bool,
+) -> AsyncGenerator[Chunk, None] | None:
+    """The model's answer, if the request becomes no turn; else None.
+
+    That is a request that keeps nothing, and a side request of a program (a title, a topic), which is
+    recorded when its answer is complete. A `store: false` request that is kept, because it names a
+    conversation, gets the header `X-Holdfast-Stored: yes`.
+    """
+    kind = None
+    if naming.client is not None and not naming.never:
+        kind = side_request(call.headers, messages, options)
+    if kind is None and naming.keeps(store, call.services.settings.clients.store_false == "drop"):
+        if not store:
+            call.reply_headers[STORED] = "yes"
+        return None
+    call.hold_turn()
+    if kind is not None and naming.client is not None:
+        return _recorded(call, naming.client.name, kind, request())
+    return cast("AsyncGenerator[Chunk, None]", call.services.model.stream(request()))
+
+
+async def _recorded(
+    call: RequestContext, name: str, kind: str, request: ModelRequest
+) -> AsyncGenerator[Chunk, None]:
+    folder = ReplyFolder()
+    async for chunk in call.services.model.stream(request):
+        folder.add(chunk)
+        yield chunk
+    usage = folder.reply().usage or {}
+    facts = {
+        "model": folder.reply().model or request.model,
+        "input_tokens": usage.get("prompt_tokens"),
+        "output_tokens": usage.get("completion_tokens"),
+    }
+    await call.hf.note_side_request(call.owner, name, kind, facts)
 
 
 class AnswerFormat(Protocol):
