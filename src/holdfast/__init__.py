@@ -66,6 +66,52 @@ _HOMES = {
     "LiveTurn": "session",
 }
 
+__all__ = [
+    "BadInput",
+    "BadKey",
+    "BadMessage",
+    "BadSetting",
+    "BlockingHoldfast",
+    "Conflict",
+    "ContextTooLarge",
+    "ConversationBusy",
+    "Holdfast",
+    "HoldfastError",
+    "IllegalTransition",
+    "LeaseLost",
+    "LiveSession",
+    "LiveTurn",
+    "ModelError",
+    "NestedTurn",
+    "NodeReaped",
+    "NotAllowed",
+    "NotCompacted",
+    "NotFound",
+    "QuotaExceeded",
+    "RequestMismatch",
+    "SearchFailed",
+    "SearchTimeout",
+    "StatementFailed",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreError",
+    "StoreFailed",
+    "StoreFull",
+    "StoreUncertain",
+    "StoreUnreachable",
+    "StoreUnusable",
+    "StoreUpgraded",
+    "TooLarge",
+    "TurnSuperseded",
+    "__version__",
+    "open",
+    "open_sync",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name, "errors")

@@ -25,10 +25,11 @@ from typing import Any, TypeAlias
 from .domain.conversations import Address
 from .domain.events import Event
 from .domain.ids import DEFAULT_OWNER, check_name
+from .domain.maintenance import Progress, no_progress
 from .domain.nodes import BeatWatch, NodeKind
 from .domain.sessions import EndReason
 from .domain.turns import TurnStatus
-from .errors import StoreError, StoreUnusable
+from .errors import BadInput, StoreError, StoreUnusable
 from .models.base import Model
 from .models.scripted import Answers, CallableModel
 from .operations import Operations
@@ -52,7 +53,7 @@ from .runtime.turns.preamble import TurnPreamble
 from .runtime.turns.receipts import Receipts
 from .runtime.turns.runner import TurnRunner
 from .session import LiveSession, NodeServices
-from .settings import Settings, database_path, is_postgres, load
+from .settings import Settings, database_path, is_postgres, load, store_location
 from .store.base import Store
 from .wiring import (
     command_environment,
@@ -84,12 +85,14 @@ __all__ = [
     "TurnRunner",
     "TurnSpec",
     "Unanswered",
+    "answer_with",
     "as_model",
     "check_postgres",
     "effective_settings",
     "finished",
     "open",
     "open_store",
+    "restore_store",
 ]
 
 log = logging.getLogger(__name__)
@@ -127,6 +130,21 @@ async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: M
     )
 
 
+def restore_store(settings: Settings, backup: Path, progress: Progress = no_progress) -> Path | None:
+    """Put a copy of this backup in the place of the settings' SQLite store; returns where the old one is now.
+
+    No process may have the store open. Raises BadInput, having changed nothing, if that cannot be done.
+    """
+    if is_postgres(settings.store.url):
+        raise BadInput(
+            "a PostgreSQL store is restored by PostgreSQL's own tools, from a file of pg_dump: "
+            "pg_restore --clean --if-exists --dbname=… FILE"
+        )
+    from .store.sqlite.restore import restore
+
+    return restore(backup, database_path(settings.store.url).absolute(), progress)
+
+
 class Holdfast(Operations):
     """One node: sends heartbeats from entering to leaving. Use as an async context manager."""
 
@@ -152,6 +170,10 @@ class Holdfast(Operations):
         self._joins = joins
         self.backlog: str | None = None
         """A sentence about the flush backlog at start, if it was large."""
+
+    def __repr__(self) -> str:
+        state = f"node {self.node_id}" if self._store is not None else "not open"
+        return f"<Holdfast {store_location(self.settings.store.url)}, {state}>"
 
     # --- lifecycle ---------------------------------------------------------------------------------
 
@@ -205,7 +227,7 @@ class Holdfast(Operations):
             recalls_all=settings.memory.recall == "owner",
         )
         self.preamble = TurnPreamble(store, self.supervisor, recall_of(settings))
-        self.compactor = self._compactor_with(self._model) if self._model is not None else None
+        self.compactor = _compactor_of(self, self._model) if self._model is not None else None
         self._services = NodeServices(
             store,
             self.heartbeat,
@@ -215,30 +237,6 @@ class Holdfast(Operations):
             settings.server.busy_wait_seconds,
             self.compactor,
         )
-
-    def answer_with(
-        self,
-        model: Model,
-        on_speech: Callable[[], None] = lambda: None,
-        on_end: Callable[[TurnStatus], None] = lambda status: None,
-    ) -> None:
-        """Run turns of this node with this model. The callbacks count turns that begin and end."""
-        self._runner = TurnRunner(
-            self.store,
-            self.heartbeat,
-            self.gate,
-            model,
-            self.settings.server.checkpoint_seconds,
-            on_speech,
-            on_end,
-            self.toolbox,
-            self.preamble,
-            self.compactor or self._compactor_with(model),
-        )
-
-    def _compactor_with(self, model: Model) -> Compactor:
-        rules = compaction_rules_of(self.settings)
-        return Compactor(self.store, self.heartbeat, self.gate, model, self.settings.model, rules)
 
     async def _start_agents(self, store: Store) -> None:
         try:
@@ -357,6 +355,33 @@ class Holdfast(Operations):
         With `follow`, iteration continues for ever with new events.
         """
         return EventFeed(self.store, self.owner, after, follow)
+
+
+def answer_with(
+    node: Holdfast,
+    model: Model,
+    on_speech: Callable[[], None] = lambda: None,
+    on_end: Callable[[TurnStatus], None] = lambda status: None,
+) -> None:
+    """Build the turn runner of a node that has started: it answers with this model until it stops.
+    The callbacks count turns that begin and end."""
+    node._runner = TurnRunner(
+        node.store,
+        node.heartbeat,
+        node.gate,
+        model,
+        node.settings.server.checkpoint_seconds,
+        on_speech,
+        on_end,
+        node.toolbox,
+        node.preamble,
+        node.compactor or _compactor_of(node, model),
+    )
+
+
+def _compactor_of(node: Holdfast, model: Model) -> Compactor:
+    rules = compaction_rules_of(node.settings)
+    return Compactor(node.store, node.heartbeat, node.gate, model, node.settings.model, rules)
 
 
 class EventFeed:

@@ -27,6 +27,7 @@ FAR = 100_000
 MOST_MINUTES = 52_560_000  # a hundred years; longer would exceed the calendar
 SMALLEST_WINDOW = 256  # tokens; fewer leave no room for a question and its answer
 _NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY", "HOLDFAST_DEMO"}
+_UNMISTAKABLE = {"port", "host", "base_url", "api_key_env", "idle_minutes", "timezone"}
 _ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
 _WEBHOOK = re.compile(r"https?://[^/\s]+(/\S*)?")
 _HEADER = re.compile(r"[A-Za-z0-9_-]+")
@@ -443,7 +444,18 @@ def _apply_environment(settings: Settings, environment: Mapping[str, str]) -> Se
             for part in reversed(outer):  # HOLDFAST_RESET__SOURCES__TELEGRAM__MODE
                 content = {part: content}
             settings = _apply(settings, {section: content}, variable)
+        elif not text.startswith(("tcp://", "udp://")):  # Kubernetes sets such for a service named holdfast
+            _refuse_misspelt(variable, section)
     return settings
+
+
+def _refuse_misspelt(variable: str, name: str) -> None:
+    """Raises BadSetting for HOLDFAST_PORT and HOLDFAST_SERVER_PORT, which mean HOLDFAST_SERVER__PORT."""
+    for section, kind in SECTIONS.items():
+        for setting in fields(kind):
+            if name == f"{section}_{setting.name}" or (name == setting.name and name in _UNMISTAKABLE):
+                meant = f"{ENVIRONMENT_PREFIX}{section}__{setting.name}".upper()
+                raise BadSetting(f"{variable} is not a setting; did you mean {meant}?")
 
 
 def _apply(settings: Settings, values: Mapping[str, Any], origin: str) -> Settings:

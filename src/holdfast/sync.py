@@ -43,13 +43,23 @@ class _Loop:
     """An event loop in its own thread."""
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-loop", daemon=True)
         self._thread.start()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Return or raise what this work does. If the wait is interrupted (Ctrl-C), the work is cancelled and
         has ended when this raises; a second interrupt does not wait for that."""
+        if os.getpid() != self._pid:
+            work.close()
+            raise StoreClosed(
+                "holdfast was opened in another process, from which this one was forked; open it again here"
+            )
         if not self._thread.is_alive():
             work.close()
             raise StoreClosed("holdfast is closed")
@@ -107,9 +117,25 @@ class BlockingHoldfast:
         self._signals.catch()
         atexit.register(self.close)
 
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("<Holdfast", "<BlockingHoldfast", 1)
+
     @property
     def node_id(self) -> str:
         return self._inner.node_id
+
+    @property
+    def inner(self) -> Holdfast:
+        """The node itself; use it only in `event_loop`."""
+        return self._inner
+
+    @property
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop.loop
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
 
     def session(
         self, key: str | None = None, *, id: str | None = None, source: str = "", attached: bool = True
@@ -153,6 +179,9 @@ class BlockingSession:
     def __init__(self, loop: _Loop, live: LiveSession) -> None:
         self._loop = loop
         self._live = live
+
+    def __repr__(self) -> str:
+        return repr(self._live).replace("<LiveSession", "<BlockingSession", 1)
 
     @property
     def id(self) -> str:
@@ -213,6 +242,9 @@ class BlockingSession:
     def compact(self) -> None:
         self._loop.call(self._live.compact())
 
+    def compact_if_full(self) -> None:
+        self._loop.call(self._live.compact_if_full())
+
     def fork(self, *, key: str | None = None, up_to: int | None = None) -> BlockingSession:
         return BlockingSession(self._loop, self._loop.call(self._live.fork(key=key, up_to=up_to)))
 
@@ -232,6 +264,9 @@ class BlockingTurn:
     def __init__(self, loop: _Loop, live: LiveTurn) -> None:
         self._loop = loop
         self._live = live
+
+    def __repr__(self) -> str:
+        return repr(self._live).replace("<LiveTurn", "<BlockingTurn", 1)
 
     @property
     def id(self) -> str:
@@ -288,6 +323,18 @@ class BlockingTurn:
     ) -> None:
         own_turns.set(tuple(own for own in own_turns.get() if own[1] != self._live.id))
         self._loop.call(self._live.__aexit__(kind, error, trace))
+
+
+def _take_docstrings(blocking: type, live: type) -> None:
+    """Give each member without a docstring that of the member it calls."""
+    for name, member in vars(blocking).items():
+        if not name.startswith("_") and member.__doc__ is None:
+            member.__doc__ = getattr(live, name).__doc__
+
+
+_take_docstrings(BlockingHoldfast, Holdfast)
+_take_docstrings(BlockingSession, LiveSession)
+_take_docstrings(BlockingTurn, LiveTurn)
 
 
 def open_sync(

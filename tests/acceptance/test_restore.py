@@ -9,10 +9,59 @@ import shutil
 import threading
 from pathlib import Path
 
+import apsw
+
 from .command import Home, until
 from .serving import Serving, serving
 
 PEOPLE = ("ada", "grace", "mary")
+
+
+def test_the_command_restores_a_backup_and_keeps_what_it_replaces(home: Home, tmp_path: Path) -> None:
+    copy = tmp_path / "backup.db"
+    home.ok("run", "--key", "cli:ada", "before")
+    home.ok("backup", str(copy))
+    home.ok("run", "--key", "cli:ada", "after")
+    with serving(home):
+        refused = home.run("restore", str(copy))
+        assert refused.returncode == 1 and "1 process still uses this store" in refused.stderr
+    assert "1 conversation, 2 messages" in home.ok("restore", str(copy))
+    assert "before" in (said := home.ok("sessions", "messages", "cli:ada")) and "after" not in said
+    (aside,) = home.path.glob("holdfast.db.replaced-*")
+    assert "after" in home.ok("sessions", "messages", "cli:ada", "--store", f"sqlite:///{aside}/holdfast.db")
+    assert home.ok("doctor").endswith("All is well.\n")
+    home.ok("run", "--key", "cli:ada", "goes on")
+
+
+def test_a_store_that_is_lost_or_damaged_is_restored(home: Home, tmp_path: Path) -> None:
+    copy = tmp_path / "backup.db"
+    home.ok("run", "--key", "cli:ada", "before")
+    home.ok("backup", str(copy))
+    home.store.write_bytes(b"not a database" * 1000)
+    done = home.run("restore", str(copy))
+    assert done.returncode == 0, done.stderr
+    assert "cannot be opened, and is moved aside" in done.stderr
+    shutil.rmtree(home.path)
+    assert "1 conversation, 2 messages" in home.ok("restore", str(copy))
+
+
+def test_only_a_sound_store_is_restored(home: Home, tmp_path: Path) -> None:
+    home.ok("run", "hello")
+    before = home.store.read_bytes()
+    other = tmp_path / "other.db"
+    foreign = apsw.Connection(str(other))
+    foreign.execute("CREATE TABLE t (x)")
+    foreign.close()
+    (tmp_path / "text").write_text("no database, but long enough for its header to be read " * 20)
+    for name, said in (
+        ("other.db", "is not a store of holdfast"),
+        ("text", "is not a store"),
+        ("no", "no file"),
+    ):
+        done = home.run("restore", str(tmp_path / name))
+        assert done.returncode == 1 and said in done.stderr, done.stderr
+    assert home.store.read_bytes() == before
+    assert not list(home.path.glob("*.replaced-*"))
 
 
 class Chatter(threading.Thread):

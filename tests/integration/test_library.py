@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import pydoc
+import re
 import signal
 import threading
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletionMessage
 
 import holdfast
 from holdfast import sync
@@ -236,6 +239,10 @@ def _child_uses_the_parents(hf: holdfast.BlockingHoldfast, answers: Any) -> None
         asyncio.run(hf._inner.store.statistics(None))
     except holdfast.StoreClosed as error:
         answers.put(str(error))
+    try:
+        hf.session("k")
+    except holdfast.StoreClosed as error:
+        answers.put(str(error))
     hf.close()
 
 
@@ -247,6 +254,7 @@ def test_a_forked_child_cannot_use_its_parents_store_and_does_not_end_its_sessio
         child = context.Process(target=_child_uses_the_parents, args=(hf, answers))
         child.start()
         assert "forked" in answers.get(timeout=10)
+        assert "opened in another process" in answers.get(timeout=10)
         child.join(10)
         assert child.exitcode == 0
         with session.turn("still here") as turn:
@@ -526,3 +534,101 @@ async def test_a_task_cancelled_while_its_turn_ends_loses_nothing(url: str) -> N
         await asyncio.gather(speaking, return_exceptions=True)
         (turn,) = await hf.store.turns("default", session.conversation_id)
         assert turn.status is TurnStatus.COMPLETED
+
+
+# --- objects of an SDK, and what a program is shown ----------------------------------------------------
+
+
+async def test_an_sdks_messages_are_taken_wherever_a_message_is(url: str) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    asking = ChatCompletionMessage.model_validate(
+        {"role": "assistant", "content": None, "tool_calls": [call]}
+    )
+    answering = ChatCompletionMessage(role="assistant", content="Hello Ada")
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with session.turn("hello") as turn:
+            await turn.append(asking)
+            await turn.append([{"role": "tool", "tool_call_id": "call_1", "content": "Ada"}, answering])
+            context = await turn.context()
+        assert context[1] == {"role": "assistant", "tool_calls": [call]}, "without the fields that are None"
+        assert context[3] == {"role": "assistant", "content": "Hello Ada"}
+        async with session.turn([answering, {"role": "user", "content": "again"}]) as turn:
+            await turn.append("again")
+
+
+class Broken:
+    def model_dump(self) -> Any:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("value", [Broken(), SdkUsage(prompt_tokens=1), 7])
+async def test_an_object_that_is_no_message_is_refused(url: str, value: Any) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        with pytest.raises(holdfast.BadMessage):
+            session.turn(value)
+
+
+async def test_a_conversation_may_begin_with_a_history(url: str) -> None:
+    history = [
+        {"role": "user", "content": "my name is Ada"},
+        {"role": "assistant", "content": "Hello Ada"},
+        {"role": "user", "content": "what is my name?"},
+    ]
+    async with holdfast.open(url) as hf:
+        session = await hf.session("k")
+        async with session.turn(history) as turn:
+            assert await turn.context() == history
+            await turn.append("Ada")
+        assert [message.role for message in await session.messages()] == [
+            "user", "assistant", "user", "assistant"
+        ]  # fmt: skip
+
+
+def test_public_names_are_shown_to_a_program_that_looks_for_them() -> None:
+    source = Path(holdfast.__file__).read_text("utf-8")
+    public = {*re.findall(r"from \.\w+ import (\w+) as", source), "__version__"}
+    assert set(holdfast.__all__) == public
+    shown = {name for name in dir(holdfast) if not name.startswith("__")}
+    assert shown == public - {"__version__"}
+    text = pydoc.plain(pydoc.TextDoc().docmodule(holdfast))
+    assert "open_sync(" in text and "class LiveSession" in text and "class LeaseLost" in text
+
+
+def test_every_blocking_member_says_what_it_does(url: str) -> None:
+    kinds = (sync.BlockingHoldfast, sync.BlockingSession, sync.BlockingTurn)
+    silent = [
+        f"{kind.__name__}.{name}"
+        for kind in kinds
+        for name, member in vars(kind).items()
+        if not name.startswith("_") and not member.__doc__
+    ]
+    assert silent == []
+    with holdfast.open_sync(url) as hf:
+        session = hf.session("k")
+        turn = session.turn("hello")
+        assert repr(turn) == f"<BlockingTurn of {session.conversation_id}, not begun>"
+        with turn:
+            turn.append("hi")
+            assert repr(turn) == f"<BlockingTurn {turn.id} of {session.conversation_id}>"
+        assert repr(session) == f"<BlockingSession {session.id} of {session.conversation_id}>"
+        assert repr(hf).startswith("<BlockingHoldfast ") and hf.node_id in repr(hf)
+
+
+def test_a_blocking_program_may_bring_a_blocking_model(url: str) -> None:
+    seen: list[threading.Thread] = []
+
+    def summarise(messages: list[dict[str, Any]], purpose: str) -> str:
+        seen.append(threading.current_thread())
+        return "They spoke."
+
+    with holdfast.open_sync(url, model=summarise, settings={"compaction": {"keep_last": 1}}) as hf:
+        session = hf.session("k")
+        for number in range(8):
+            with session.turn(f"hello {number} " + "word " * 200) as turn:
+                turn.append("hi " + "there " * 200)
+        before = session.id
+        session.compact()
+        assert session.id != before
+    assert seen and all(thread.name != "holdfast-loop" for thread in seen)

@@ -14,6 +14,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apsw
@@ -330,7 +331,16 @@ def test_every_command_and_option_is_documented() -> None:
     known = dict(commands(root))
     assert missing(set(known), set(parts)) == {}
     for_all = text[: text.index("## ")]
-    shared = {name for name in ("--owner", "--config", "--store", "--version", "--help") if name in for_all}
+    of_all = (
+        "--owner",
+        "--config",
+        "--store",
+        "--version",
+        "--help",
+        "--install-completion",
+        "--show-completion",
+    )
+    shared = {name for name in of_all if name in for_all}
     for path, command in [("holdfast", root), *known.items()]:
         for option in (name for each in command.params for name in each.opts if name.startswith("-")):
             assert option in shared or re.search(rf"`{option}\b", parts[path]), f"{path} {option}"
@@ -368,6 +378,27 @@ FRAGMENTS = [
 ]
 
 
+async def create(**_: Any) -> Any:
+    """As `client.chat.completions.create` of the openai SDK."""
+    from openai.types.chat import ChatCompletion
+
+    message = {"role": "assistant", "content": "What holds the seaweed."}
+    return ChatCompletion.model_validate(
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "my-model",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
+        }
+    )
+
+
+SDK = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+STAND_INS = {"model": model, "stream": stream, "run_tool": run_tool, "client": SDK}
+
+
 @pytest.mark.parametrize("fragment", FRAGMENTS)
 async def test_a_fragment_runs_as_printed(
     fragment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -381,7 +412,7 @@ async def test_a_fragment_runs_as_printed(
             await turn.append("Hello")
             await turn.append("Yes?")
         names = {"holdfast": holdfast, "hf": hf, "session": session}
-        running = eval(code, {**names, "model": model, "stream": stream, "run_tool": run_tool})
+        running = eval(code, {**names, **STAND_INS})
         if inspect.iscoroutine(running):
             async with asyncio.timeout(20):
                 await running

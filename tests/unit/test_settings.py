@@ -184,3 +184,24 @@ def test_an_impossible_variable_is_named(variable: str, text: str, said: str) ->
     message = fault("", {variable: text})
     assert message.startswith(f"{variable}: ")
     assert said in message
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("HOLDFAST_PORT", "HOLDFAST_SERVER__PORT"),
+        ("HOLDFAST_SERVER_PORT", "HOLDFAST_SERVER__PORT"),
+        ("HOLDFAST_MODEL_BASE_URL", "HOLDFAST_MODEL__BASE_URL"),
+    ],
+)
+def test_a_variable_with_one_underscore_is_not_ignored(tmp_path: Path, variable: str, meant: str) -> None:
+    environment = {"HOLDFAST_HOME": str(tmp_path)}
+    with pytest.raises(BadSetting, match=f"{variable} is not a setting; did you mean {meant}"):
+        load(environment={**environment, variable: "http://x" if "URL" in variable else "9"})
+    of_kubernetes = {
+        "HOLDFAST_PORT": "tcp://10.0.0.1:8377",
+        "HOLDFAST_SERVER_PORT": "tcp://10.0.0.1:8377",
+        "HOLDFAST_SERVICE_HOST": "10.0.0.1",
+        "HOLDFAST_PORT_8377_TCP_PORT": "8377",
+    }
+    assert load(environment={**environment, **of_kubernetes}).server.port == 8377

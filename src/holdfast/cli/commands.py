@@ -25,10 +25,12 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "stop": ("processes", "Stop a process and everything it has started."),
         "pin": ("processes", "Let a process hold resets of its session up, for a stated time."),
         "memories": ("", "What was remembered of ended sessions, and flushes that failed."),
+        "notices": ("", "What people should be told, such as that their chat was reset."),
         "sweep": ("nodes", "Settle what is due, and say what was done."),
         "nodes": ("nodes", "List who is alive: the holdfast processes of this store."),
         "doctor": ("doctor", "Check every invariant and the store's health."),
         "backup": ("doctor", "Copy the store to a file while everything goes on."),
+        "restore": ("doctor", "Put a backup in the place of the store."),
         "migrate": ("migrate", "Copy this SQLite store to PostgreSQL, verified."),
         "import": ("", "Take conversations over: from a Hermes home, or from a file of `sessions export`."),
         "config": ("", "The settings in effect, and which settings files are trusted."),
@@ -65,6 +67,10 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "forget": ("memories", "Forget memories, for good: nothing of what they said is left."),
         "retry": ("memories", "Have flushes tried again that were given up."),
         "skip": ("memories", "Do not flush sessions: those named, or all that are older than a date."),
+    },
+    "notices": {
+        "list": ("notices", "List notices, the oldest first."),
+        "delivered": ("notices", "Mark a notice as delivered."),
     },
     "config": {
         "show": ("config", "Show every setting, its value, and where it came from."),

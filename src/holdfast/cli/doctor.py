@@ -1,7 +1,8 @@
-"""`holdfast doctor|backup`: maintenance of a store."""
+"""`holdfast doctor|backup|restore`: maintenance of a store."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +11,13 @@ import typer
 
 from ..domain.figures import FlushFigures, OwnerUsage
 from ..domain.maintenance import Diagnosis
+from ..errors import BadInput, StoreError
 from ..server.objects import owner_usage
-from ..settings import Settings
+from ..settings import Settings, is_postgres
 from .context import AsJson, CommandContext, command
 from .format import Styled, count, note, one_line, print_json, say, size
 from .groups import app
-from .signals import busy
+from .signals import bar
 
 MOST_OWNERS = 10
 
@@ -45,8 +47,11 @@ async def doctor(
             else:
                 note(f"there is nothing to check yet: no store at {invocation.location}")
             return 0
-        with busy("examining the store"):
-            found, repaired = await opened.hf.examine(repair=repair)
+        kept = "What was repaired stays so." if repair else "Nothing was changed."
+        with bar(kept, at_once=True) as shows:
+            found, repaired = await opened.hf.examine(
+                repair=repair, progress=lambda done, whole: shows("checking the store", done, whole)
+            )
         usage = await opened.hf.usage(None, limit=MOST_OWNERS)
         well = all(each.ok for each in found)
         if as_json:
@@ -150,7 +155,56 @@ async def backup(
     """
 
     async with invocation.existing() as opened:
-        with busy("copying the store"):
-            await opened.hf.backup(file)
+        with bar("No file was left.") as shows:
+            await opened.hf.backup(file, lambda done, whole: shows("copying the store", done, whole))
         say(f"{opened.hf.location} is backed up to {file} ({size(file.stat().st_size)}).")
         say(f"Look into it with: holdfast sessions --store sqlite:///{file}")
+
+
+@command(app, "restore")
+async def restore(
+    invocation: CommandContext,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `holdfast backup` wrote.")],
+) -> None:
+    """Put a backup in the place of the store.
+
+    Stop every process that uses the store first. The store that was there is moved aside, not deleted. The
+    backup itself stays as it is.
+
+    \b
+    Example:
+      holdfast restore ~/holdfast-2026-03-01.db
+    """
+    from ..app import restore_store
+
+    if not is_postgres(invocation.settings.store.url):
+        await _require_unused(invocation)
+    with bar("The store is as it was.") as shows:
+        aside = await asyncio.to_thread(
+            restore_store,
+            invocation.settings,
+            file.expanduser(),
+            lambda done, whole: shows("copying the backup", done, whole),
+        )
+    async with invocation.existing(quiet=True) as opened:
+        found = await opened.hf.statistics(None)
+    held = f"{count(found.conversations, 'conversation')}, {count(found.messages, 'message')}"
+    say(f"{invocation.location} is restored from {file}: {held}.")
+    if aside is not None:
+        say(f"The store that was there is in {aside}; delete it when you do not need it.")
+    say("Check it with: holdfast doctor")
+
+
+async def _require_unused(invocation: CommandContext) -> None:
+    """Raises BadInput if a process has the store open. A store that cannot be opened is reported."""
+    try:
+        async with invocation.reading(quiet=True) as opened:
+            nodes = await opened.hf.nodes() if opened is not None else []
+    except StoreError as error:
+        note(f"the store that is there cannot be opened, and is moved aside: {error}")
+        return
+    if nodes:
+        raise BadInput(
+            f"{count(len(nodes), 'process')} still {'uses' if len(nodes) == 1 else 'use'} this store; stop "
+            "them first: `holdfast nodes` lists them"
+        )

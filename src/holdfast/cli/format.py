@@ -97,6 +97,10 @@ class Styled:
 Cell = str | Styled
 
 
+NARROW = 12
+"""Cells of at most this width are never wrapped in a table; wider ones get at least as much."""
+
+
 @dataclass(frozen=True)
 class Column:
     title: str
@@ -246,20 +250,43 @@ def _plain_table(titles: Sequence[str], right: Sequence[bool], rows: Sequence[Se
 def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
     from rich.table import Table
 
+    widths = [
+        max(width_of(column.title), *(width_of(_in_table(row[n]).text) for row in rows), 0)
+        for n, column in enumerate(columns)
+    ]
+    fixed = [column.whole or width <= NARROW for column, width in zip(columns, widths, strict=True)]
+    least = sum(width if stays else NARROW for width, stays in zip(widths, fixed, strict=True))
+    if rows and least + 2 * (len(columns) - 1) > console().width:
+        _stacked(columns, rows)
+        return
     grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
+    for column, width, stays in zip(columns, widths, fixed, strict=True):
         grid.add_column(
             column.title.upper(),
             justify="right" if column.right else "left",
-            no_wrap=column.whole,
+            no_wrap=stays,
             overflow="fold" if column.whole else "ellipsis",
-            min_width=max((width_of(_plain(r[columns.index(column)])) for r in rows), default=0)
-            if column.whole
-            else None,
+            min_width=width if stays else None,
         )
     for row in rows:
         grid.add_row(*(_text([_in_table(cell)]) for cell in row))
     console().print(grid)
+
+
+def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    """Print each row as a paragraph, for a terminal that is too narrow for a table: the first column, and
+    below it the others with their titles."""
+    from rich.padding import Padding
+
+    for row in rows:
+        first, *others = (_in_table(cell) for cell in row)
+        say(Styled(first.text, first.style or "bold"))
+        pieces: list[Cell] = []
+        for column, cell in zip(columns[1:], others, strict=True):
+            if cell.text:
+                title = f"{column.title}\u00a0" if column.title else ""
+                pieces += [Styled("   " if pieces else ""), Styled(title, "dim"), cell]
+        console().print(Padding(_text(pieces), (0, 0, 0, 2)), soft_wrap=False)
 
 
 def _in_table(cell: Cell) -> Styled:

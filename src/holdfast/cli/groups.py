@@ -50,6 +50,11 @@ class LazyCommands(MutableMapping[str, Any]):
         return len(COMMANDS[self._group])
 
 
+def _begins_with_options(args: list[str]) -> bool:
+    """True if no subcommand is named."""
+    return not args or (args[0].startswith("-") and args[0] not in HELP_OPTIONS)
+
+
 class LazyGroup(TyperGroup):
     """A group whose help needs no command's file."""
 
@@ -76,7 +81,7 @@ class ListsByDefault(LazyGroup):
     """`holdfast sessions --state idle` is `holdfast sessions list --state idle`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in HELP_OPTIONS):
+        if not ctx.resilient_parsing and _begins_with_options(args):  # completion: offer the subcommands
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
@@ -90,7 +95,7 @@ class ShowsByDefault(LazyGroup):
     """`holdfast config --json` is `holdfast config show --json`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in HELP_OPTIONS):
+        if not ctx.resilient_parsing and _begins_with_options(args):
             args = ["show", *args]
         return super().parse_args(ctx, args)
 
@@ -118,7 +123,7 @@ app = typer.Typer(
     help="Durable sessions for LLM agents: conversations that survive crashes and restarts.",
     epilog='Begin with: holdfast serve, or: holdfast run --key cli:ada "my name is Ada"',
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,  # importing rich takes longer than all the other imports here
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": HELP_OPTIONS, "max_content_width": 100},
@@ -146,6 +151,14 @@ memories = typer.Typer(
 )
 
 
+notices = typer.Typer(
+    cls=ListsByDefault,
+    help="What people should be told, such as that their chat was reset.",
+    epilog="Without a subcommand it lists: holdfast notices --undelivered",
+    rich_markup_mode=None,
+)
+
+
 settings = typer.Typer(
     cls=ShowsByDefault,
     help="The settings in effect, and which settings files are trusted.",
@@ -156,7 +169,7 @@ settings = typer.Typer(
 
 imports = typer.Typer(
     cls=ReadsFiles,
-    help="Take conversations over: from a Hermes home, or from a file of `sessions export`.",
+    help="Import conversations of a Hermes home or an export file.",
     epilog="A file needs no subcommand: holdfast import conversations.jsonl",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -182,6 +195,7 @@ GROUPS = {
     "sessions": sessions,
     "keys": keys,
     "memories": memories,
+    "notices": notices,
     "config": settings,
     "import": imports,
 }

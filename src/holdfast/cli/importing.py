@@ -52,7 +52,7 @@ async def hermes(
     if invocation.of_everybody:
         invocation.wrong_usage("name one owner for what is imported, not '*'")
     zone = _zone(invocation, timezone)
-    with bar() as shows:
+    with bar("What was imported is kept; run it again to continue.") as shows:
         with visit(path.expanduser(), zone, [home()], shows) as seen:
             if dry_run:
                 from datetime import UTC, datetime
@@ -91,7 +91,7 @@ async def file(
 
     async with invocation.making(quiet=as_json) as opened:
         owner = None if invocation.owner_name is None else opened.owner
-        with bar() as shows:
+        with bar("What was imported is kept; run it again to continue.") as shows:
             carried = await opened.hf.import_file(
                 path.expanduser(), owner, lambda done, whole: shows("importing", done, whole)
             )

@@ -14,6 +14,7 @@ from ..settings import database_path, is_postgres
 from .context import CommandContext, command
 from .format import console, note, say
 from .groups import app
+from .signals import bar
 
 if TYPE_CHECKING:
     from ..transfer.migrate import MoveStep
@@ -47,7 +48,8 @@ async def migrate(
     invocation.start_logging()
     if not invocation.exists:
         raise invocation.nothing_yet()
-    with _steps() as on_step:
+    stopped = "What was copied is kept; run it again to continue."
+    with bar(stopped, at_once=True), _steps() as on_step:
         mover = Mover(database_path(invocation.settings.store.url).absolute(), to, on_step)
         if running := mover.still_running():
             nodes = "a node is" if running == 1 else f"{running} nodes are"

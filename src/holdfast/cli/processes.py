@@ -53,7 +53,7 @@ async def ps(
     after: Annotated[str | None, typer.Option(metavar="PROC", help="The page behind this process.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List background processes, newest first: what they do, and since when.
+    """List background processes, newest first.
 
     \b
     Examples:

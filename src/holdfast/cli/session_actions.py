@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +18,7 @@ from ..server import objects
 from .context import AsJson, CommandContext, IdOrKey, command
 from .format import complain, count, print_json, remark, say
 from .groups import sessions
-from .signals import busy
+from .signals import bar
 
 if TYPE_CHECKING:
     from ..app import Holdfast
@@ -214,8 +214,9 @@ async def export(
             async for line in lines:
                 sys.stdout.buffer.write(line + b"\n")
             return
-        with busy("exporting"):
-            conversations = await _write(output, lines)
+        with bar("No file was left.") as shows:
+            whole = 1 if id_or_key is not None else (await opened.hf.statistics(opened.owner)).conversations
+            conversations = await _write(output, lines, lambda done: shows("exporting", done, whole))
         remark(f"{count(conversations, 'conversation')} exported to {output}")
 
 
@@ -225,8 +226,9 @@ def _require_new(target: Path | None) -> None:
         raise BadInput(f"{target} exists already; an export never overwrites a file")
 
 
-async def _write(target: Path, lines: AsyncIterator[bytes]) -> int:
-    """Write a file atomically, readable only by its owner; returns the number of conversations."""
+async def _write(target: Path, lines: AsyncIterator[bytes], exported: Callable[[int], None]) -> int:
+    """Write a file atomically, readable only by its owner; returns the number of conversations. `exported` is
+    called with the number so far."""
 
     partial = target.with_name(f"{target.name}.{new_id('partial')}")
     number = 0
@@ -234,7 +236,9 @@ async def _write(target: Path, lines: AsyncIterator[bytes]) -> int:
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             async for line in lines:
-                number += line.startswith(b'{"record":"conversation"')
+                if line.startswith(b'{"record":"conversation"'):
+                    exported(number)
+                    number += 1
                 file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())

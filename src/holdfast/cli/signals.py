@@ -7,8 +7,10 @@ second one kills at once. A signal that was ignored at startup (`nohup`) stays i
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -71,13 +73,99 @@ def busy(what: str) -> Iterator[None]:
 
 
 Shows = Callable[[str, int, int], None]
+TELL_SECONDS = 10.0
+
+
+class _Told:
+    """Progress as lines, for a log: one every TELL_SECONDS."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+
+    def tell(self, what: str, done: int, whole: int) -> None:
+        if whole and time.monotonic() - self._at >= TELL_SECONDS:
+            from .format import note
+
+            self._at = time.monotonic()
+            note(f"{what}: {100 * done // whole} %")
+
+
+class Stopped(Exception):
+    """Raised in the work whose progress is shown, after a signal."""
 
 
 @contextmanager
-def bar() -> Iterator[Shows]:
-    """A progress bar on stderr; called with the step, how much of it is done, and the total."""
+def bar(stopped: str = "", *, at_once: bool = False) -> Iterator[Shows]:
+    """A progress bar on stderr; called with the step, how much of it is done, and the total. Without a
+    terminal a line with the percentage, every TELL_SECONDS.
+
+    With `stopped`, Ctrl-C ends the command in order, and this sentence says what is left of its work.
+    `at_once`: without waiting for the step under way, for work that leaves nothing to clean up.
+    """
+    if not stopped:
+        with _bar() as shows:
+            yield shows
+        return
+    import typer
+
+    from .format import remark
+
+    reached = ""
+    if at_once:
+
+        def note_reached(what: str, done: int, whole: int) -> None:
+            nonlocal reached
+            reached = f" at {100 * done // whole} %" if whole else ""
+            shows(what, done, whole)
+
+        with _dying(lambda: remark(f"Interrupted{reached}", stopped)), _bar() as shows:
+            yield note_reached
+        return
+    with Interrupts() as interrupts:
+
+        def show(what: str, done: int, whole: int) -> None:
+            nonlocal reached
+            if interrupts.number is not None:
+                raise Stopped
+            reached = f" at {100 * done // whole} %" if whole else ""
+            shows(what, done, whole)
+
+        try:
+            with _bar() as shows:
+                yield show
+        except (asyncio.CancelledError, Stopped):
+            if interrupts.number is None:
+                raise
+            remark(f"Interrupted{reached}", stopped)
+            raise typer.Exit(interrupts.exit_code) from None
+
+
+@contextmanager
+def _dying(say: Callable[[], None]) -> Iterator[None]:
+    """On Ctrl-C, call `say` and end the process by the signal."""
+
+    def came(number: int, _frame: FrameType | None) -> None:
+        if sys.stderr.isatty():
+            from .format import console
+
+            console(stderr=True).show_cursor(True)
+        say()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, came)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _bar() -> Iterator[Shows]:
     if not sys.stderr.isatty():
-        yield lambda what, done, whole: None
+        yield _Told().tell
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

@@ -14,7 +14,9 @@ from .groups import app
 
 @command(app, "why")
 async def why(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
-    """Say whether and when a session will be reset, by which rule, and what holds it.
+    """Say whether and when a session will be reset.
+
+    By which rule, and what defers it until when.
 
     That very session for its id, the newest one for a key or conversation.
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with how much is done, and the total."""
+
+
+def no_progress(done: int, whole: int) -> None:
+    """Shows nothing."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -95,13 +95,39 @@ class Message:
         return without_calls(self.content(), self.own_calls)
 
 
-def new_message(value: Mapping[str, Any] | bytes) -> NewMessage:
-    """Validate an OpenAI message object (or its JSON) and prepare it for storing.
+class SdkObject(Protocol):
+    """An object of an SDK, such as `response.choices[0].message` of openai."""
+
+    def model_dump(self) -> Any: ...
+
+
+def plain(value: Any) -> Any:
+    """An SDK's object as a plain one, without its fields that are None; anything else as it is."""
+    dump = getattr(value, "model_dump", None)
+    if not callable(dump) or isinstance(value, type | Mapping):
+        return value
+    try:
+        found = dump()
+    except Exception as error:  # user-defined object: may raise anything
+        raise BadMessage(f"{type(value).__name__}.model_dump() failed: {error}") from error
+    return _without_nones(found)
+
+
+def _without_nones(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nones(part) for name, part in value.items() if part is not None}
+    return [_without_nones(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def new_message(value: Mapping[str, Any] | SdkObject | bytes) -> NewMessage:
+    """Validate an OpenAI message object (or its JSON, or an SDK's object) and prepare it for storing.
 
     Raises BadMessage, naming the error and its location, if it is invalid.
     """
     if isinstance(value, bytes | bytearray | memoryview):
         value = decode_object(bytes(value))
+    if not isinstance(value, Mapping):
+        value = plain(value)
     if not isinstance(value, Mapping):
         raise BadMessage(f"a message must be an object with a role, not {type(value).__name__}")
     role = value.get("role")
@@ -173,12 +199,17 @@ def instruction(text: str) -> bytes:
     return msgspec.json.encode({"role": "system", "content": text})
 
 
-def new_messages(value: str | Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> tuple[NewMessage, ...]:
-    """Messages from user input: a text (as the user), one message object, or several."""
+def new_messages(
+    value: str | Mapping[str, Any] | SdkObject | Iterable[Mapping[str, Any] | SdkObject],
+) -> tuple[NewMessage, ...]:
+    """Messages from user input: a text (as the user), one message object, or several. An SDK's objects are
+    taken as they are."""
     if isinstance(value, str):
         return (user_message(value),)
     if isinstance(value, Mapping):
         return (new_message(value),)
+    if callable(getattr(value, "model_dump", None)):  # before Iterable: an SDK's object is one too
+        return (new_message(plain(value)),)
     if isinstance(value, Iterable):
         return tuple(new_message(item) for item in value)
     raise BadMessage(f"expected text or message objects, not {type(value).__name__}")

@@ -159,7 +159,7 @@ def _text(content: Any) -> str:
     return str(content or "")
 
 
-Answers: TypeAlias = Callable[[list[dict[str, Any]], str], Awaitable[str]]
+Answers: TypeAlias = Callable[[list[dict[str, Any]], str], Awaitable[str] | str]
 
 
 class CallableModel:
@@ -169,6 +169,8 @@ class CallableModel:
         self._answers = answers
         self._window = window
         self._name = getattr(answers, "__name__", type(answers).__name__)
+        call = getattr(type(answers), "__call__", None)  # noqa: B004
+        self._is_async = inspect.iscoroutinefunction(answers) or inspect.iscoroutinefunction(call)
 
     @property
     def description(self) -> str:
@@ -183,7 +185,13 @@ class CallableModel:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         messages = msgspec.json.decode(request.messages)
         try:
-            text: object = await self._answers(messages, request.purpose.value)
+            text: object
+            if self._is_async:
+                text = self._answers(messages, request.purpose.value)
+            else:  # it may block: not in the event loop's thread
+                text = await asyncio.to_thread(self._answers, messages, request.purpose.value)
+            if inspect.isawaitable(text):
+                text = await text
         except ModelError:
             raise
         except Exception as problem:

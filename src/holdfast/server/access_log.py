@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 BATCH_SECONDS = 0.1
 LOGGER = "holdfast.access"
+log = logging.getLogger(LOGGER)
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
@@ -66,10 +67,12 @@ class AccessLog:
 
     def note(self, call: RequestContext, route: str) -> None:
         """Log a request that has ended. Status 499: the client disconnected before its response."""
-        if not self._on or route in PROBES or not logging.getLogger(LOGGER).isEnabledFor(logging.INFO):
+        if not self._on or route in PROBES or not log.isEnabledFor(logging.INFO):
             return
         caller = call.known_caller
-        owner, key_id = (printable(caller.owner), caller.key_id) if caller is not None else (None, None)
+        owner, key_id = (caller.owner, caller.key_id) if caller is not None else (None, None)
+        if owner is not None and not owner.isprintable():
+            owner = printable(owner)
         method, status = str(call.request.scope["method"]), call.status or 499
         ms = round((time.monotonic() - call.began) * 1000, 1)
         if self._json:

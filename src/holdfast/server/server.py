@@ -22,7 +22,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..app import Holdfast, ModelWatch
+from ..app import Holdfast, ModelWatch, answer_with
 from ..dashboard.browser_sessions import LinkBook
 from ..dashboard.routes import dashboard
 from ..domain.nodes import NodeKind
@@ -212,7 +212,7 @@ def services_of(holdfast: Holdfast, model: Model, watch: ModelWatch | None = Non
     """The services that handlers use, built on a holdfast that has started."""
     settings = holdfast.settings
     metrics = Metrics()
-    holdfast.answer_with(model, metrics.spoken, metrics.ended)
+    answer_with(holdfast, model, metrics.spoken, metrics.ended)
     return Services(
         holdfast=holdfast,
         model=model,

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 from ..domain.flushes import FlushRules
+from ..domain.maintenance import Progress
 from ..domain.nodes import Liveness, Node
 from ..domain.quotas import Quotas
 from ..domain.resets import ResetPolicies
@@ -125,7 +126,7 @@ class Engine(ABC):
     # --- reading and writing ----------------------------------------------------------------------------
 
     async def _read(
-        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+        self, work: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run `work` in one snapshot, on a reader thread."""
         self._check_open()
@@ -134,7 +135,7 @@ class Engine(ABC):
         return await self._readers.run(work, *args, **kwargs)
 
     async def _write(
-        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+        self, work: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run `work` in the next group of writes; returns when it is committed."""
         self._check_open()
@@ -149,6 +150,7 @@ class Engine(ABC):
         self,
         told: list[str],
         work: Callable[Concatenate[Transaction, P], T],
+        /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Awaitable[T]:
@@ -156,7 +158,7 @@ class Engine(ABC):
         again."""
 
     def _search_read(
-        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+        self, work: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Blocking, on a search thread: run `work` in one snapshot, on that thread's own connection."""
         if self._writer.failure is not None:
@@ -264,16 +266,17 @@ class Engine(ABC):
         """Finish accepted jobs, then release everything. Idempotent."""
 
     @abstractmethod
-    async def backup(self, target: Path) -> None:
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
         """A consistent copy of a store in use. Raises, leaving nothing, if the target exists, and BadInput if
-        the database has its own backup tools."""
+        the database has its own backup tools. `progress` is called in another thread; if it raises, the
+        backup is given up."""
 
     @abstractmethod
     def invariants(self) -> Sequence[str]:
         """What `check` verifies, in sentences."""
 
     @abstractmethod
-    async def check(self) -> list[Finding]:
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
         """Check every invariant that the store alone can decide, and its integrity. Empty: no finding."""
 
     @abstractmethod

@@ -10,6 +10,7 @@ began, and completely. One that is still in use (a turn, a program, a process, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from .resolve import conversation_of
@@ -72,10 +73,12 @@ INVARIANTS = {
 }
 
 
-def check(tx: Transaction) -> list[Finding]:
-    """Violated invariants, each with a few examples. Empty: no finding."""
+def check(tx: Transaction, checked: Callable[[int], None] = lambda _: None) -> list[Finding]:
+    """Violated invariants, each with a few examples. Empty: no finding. `checked` is called with how many
+    were checked."""
     findings = []
-    for name, sentence in INVARIANTS.items():
+    for number, (name, sentence) in enumerate(INVARIANTS.items()):
+        checked(number)
         rows = tx.all(name)
         if rows:
             examples = [str(row[0]) for row in rows[:5]]

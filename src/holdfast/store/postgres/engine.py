@@ -23,6 +23,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import psycopg
 
 from ...domain.flushes import FlushRules
+from ...domain.maintenance import Progress, no_progress
 from ...domain.messages import NewMessage
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
@@ -178,6 +179,7 @@ class PostgresStore(Store):
         self,
         told: list[str],
         work: Callable[Concatenate[Transaction, P], T],
+        /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Awaitable[T]:
@@ -249,7 +251,7 @@ class PostgresStore(Store):
 
         return await self._read(read)
 
-    async def backup(self, target: Path) -> None:
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check_open()
         raise BadInput(
             "a PostgreSQL store is backed up by PostgreSQL's own tools, while everything goes on: "
@@ -260,8 +262,9 @@ class PostgresStore(Store):
     def invariants(self) -> Sequence[str]:
         return [*maintenance.INVARIANTS.values(), SEARCH_INVARIANT]
 
-    async def check(self) -> list[Finding]:
-        findings = await self._read(maintenance.check)
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
+        whole, show = len(self.invariants()), progress or no_progress
+        findings = await self._read(maintenance.check, lambda done: show(done, whole))
         unknown = await self._read(lambda tx: tx.all(Q.messages_unknown_to_search))
         if unknown:
             examples = [str(row[0]) for row in unknown[:5]]

@@ -8,11 +8,12 @@ from pathlib import Path
 import apsw
 
 from ...domain.ids import new_id
+from ...domain.maintenance import Progress, no_progress
 from ...errors import BadInput, StoreError
 from ...os_support import private_umask
 
 
-def back_up(database: Path, target: Path) -> None:
+def back_up(database: Path, target: Path, progress: Progress = no_progress) -> None:
     """Copy the store to `target`, which appears complete or not at all, never over another file."""
     if target.exists():
         raise BadInput(f"{target} exists already; a backup never overwrites a file")
@@ -21,7 +22,7 @@ def back_up(database: Path, target: Path) -> None:
     partial = target.with_name(f"{target.name}.{new_id('partial')}")
     try:
         with private_umask():
-            copy_database(database, partial)
+            copy_database(database, partial, progress)
         _publish(partial, target)
     except (apsw.Error, OSError) as error:
         raise StoreError(f"the backup to {target} failed ({error}); nothing was left behind") from error
@@ -29,7 +30,7 @@ def back_up(database: Path, target: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def copy_database(source: Path, target: Path) -> None:
+def copy_database(source: Path, target: Path, progress: Progress = no_progress) -> None:
     """Copy a database's state at one moment into another file. The copy is a separate store: it does not use
     derived files of the original (its search index)."""
     reader = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
@@ -41,6 +42,7 @@ def copy_database(source: Path, target: Path) -> None:
         with writer.backup("main", reader, "main") as backup:
             while not backup.done:
                 backup.step(1000)
+                progress(backup.page_count - backup.remaining, backup.page_count)
         writer.execute("PRAGMA journal_mode = DELETE")
         writer.execute("UPDATE store SET id = ?", (new_id("store"),))
     finally:

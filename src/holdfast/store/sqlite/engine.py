@@ -17,6 +17,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import apsw
 
 from ...domain.flushes import FlushRules
+from ...domain.maintenance import Progress, no_progress
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...errors import SearchFailed, StoreFailed, StoreUnusable
@@ -151,6 +152,7 @@ class SQLiteStore(Store):
         self,
         told: list[str],
         work: Callable[Concatenate[Transaction, P], T],
+        /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Awaitable[T]:
@@ -215,16 +217,18 @@ class SQLiteStore(Store):
         unindexed = await asyncio.to_thread(_unindexed, self._index())
         return await self._read(maintenance.figures, log_size(self._database), unindexed)
 
-    async def backup(self, target: Path) -> None:
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check_open()
-        await asyncio.to_thread(back_up, self._database, target)
+        await asyncio.to_thread(back_up, self._database, target, progress or no_progress)
 
     def invariants(self) -> Sequence[str]:
         return [INTEGRITY, *maintenance.INVARIANTS.values(), SEARCH_INVARIANT]
 
-    async def check(self) -> list[Finding]:
+    async def check(self, progress: Progress | None = None) -> list[Finding]:
+        whole, show = len(self.invariants()), progress or no_progress
+        show(0, whole)
         findings = await self._read(_intact)
-        findings += await self._read(maintenance.check)
+        findings += await self._read(maintenance.check, lambda done: show(done + 1, whole))
         trouble = await asyncio.to_thread(self._index().check)
         if trouble is not None:
             findings.append(Finding(SEARCH_INVARIANT, 1, [trouble], repairable=True))
