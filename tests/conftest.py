@@ -12,6 +12,7 @@ from functools import cache
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import postgres_server
 from tests.postgres_server import TEMPLATE, PostgresServer, ReusedDatabase
@@ -26,6 +27,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# How long an example takes says more about the machine than about the test.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 DatabaseMaker = Callable[..., str]
 

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.domain.conversations import Address
-from tests.unit.surfaces.conftest import Home
+from tests.unit.cli.conftest import Home
 
 LONG = "word " * 150
 SETTINGS = {

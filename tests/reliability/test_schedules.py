@@ -16,7 +16,8 @@ import pytest
 from holdfast.domain.events import EventType
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import TurnStatus
-from holdfast.store import flushes, memories, nodes
+from holdfast.store import memories, nodes
+from holdfast.store.engine import writes
 from holdfast.store.postgres.engine import PostgresStore, open_store
 from holdfast.store.postgres.statements import statement
 from holdfast.store.queries import load
@@ -106,9 +107,9 @@ def put_in(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mutant == "leave-decides-before-lock":
         monkeypatch.setattr(nodes, "leave", _leave_by_what_was_read_before)
     elif mutant == "forgets-twice":
-        monkeypatch.setattr(memories, "forget", _forget_what_was_there)
+        monkeypatch.setattr(PostgresStore, "forget_memory", writes(_forget_what_was_there))
     elif mutant == "skips-flushes-first":
-        monkeypatch.setattr(flushes, "skip_before", _skip_flushes_before_sessions)
+        monkeypatch.setattr(PostgresStore, "skip_flushes", writes(_skip_flushes_before_sessions))
     elif mutant == "hostname-is-identity":
         careful = statements["unended_processes"]
         columns = careful[: careful.index("FROM")]
@@ -145,7 +146,7 @@ def _forget_what_was_there(tx: Transaction, owner: str | None, memory_id: str) -
 
 
 def _skip_flushes_before_sessions(
-    tx: Transaction, owner: str | None, before: datetime, why: str, limit: int
+    tx: Transaction, owner: str | None, before: datetime, why: str, *, limit: int = 1000
 ) -> int:
     stamp = to_stamp(before)
     waiting = tx.all(Q.flushes_to_skip, owner=owner, before=stamp, limit=limit)

@@ -127,13 +127,22 @@ def test_a_seed_replays_exactly_also_in_another_process() -> None:
 
 LASTING = {mutants.processes_block_for_ever}
 """What takes longer than a storm to show."""
+SEEN_BY = {
+    mutants.no_fencing: 6,
+    mutants.reaping_by_wall_clock: 2,
+    mutants.flushed_set_in_memory: 1,
+    mutants.no_tip_resolution: 2,
+    mutants.recovery_counts_as_activity: 2,
+}
+"""The seed to begin with. What a seed does changes with the code; the others are tried after it."""
 
 
 @pytest.mark.parametrize("mutant", mutants.ALL, ids=lambda mutant: mutant.__name__)
 def test_a_mistake_put_in_on_purpose_is_seen(mutant: Callable[[mutants.Put], None]) -> None:
     seen = []
     with mutants.broken_by(mutant):
-        for seed in range(12):
+        first = SEEN_BY.get(mutant, 0)
+        for seed in (first, *(each for each in range(12) if each != first)):
             try:
                 World(seed, DAYS if mutant in LASTING else STORM).run()
             except Violation as violation:

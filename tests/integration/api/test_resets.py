@@ -352,7 +352,7 @@ async def test_other_policies_date_thousands_of_sessions_without_holding_up_the_
             settled = time.perf_counter() - began
     with capsys.disabled():
         print(f"\n3000 sessions under new policies: start {took:.2f} s, all reset after {settled:.2f} s")
-    assert took < 2
+    assert took < settled / 2, "the start waited for the sessions"
 
 
 @asynccontextmanager

@@ -31,8 +31,9 @@ def chromium() -> str | None:
     return next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
+    """One Chromium for all pages of a worker; each test has windows of its own."""
     path = chromium()
     if path is None:
         pytest.fail("there is no Chromium on this machine (Debian: apt install chromium)")
@@ -124,7 +125,7 @@ def site_home(tmp_path: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def start_site(browser: Browser, site_home: Path) -> AsyncIterator[StartSite]:
     """Starts a server with pages: `await start_site(model, reset={"mode": "idle"})`."""
     async with AsyncExitStack() as stack:
@@ -136,7 +137,7 @@ async def start_site(browser: Browser, site_home: Path) -> AsyncIterator[StartSi
         yield start
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def site(start_site: StartSite) -> AsyncIterator[Site]:
     found = await start_site()
     yield found

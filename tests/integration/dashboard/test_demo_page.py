@@ -23,7 +23,7 @@ from tests.acceptance.shell import free_port
 from tests.acceptance.storyteller import storyteller
 from tests.integration.api.conftest import running_server
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from holdfast.models.scripted import ScriptedModel
 from tests.integration.dashboard.conftest import Site, StartSite
 from tests.integration.dashboard.hostile import HOSTILE, MARK, UGLY
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 KEY = "x-holdfast-session-key"
 

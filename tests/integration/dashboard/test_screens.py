@@ -20,7 +20,7 @@ from holdfast.models.base import Purpose
 from holdfast.models.scripted import Line, ScriptedModel
 from tests.integration.dashboard.conftest import Site, StartSite
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 CHAT, KEY = "/v1/chat/completions", "x-holdfast-session-key"
 WEATHER = {

@@ -177,7 +177,7 @@ async def test_processes_that_ask_at_once_get_the_same_one(
 async def test_who_waits_too_long_for_another_process_says_so(
     store: SQLiteStore, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_keys, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(local_keys, "LOCAL_KEY_PATIENCE_SECONDS", 0.1)
     home.mkdir()
     async with local_keys._alone(home):
         with pytest.raises(StoreBusy, match="another process"):

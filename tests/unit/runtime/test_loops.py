@@ -336,7 +336,7 @@ ELSEWHERE = {
     "server/server.py": 4,  # end with the server
     "store/search_threads.py": 1,  # tests/unit/store/test_search_threads.py
     "store/postgres/deadlines.py": 1,  # tests/contract/test_postgres_engine.py
-    "store/postgres/listen_connection.py": 1,  # tests/contract/test_postgres_line.py
+    "store/postgres/listen_connection.py": 1,  # tests/contract/test_postgres_listen_connection.py
     "store/postgres/search.py": 1,  # below
     "store/postgres/writer.py": 1,  # tests/contract/test_postgres_engine.py
     "store/sqlite/search.py": 1,  # below

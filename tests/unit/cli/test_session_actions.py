@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.surfaces.conftest import Home
+from tests.unit.cli.conftest import Home
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import typer.main
 
 from holdfast.cli.commands import COMMANDS as COMMANDS_BY_GROUP
 from holdfast.cli.groups import app
-from tests.unit.surfaces.conftest import Home
+from tests.unit.cli.conftest import Home
 
 
 def commands(group: Any, *path: str) -> Iterator[list[str]]:

@@ -416,11 +416,11 @@ def test_a_text_delta_costs_less_than_15_microseconds() -> None:
         {"content": "hello"}, object="chat.completion.chunk", created=1, system_fingerprint="x"
     )[0]
     best = 1.0
-    for _ in range(8):
-        before = time.perf_counter()
-        for _ in range(500):
+    for _ in range(100):  # short enough that some are not interrupted, also on a busy machine
+        before = time.thread_time()
+        for _ in range(50):
             events.add_encoded(chunk)
-        best = min(best, (time.perf_counter() - before) / 500)
+        best = min(best, (time.thread_time() - before) / 50)
     assert best < 15e-6
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.store.sqlite.engine import SQLiteStore
-from tests.unit.surfaces.conftest import Home
+from tests.unit.cli.conftest import Home
 
 FILE = """
 [reset]

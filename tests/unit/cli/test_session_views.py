@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.unit.surfaces.conftest import Home
+from tests.unit.cli.conftest import Home
 
 SESSION = {
     *("id", "conversation_id", "key", "source", "title", "state", "attached", "edge", "parent_id", "tip_id"),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import holdfast
-from tests.unit.surfaces.conftest import Home
+from tests.unit.cli.conftest import Home
 
 FAST = {"memory": {"min_messages": 2, "max_attempts": 1}, "lease": {"sweep_seconds": 0.02}}
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.cli.env import address
 from holdfast.domain.api_keys import parse_token
 from holdfast.settings import load
-from tests.unit.surfaces.conftest import Home
+from tests.unit.cli.conftest import Home
 
 FIELDS = {"id", "owner", "scope", "tools", "created_at", "revoked_at"}
 

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 import holdfast
-from tests.unit.surfaces.conftest import Home
+from tests.unit.cli.conftest import Home
 
 
 def test_reading_commands_leave_no_node_behind(home: Home) -> None:

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast.cli.format import one_line
 from holdfast.os_support import running_processes, send_signal, start_of
-from tests.unit.surfaces.conftest import Home
+from tests.unit.cli.conftest import Home
 
 
 class Agent:

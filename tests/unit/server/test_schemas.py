@@ -17,7 +17,7 @@ from holdfast.server.openai.items import items_from, listed
 from holdfast.server.openai.parameters import BadParameter, RequestBody, _expected, body_from
 from holdfast.server.openai.schemas import ChatCompletionObject, ItemListObject, ModelObject
 from holdfast.server.server import ROUTES
-from tests.unit.surfaces.test_objects import NOON
+from tests.unit.server.test_objects import NOON
 
 
 def own_bodies() -> list[type[RequestBody]]:
