@@ -34,7 +34,8 @@ from .errors import StoreClosed
 from .runtime.processes.launcher import Command
 from .runtime.shutdown import ExitSignals, finished
 from .runtime.turns.gate import own_turns
-from .session import Content, LiveSession, LiveTurn
+from .session import LiveSession, LiveTurn
+from .session_messages import Content
 
 T = TypeVar("T")
 

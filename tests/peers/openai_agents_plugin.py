@@ -12,11 +12,11 @@ import agents
 import agents.memory
 import pytest
 
-from holdfast.adapters.bridge import Bridge, Conversation
+from holdfast.adapters.bridge import Bridge, FrameworkConversation
 from holdfast.adapters.openai_agents import SOURCE, HoldfastSession
 
 SQLITE = "tests SQLiteSession's own connections, locks or tables"
-SKIPPED = {
+SKIPPED = {  # by how their names begin
     "test_sqlite_session_close_closes_worker_thread_connections": SQLITE,
     "test_sqlite_session_reaps_connections_from_exited_worker_threads": SQLITE,
     "test_sqlite_session_closes_retired_connections_before_the_next_allocation": SQLITE,
@@ -33,6 +33,9 @@ SKIPPED = {
     "test_sqlite_session_close_retries_quarantined_connection": SQLITE,
     "test_settled_pop_failure_invalidates_response_chain": SQLITE,
     "test_settled_clear_failure_invalidates_response_chain": SQLITE,
+    "test_suffix_transaction_rolls_back_failed_insert[sqlite": SQLITE,
+    "test_cancelled_suffix_transaction_settles_before_newer_append[sqlite": SQLITE,
+    "test_failed_encrypted_suffix_transaction_preserves_original_tokens[sqlite": SQLITE,
     "test_sqlite_session_post_commit_cancellation_propagates_after_known_outcome": SQLITE,
 }
 
@@ -47,7 +50,7 @@ class SQLiteSession(HoldfastSession):
     ) -> None:
         super().__init__(session_id, STORE, session_settings=session_settings)
         file = uuid.uuid4().hex if str(db_path) == ":memory:" else str(db_path)
-        self._conversation = Conversation(Bridge(STORE), SOURCE, f"{file}:{session_id}")
+        self._conversation = FrameworkConversation(Bridge(STORE), SOURCE, f"{file}:{session_id}")
 
 
 vars(agents)["SQLiteSession"] = SQLiteSession
@@ -56,6 +59,6 @@ vars(agents.memory)["SQLiteSession"] = SQLiteSession
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        name = getattr(item, "originalname", None) or item.name
-        if reason := SKIPPED.get(name):
-            item.add_marker(pytest.mark.skip(reason=reason))
+        for name, reason in SKIPPED.items():
+            if item.name.startswith(name):
+                item.add_marker(pytest.mark.skip(reason=reason))

@@ -48,7 +48,7 @@ class Outcome:
 def openai_agents(url: str, sources: Path) -> Outcome:
     """The session tests of the SDK's source distribution."""
     tests = [str(Path("tests", "memory", name)) for name in SESSION_TESTS]
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "--tb=short", "-p", "openai_agents_plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "--tb=short", "-p", "openai_agents_plugin"]
     command += ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin", *tests]
     paths = os.pathsep.join([str(ROOT / "tests" / "peers"), str(sources)])
     environment = {**os.environ, "PYTHONPATH": paths, "HOLDFAST_PEERS_STORE": url}

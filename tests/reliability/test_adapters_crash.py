@@ -11,7 +11,7 @@ import pytest
 
 from .adapter_writer import ADAPTERS, steps
 from .conftest import Tell
-from .sizes import Size, short_and_soak
+from .sizes import Size
 
 ROOT = Path(__file__).parents[2]
 NEEDS = {
@@ -22,10 +22,20 @@ NEEDS = {
 }
 
 
+SHORT, SOAK = Size("short", 2), Size("soak", 100)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.mark.parametrize(
+    ("engine", "size"),
+    [
+        ("sqlite", SHORT),
+        pytest.param("sqlite", SOAK, marks=pytest.mark.soak),
+        pytest.param("postgres", SOAK, marks=[pytest.mark.soak, pytest.mark.postgres]),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("adapter", ADAPTERS)
-@short_and_soak(Size("short", 2), Size("soak", 100))
 async def test_a_killed_program_loses_no_acknowledged_step(
     size: Size,
     adapter: str,

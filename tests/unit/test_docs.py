@@ -35,6 +35,7 @@ from holdfast.domain.sessions import Session, SessionState
 from holdfast.domain.turns import TRANSITIONS
 from holdfast.runtime.tools.choose import toolbox_of
 from holdfast.server.schemas import ListObject
+from holdfast.session_messages import SessionMessages
 from holdfast.store.base import Store
 from holdfast.store.queries import migrations, schema
 
@@ -353,7 +354,7 @@ def test_every_public_name_is_documented() -> None:
     ("section", "kinds"),
     [
         ("`Holdfast`", (app.Holdfast,)),
-        ("`LiveSession`", (handles.LiveSession,)),
+        ("`LiveSession`", (handles.LiveSession, SessionMessages)),
         ("`LiveTurn`", (handles.LiveTurn,)),
         ("Blocking", (sync.BlockingHoldfast, sync.BlockingSession, sync.BlockingTurn)),
         ("`Message`", (Message,)),
@@ -492,8 +493,12 @@ async def run_tool(call: Mapping[str, Any]) -> str:
     return "noon"
 
 
-ELSEWHERE = {"tutorial.md", "use-any-openai-client.md"}
-"""Programs that need a server: tests/acceptance/test_tutorial.py, tests/integration/test_client_pages.py."""
+ELSEWHERE = {
+    *("tutorial.md", "use-any-openai-client.md"),
+    *("openai-agents.md", "langgraph.md", "claude-agent-sdk.md", "google-adk.md"),
+}
+"""Programs that need a server: tests/acceptance/test_tutorial.py, tests/integration/test_client_pages.py; or
+a framework: tests/integration/adapters."""
 
 FRAGMENTS = [
     pytest.param(body, id=f"{path.stem}-{number}")

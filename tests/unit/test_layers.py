@@ -31,12 +31,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": BASE,
     "settings": {*BASE, "trust"},
     "runtime": {*BASE, "store", "models", "settings", "trust"},
-    "session": {"runtime", "store", "domain", "errors"},
+    "session": {"runtime", "store", "domain", "errors", "session_messages"},
+    "session_messages": {"session", "domain", "errors"},
     "wiring": {*BASE, "runtime", "store", "models", "settings"},
     "local_server": {*BASE, "store", "trust"},  # the home's address and key files; the key is also a row
     "operations": {*BELOW_APP, "local_server", "transfer", "importers"},
     "app": {*BELOW_APP, "operations"},
-    "sync": {*BASE, "app", "session", "runtime", "settings"},
+    "sync": {*BASE, "app", "session", "session_messages", "runtime", "settings"},
     # Rows in bulk, and between two engines: they work on a store itself, given by an operation.
     "transfer": {*BASE, "runtime", "store", "settings"},
     "importers": {*BASE, "store", "settings"},

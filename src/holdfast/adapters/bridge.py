@@ -99,7 +99,7 @@ class Bridge:
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
 
 
-class Conversation:
+class FrameworkConversation:
     """One conversation of a framework, addressed by a key of its own or by an id of ours. Opened by its first
     message; deleted elsewhere, it begins anew."""
 

@@ -27,7 +27,7 @@ from claude_agent_sdk.types import (
 from ..domain.items import Item, PutItem
 from ..domain.messages import NewMessage
 from ..domain.session_messages import Named
-from .bridge import Bridge, Conversation, Node
+from .bridge import Bridge, FrameworkConversation, Node
 from .carried import carried, carrying, text_of
 
 SOURCE = "claude-agent-sdk"
@@ -81,8 +81,8 @@ class HoldfastSessionStore(SessionStore):
             if value["session_id"] == key["session_id"] and value["subpath"] is not None
         ]
 
-    def _conversation(self, key: Mapping[str, Any]) -> Conversation:
-        return Conversation(self._bridge, SOURCE, _name(key))
+    def _conversation(self, key: Mapping[str, Any]) -> FrameworkConversation:
+        return FrameworkConversation(self._bridge, SOURCE, _name(key))
 
     async def _append(
         self, key: SessionKey, entries: Sequence[SessionStoreEntry], named: list[Named]

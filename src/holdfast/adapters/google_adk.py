@@ -38,7 +38,7 @@ from ..domain.items import Item, ItemPlace, PutItem
 from ..domain.messages import Message, NewMessage
 from ..domain.session_messages import Named
 from ..domain.views import Summary
-from .bridge import Bridge, Conversation, Node
+from .bridge import Bridge, FrameworkConversation, Node
 from .carried import carried, carrying
 
 SOURCE = "google-adk"
@@ -112,8 +112,8 @@ class HoldfastSessionService(BaseSessionService):
 
     # --- in the node's loop -----------------------------------------------------------------------------
 
-    def _conversation(self, app_name: str, user_id: str, session_id: str) -> Conversation:
-        return Conversation(
+    def _conversation(self, app_name: str, user_id: str, session_id: str) -> FrameworkConversation:
+        return FrameworkConversation(
             self._bridge, SOURCE, f"{_label(app_name)}/{_label(user_id)}/{_label(session_id)}"
         )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -207,6 +208,14 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             await self._store.put_checkpoint_writes(self._owner, key, SOURCE, ns, checkpoint_id, prepared)
 
         return write
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """The version after this one, of its type. The first is a text, as LangGraph's own database savers
+        use, whose threads can be moved here."""
+        if isinstance(current, int | float):
+            return current + 1
+        number = int(current.split(".")[0]) if current else 0
+        return f"{number + 1:032}.{secrets.randbits(53):016}"
 
     # --- reading ----------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from ..domain.messages import ROLES, Message, NewMessage, decode_object, new_mes
 from ..domain.session_messages import InContext, Named
 from ..domain.views import Summary
 from ..errors import BadMessage, Conflict, NotCompacted
-from .bridge import Bridge, Conversation, Node
+from .bridge import Bridge, FrameworkConversation, Node
 from .carried import carried, carrying, text_of
 
 SOURCE = "openai-agents"
@@ -55,7 +55,7 @@ class HoldfastSession:
         self.session_settings = coerce_session_settings(session_settings or {})
         self._closed = False
         self._bridge = Bridge(node, owner)
-        self._conversation = Conversation(self._bridge, SOURCE, session_id)
+        self._conversation = FrameworkConversation(self._bridge, SOURCE, session_id)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """The items in the context, oldest first; only the newest `limit`."""

@@ -1,6 +1,8 @@
 """`HoldfastSessionStore` of the Claude Agent SDK. Needs the SDK, which `make peers` installs."""
 
+import ast
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import holdfast
 from holdfast.adapters.claude_agent_sdk import HoldfastSessionStore
 from holdfast.app import Holdfast
 from holdfast.store.base import SessionFilter
+from tests.integration.adapters.pages import PAGES
 
 KEY = {"project_key": "/home/ada/sea.project", "session_id": "s1"}
 
@@ -88,3 +91,19 @@ async def test_a_url_is_enough(tmp_path: Path) -> None:
     store = HoldfastSessionStore(f"sqlite:///{tmp_path / 'store.db'}")
     await store.append(KEY, [entry("1", "hello")])
     assert len(await store.list_sessions(KEY["project_key"])) == 1
+
+
+async def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    project = tmp_path / ".claude" / "projects" / "sea"
+    project.mkdir(parents=True)
+    (project / "s1.jsonl").write_text("".join(json.dumps(entry(str(i), "hi")) + "\n" for i in range(3)))
+    store = HoldfastSessionStore(f"sqlite:///{tmp_path / 'store.db'}")
+    page = PAGES / "claude-agent-sdk.md"
+    moving = page.read_text("utf-8").split("```python\n")[-1].split("```")[0]
+    running: Any = eval(
+        compile(moving, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {"store": store}
+    )
+    await running
+    loaded = await store.load({"project_key": "sea", "session_id": "s1"})
+    assert loaded is not None and len(loaded) == 3

@@ -1,10 +1,11 @@
 """`HoldfastSessionService` and its memory service: the behaviour of the ADK's own services, as a table.
 
-Needs the ADK, whose dependencies conflict with the OpenAI Agents SDK's: `make peers` has an environment of
-its own for it.
+Needs the ADK, whose dependencies conflict with the OpenAI Agents SDK's: `make peers` has another environment
+for it.
 """
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,11 +28,12 @@ import holdfast
 from holdfast.adapters.google_adk import HoldfastMemoryService, HoldfastSessionService
 from holdfast.app import Holdfast
 from holdfast.store.base import SessionFilter
+from tests.integration.adapters.pages import run_page
 
-WHO = {"app_name": "app", "user_id": "ada.l"}
+WHO: Any = {"app_name": "app", "user_id": "ada.l"}
 
 
-def event(text: str, author: str = "user", at: float = 1.0, **delta: Any) -> Event:
+def event(text: str, author: Any = "user", at: Any = 1.0, **delta: Any) -> Event:
     content = types.Content(role=author, parts=[types.Part(text=text)])
     return Event(
         author=author,
@@ -161,7 +163,9 @@ async def test_two_processes_append_to_one_session(hf: Holdfast, url: str) -> No
         copies = [await each.get_session(**WHO, session_id="s1") for each in services]
         await asyncio.gather(
             *(
-                services[i % 2].append_event(copies[i % 2], event(f"{i}", **{f"k{i}": i, f"user__k{i}": i}))
+                services[i % 2].append_event(
+                    copies[i % 2], event(f"{i}", "user", 1.0, **{f"k{i}": i, f"user__k{i}": i})
+                )
                 for i in range(20)
             )
         )
@@ -199,3 +203,13 @@ async def test_entries_are_remembered_too(hf: Holdfast) -> None:
     await memory.add_memory(**WHO, memories=[MemoryEntry(content=content)])
     (found,) = (await memory.search_memory(**WHO, query="sea")).memories
     assert found.content == content and found.id
+
+
+async def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    old = InMemorySessionService()
+    session = await old.create_session(**WHO, session_id="s1")
+    await old.append_event(session, event("hello", a=1))
+    names = await run_page("google-adk.md", Runner=Runner, agent=Counter(name="model"), old=old)
+    moved = await names["sessions"].get_session(**WHO, session_id="s1")
+    assert moved.events == session.events and moved.state == {"a": 1}

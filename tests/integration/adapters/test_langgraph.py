@@ -1,7 +1,8 @@
 """`HoldfastSaver` and `HoldfastStore` in LangGraph: its conformance suite, and what it leaves out."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -10,6 +11,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.store.base import InvalidNamespaceError
@@ -20,6 +22,7 @@ from holdfast.adapters.langgraph import HoldfastSaver, HoldfastStore
 from holdfast.app import Holdfast
 from holdfast.errors import BadInput
 from holdfast.store.base import SessionFilter
+from tests.integration.adapters.pages import run_page
 
 
 class State(TypedDict):
@@ -199,3 +202,29 @@ async def test_items_live_as_long_as_they_are_told(url: str) -> None:
     assert await store.aget(("a",), "past") is None
     assert [item.key for item in await store.asearch(("a",))] == ["kept"]
     assert await asyncio.to_thread(store.sweep_ttl) == 0  # the second write dropped it
+
+
+async def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    old = InMemorySaver()
+    await graph(old).ainvoke({"messages": [HumanMessage("hello")]}, config())  # type: ignore[arg-type]
+
+    class SqliteSaver:
+        @staticmethod
+        @contextmanager
+        def from_conn_string(_: str) -> Iterator[InMemorySaver]:
+            yield old
+
+    builder = StateGraph(State)
+    builder.add_node("reply", echo)
+    builder.add_edge(START, "reply")
+    names = await asyncio.to_thread(
+        asyncio.run, run_page("langgraph.md", builder=builder, SqliteSaver=SqliteSaver)
+    )
+    moved, before = [*names["saver"].list(config())], [*old.list(config())]
+    assert [each.checkpoint for each in moved] == [each.checkpoint for each in before]
+    assert [each.parent_config for each in moved] == [each.parent_config for each in before]
+    for was, now in zip(before, moved, strict=True):
+        assert sorted(now.pending_writes, key=str) == sorted(was.pending_writes or (), key=str)
+    state = await names["graph"].ainvoke({"messages": [HumanMessage("again")]}, config())
+    assert len(state["messages"]) == 4

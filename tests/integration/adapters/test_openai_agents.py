@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from agents import Agent, Runner, function_tool
 from agents.items import TResponseInputItem
-from agents.memory import Session
+from agents.memory import Session, SQLiteSession
 from agents.memory.session import is_openai_responses_compaction_aware_session
 from agents.testing import ScriptedModel
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
@@ -18,6 +18,7 @@ from holdfast.app import Holdfast
 from holdfast.domain.conversations import Address
 from holdfast.errors import BadInput
 from holdfast.store.base import SessionFilter
+from tests.integration.adapters.pages import run_page
 
 USER = {"role": "user", "content": "what is the weather in Oslo?"}
 ITEMS: list[dict[str, Any]] = [
@@ -187,3 +188,12 @@ async def test_mistakes_are_named(hf: Holdfast) -> None:
     closed.close()
     with pytest.raises(RuntimeError, match="closed"):
         await closed.get_items()
+
+
+async def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    await SQLiteSession("user_123", "conversations.db").add_items(items(*ITEMS[:2]))
+    agent = Agent(name="helper", model=ScriptedModel(steps=[[said("Hello.")]]))
+    names = await run_page("openai-agents.md", Runner=Runner, SQLiteSession=SQLiteSession, agent=agent)
+    assert names["result"].final_output == "Hello."
+    assert (await names["session"].get_items())[-2:] == ITEMS[:2]
