@@ -127,7 +127,7 @@ def test_a_seed_replays_exactly_also_in_another_process() -> None:
 
 LASTING = {mutants.processes_block_for_ever}
 """What takes longer than a storm to show."""
-SEEN_BY = {
+SEEN_BY: dict[Callable[[mutants.Put], None], int] = {
     mutants.no_fencing: 6,
     mutants.reaping_by_wall_clock: 2,
     mutants.flushed_set_in_memory: 1,
