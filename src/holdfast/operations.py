@@ -47,9 +47,11 @@ from .settings import Settings, home
 from .store.base import Store
 
 if TYPE_CHECKING:
-    from .importers.hermes.database_copy import Progress as Shows
-    from .importers.hermes.importer import Taken
+    from .importers.hermes.importer import HermesTaken
     from .importers.hermes.snapshot import HomeSnapshot
+    from .importers.transcripts import Transcript
+    from .importers.writing import Progress as Shows
+    from .importers.writing import Taken
     from .transfer.files import Carried
 
 P = ParamSpec("P")
@@ -514,9 +516,12 @@ class Operations:
 
     # --- API keys ---------------------------------------------------------------------------------------
 
-    async def create_key(self, owner: str, scope: Scope, tools: Iterable[str]) -> tuple[ApiKey, Token]:
-        """A new API key and its token, which is not stored and cannot be shown again."""
-        key, token = new_key(owner, scope, tools, self.store.now())
+    async def create_key(
+        self, owner: str, scope: Scope, tools: Iterable[str], *, keeps: bool = True
+    ) -> tuple[ApiKey, Token]:
+        """A new API key and its token, which is not stored and cannot be shown again. `keeps`: False stores
+        nothing of its requests."""
+        key, token = new_key(owner, scope, tools, self.store.now(), keeps=keeps)
         await self.store.add_key(key, token.hash)
         return key, token
 
@@ -593,11 +598,19 @@ class Operations:
 
         return await FileImporter(self.store, path, owner, progress).run()
 
-    async def import_hermes(self, owner: str, seen: HomeSnapshot, progress: Shows) -> Taken:
+    async def import_hermes(self, owner: str, seen: HomeSnapshot, progress: Shows) -> HermesTaken:
         """Import a snapshot of a Hermes home for one owner."""
         from .importers.hermes.importer import Importer
 
         return await Importer(self.store, owner, seen, progress).run()
+
+    async def import_transcripts(
+        self, owner: str, origin: str, transcripts: Iterable[Transcript], files: int, progress: Shows
+    ) -> Taken:
+        """Import transcripts of a program, `files` of them, for one owner."""
+        from .importers.transcripts import TranscriptImporter
+
+        return await TranscriptImporter(self.store, owner, origin, files, progress).run(transcripts)
 
 
 def _heading(session: Session) -> str:

@@ -18,7 +18,8 @@ from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from holdfast.domain.sessions import Session
 from holdfast.errors import BadInput
 from holdfast.importers.hermes.doctor import Examination, examine
-from holdfast.importers.hermes.importer import Importer, Taken
+from holdfast.importers.hermes.importer import HermesTaken as Taken
+from holdfast.importers.hermes.importer import Importer
 from holdfast.importers.hermes.snapshot import visit
 from holdfast.server import objects
 from holdfast.store.base import Store

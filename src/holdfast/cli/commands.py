@@ -53,6 +53,8 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "import": {
         "hermes": ("importing", "Take over a Hermes home."),
+        "codex": ("importing", "Take over the sessions of Codex."),
+        "claude-code": ("importing", "Take over the sessions of Claude Code."),
         "file": ("importing", "Take over conversations from a file of `holdfast sessions export`."),
     },
     "keys": {

@@ -1,4 +1,4 @@
-"""`holdfast import hermes|file`: import conversations."""
+"""`holdfast import hermes|codex|claude-code|file`: import conversations."""
 
 from __future__ import annotations
 
@@ -19,18 +19,22 @@ from .signals import bar
 
 if TYPE_CHECKING:
     from ..importers.hermes.doctor import Examination
-    from ..importers.hermes.importer import Taken
+    from ..importers.hermes.importer import HermesTaken
+    from ..importers.transcripts import Overview
+    from ..importers.writing import Taken
 
 FEW = 5
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only look, and tell what it looks like. Changes nothing.")
+]
 
 
 @command(imports, "hermes")
 async def hermes(
     invocation: CommandContext,
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The home, usually ~/.hermes.")],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only look, and tell what it looks like. Changes nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     timezone: Annotated[
         str,
         typer.Option(metavar="ZONE", help="Of times that Hermes wrote without a zone; else this machine's."),
@@ -70,6 +74,73 @@ async def hermes(
         print_json(_taken(taken, owner))
     else:
         _tell_taken(taken, invocation)
+
+
+@command(imports, "codex")
+async def codex(
+    invocation: CommandContext,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Usually ~/.codex, or one rollout file.")],
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take over the sessions of Codex.
+
+    Every thread becomes a conversation under its id. The files are only read. Again later: what is new is
+    added.
+
+    \b
+    Examples:
+      holdfast import codex ~/.codex --dry-run
+      holdfast import codex ~/.codex
+    """
+    from ..importers.codex import reading
+
+    await _import_transcripts(invocation, path, reading, dry_run=dry_run, as_json=as_json)
+
+
+@command(imports, "claude-code")
+async def claude_code(
+    invocation: CommandContext,
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Usually ~/.claude, or one transcript.")],
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take over the sessions of Claude Code.
+
+    Every session becomes a conversation under its id, each sub-agent one of its own. The files are only read.
+    Again later: what is new is added.
+
+    \b
+    Examples:
+      holdfast import claude-code ~/.claude --dry-run
+      holdfast import claude-code ~/.claude
+    """
+    from ..importers.claude_code import reading
+
+    await _import_transcripts(invocation, path, reading, dry_run=dry_run, as_json=as_json)
+
+
+async def _import_transcripts(
+    invocation: CommandContext, path: Path, reading: Any, *, dry_run: bool, as_json: bool
+) -> None:
+    from ..importers.transcripts import overview
+
+    if invocation.of_everybody:
+        invocation.wrong_usage("name one owner for what is imported, not '*'")
+    paths = reading.paths_in(path)
+    transcripts = (reading.read(each) for each in paths)
+    if dry_run:
+        found = overview(reading.ORIGIN, transcripts)
+        print_json(_overview(found)) if as_json else _tell_overview(found)
+        return
+    with bar("What was imported is kept; run it again to continue.") as shows:
+        async with invocation.making(quiet=as_json) as opened:
+            owner = opened.owner or DEFAULT_OWNER
+            taken = await opened.hf.import_transcripts(owner, reading.ORIGIN, transcripts, len(paths), shows)
+    if as_json:
+        print_json({"object": "import", "origin": reading.ORIGIN, "owner": owner, **_counts(taken)})
+    else:
+        _tell_transcripts(taken, invocation)
 
 
 @command(imports, "file")
@@ -259,10 +330,94 @@ def _some(names: Any) -> str:
     return ", ".join([*names[:FEW], *(["…"] if len(names) > FEW else [])])
 
 
+# --- transcripts ---------------------------------------------------------------------------------------
+
+
+def _overview(found: Overview) -> dict[str, Any]:
+
+    return {
+        "object": "import.overview",
+        "origin": found.origin,
+        "files": found.files,
+        "empty_files": found.empty,
+        "conversations": found.conversations,
+        "subagents": found.subagents,
+        "messages": found.messages,
+        "compactions": found.compactions,
+        "left_out_messages": found.left_out,
+        "unread_lines": found.unread_lines,
+        "first_at": time(found.first_at),
+        "last_at": time(found.last_at),
+        "models": dict(found.models),
+    }
+
+
+def _tell_overview(found: Overview) -> None:
+
+    say(f"{found.conversations:,} conversations in {found.files:,} files. Nothing was changed.")
+    span = ""
+    if found.first_at and found.last_at:
+        span = f"{found.first_at.astimezone():%Y-%m-%d} to {found.last_at.astimezone():%Y-%m-%d}"
+    facts(
+        [
+            ("messages", f"{found.messages:,}; {found.left_out:,} of abandoned branches are left out"),
+            ("sub-agents", f"{found.subagents:,}"),
+            ("compactions", f"{found.compactions:,}"),
+            ("models", ", ".join(f"{name} {count:,}" for name, count in found.models.most_common(FEW))),
+            ("time", span),
+            ("files without messages", f"{found.empty:,}"),
+            ("lines that cannot be read", f"{found.unread_lines:,}"),
+        ]
+    )
+
+
+def _tell_transcripts(taken: Taken, invocation: CommandContext) -> None:
+
+    if not taken.anything:
+        say(
+            "Nothing is new there: everything was imported before."
+            if taken.unchanged
+            else "Nothing to import."
+        )
+    else:
+        say(
+            f"{count(taken.conversations, 'conversation')} imported"
+            + (f", {taken.grown:,} went on" if taken.grown else "")
+            + (f", {taken.unchanged:,} as they were" if taken.unchanged else "")
+            + "."
+        )
+        facts(
+            [
+                ("messages", f"{taken.messages:,}"),
+                ("edges", ", ".join(f"{number:,} {edge}" for edge, number in taken.edges.items()) or "none"),
+                ("old ids", f"{taken.names:,} lead to their conversations"),
+            ]
+        )
+    _tell_left(taken)
+    if taken.anything:
+        say(Styled(f"Look at it with: {invocation.command('sessions')}", "dim"))
+
+
+def _counts(taken: Taken) -> dict[str, Any]:
+    return {
+        "conversations": taken.conversations,
+        "grown": taken.grown,
+        "unchanged": taken.unchanged,
+        "sessions": taken.sessions,
+        "messages": taken.messages,
+        "edges": dict(taken.edges),
+        "mended_messages": taken.mended,
+        "aliases": taken.names,
+        "gone_on": taken.gone_on,
+        "deleted": taken.deleted,
+        "problems": taken.problems,
+    }
+
+
 # --- result of an import -------------------------------------------------------------------------------
 
 
-def _taken(taken: Taken, owner: str) -> dict[str, Any]:
+def _taken(taken: HermesTaken, owner: str) -> dict[str, Any]:
     return {
         "object": "import",
         "origin": "hermes",
@@ -285,7 +440,7 @@ def _taken(taken: Taken, owner: str) -> dict[str, Any]:
     }
 
 
-def _tell_taken(taken: Taken, invocation: CommandContext) -> None:
+def _tell_taken(taken: HermesTaken, invocation: CommandContext) -> None:
 
     if not taken.anything:
         say(

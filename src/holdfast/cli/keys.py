@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -14,6 +15,9 @@ from ..server import objects
 from .context import AsJson, CommandContext, command
 from .format import Cell, Column, Styled, ago, note, print_json, remark, say, table
 from .groups import keys
+
+NEVER = "never"
+"""`--store never`: nothing of the key's requests is stored."""
 
 
 @command(keys, "create")
@@ -37,15 +41,19 @@ async def create(
     """Make an API key. It is shown now and never again; only its hash is kept.
 
     The key acts as --owner, 'default' unless named. Tools must be named by the settings as well ([agent]
-    tools).
+    tools). With --store never, nothing of its requests is stored.
 
     \b
     Examples:
       holdfast keys create
       holdfast keys create --owner ada --tools search,memory
       holdfast keys create --owner team --scope bridge --json
+      holdfast keys create --store never
     """
 
+    keeps = invocation.store_url != NEVER
+    if not keeps:  # the word names no store: it is about the new key
+        invocation = replace(invocation, store_url=None)
     owner = DEFAULT_OWNER if invocation.owner_name is None else invocation.owner_name
     names = [name.strip() for name in tools.split(",") if name.strip()]
     try:
@@ -54,14 +62,16 @@ async def create(
     except BadInput as error:
         invocation.wrong_usage(str(error))
     async with invocation.making(quiet=as_json) as opened:
-        key, token = await opened.hf.create_key(owner, scope, names)
+        key, token = await opened.hf.create_key(owner, scope, names, keeps=keeps)
         if as_json:
             shown = {"id": key.id, "key": str(token), "owner": key.owner, "scope": key.scope.value}
-            print_json({**shown, "tools": sorted(key.tools)})
+            never = {} if keeps else {"store": NEVER}
+            print_json({**shown, "tools": sorted(key.tools), **never})
             return
         say(str(token))
         remark(
-            f"This is {key.id}: owner {key.owner}, scope {key.scope.value}, tools {_tools(key)}",
+            f"This is {key.id}: owner {key.owner}, scope {key.scope.value}, tools {_tools(key)}"
+            + ("" if keeps else "; nothing of its requests is stored"),
             "Keep it now: it is not shown again",
         )
 

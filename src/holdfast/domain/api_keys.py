@@ -49,6 +49,8 @@ class ApiKey:
     tools: frozenset[str]
     created_at: datetime
     revoked_at: datetime | None = None
+    keeps: bool = True
+    """False: nothing of its requests is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,18 @@ class Caller:
     scope: Scope
     tools: frozenset[str]
     key_id: str
+    keeps: bool = True
+    """False: nothing of the request is stored."""
 
 
 # --- making and recognising ----------------------------------------------------------------------------
 
 
-def new_key(owner: str, scope: Scope, tools: Iterable[str], now: datetime) -> tuple[ApiKey, Token]:
+def new_key(
+    owner: str, scope: Scope, tools: Iterable[str], now: datetime, *, keeps: bool = True
+) -> tuple[ApiKey, Token]:
     """A new key, and its token, which is stored nowhere."""
-    key = ApiKey(new_id("key"), check_owner(owner), scope, check_tools(tools), now)
+    key = ApiKey(new_id("key"), check_owner(owner), scope, check_tools(tools), now, keeps=keeps)
     return key, Token(key.id, new_secret())
 
 
@@ -139,7 +145,7 @@ def acting_as(key: ApiKey, named: str | None) -> Caller:
     refused, never ignored: its sender relies on it to keep people's data apart.
     """
     if named is None:
-        return Caller(key.owner, key.scope, key.tools, key.id)
+        return Caller(key.owner, key.scope, key.tools, key.id, key.keeps)
     if key.scope is not Scope.BRIDGE:
         raise NotAllowed(
             f"X-Holdfast-Owner needs a key of scope bridge, and this one's is {key.scope.value}; "
@@ -151,7 +157,7 @@ def acting_as(key: ApiKey, named: str | None) -> Caller:
         )
     _check_part("X-Holdfast-Owner", named)
     owner = check_name("the owner of X-Holdfast-Owner with the key's", f"{key.owner}/{named}")
-    return Caller(owner, key.scope, key.tools, key.id)
+    return Caller(owner, key.scope, key.tools, key.id, key.keeps)
 
 
 def acting_for(caller: Caller, named: str | None) -> str | None:

@@ -50,7 +50,7 @@ class ConversationRef:
     client: ClientName | None = None
     """The name that the client's program gives its session, if no holdfast header names a conversation."""
     never: bool = False
-    """True: nothing of this request is stored (`X-Holdfast-Store: never`)."""
+    """True: nothing of this request is stored (`X-Holdfast-Store: never`, or its API key says so)."""
 
     def at(self, address: Address) -> ConversationRef:
         """A copy with the address of the conversation that the body names."""
@@ -100,7 +100,7 @@ async def conversation_ref_of(call: RequestContext, cache_key: object = None) ->
         _choice(call, ON_DISCONNECT, ("finish", "interrupt"), call.services.settings.server.on_disconnect)
         == "interrupt",
         client,
-        _choice(call, STORE, ("never",), "") == "never",
+        _choice(call, STORE, ("never",), "") == "never" or not call.caller.keeps,
     )
 
 

@@ -398,6 +398,7 @@ def api_key(value: ApiKey) -> ApiKeyObject:
         tools=sorted(value.tools),
         created_at=time(value.created_at),
         revoked_at=time(value.revoked_at),
+        store="always" if value.keeps else "never",
     )
 
 

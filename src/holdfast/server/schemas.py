@@ -430,6 +430,7 @@ class ApiKeyObject(PublicObject, frozen=True, kw_only=True):
     tools: Annotated[list[str], doc("The tools of the server that it may use")]
     created_at: Time
     revoked_at: Time | None
+    store: Annotated[Literal["always", "never"], doc("`never`: nothing of its requests is stored")]
 
 
 class OwnerUsageObject(PublicObject, frozen=True, kw_only=True):

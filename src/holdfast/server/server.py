@@ -202,7 +202,7 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise BadSetting(
-            f"cannot listen on {host} port {port}: {why}; [server] host and port (--host, --port) say where"
+            f"cannot listen on {host} port {port}: {why}; change [server] host and port (--host, --port)"
         ) from None
     listening.setblocking(False)
     return listening

@@ -19,7 +19,7 @@ from .transaction import Q, Transaction
 
 
 def to_key(row: Row) -> ApiKey:
-    (id_, owner, scope, tools, created_at, revoked_at) = row
+    (id_, owner, scope, tools, created_at, revoked_at, keeps) = row
     return ApiKey(
         id_,
         owner,
@@ -27,6 +27,7 @@ def to_key(row: Row) -> ApiKey:
         frozenset(msgspec.json.decode(tools)),
         to_time(created_at),
         to_time_or_none(revoked_at),
+        bool(keeps),
     )
 
 
@@ -40,6 +41,7 @@ def add(tx: Transaction, key: ApiKey, secret_hash: bytes) -> None:
         tools=to_json(sorted(key.tools)),
         secret_hash=secret_hash,
         created_at=to_stamp(key.created_at),
+        keeps=int(key.keeps),
     )
     if not added:
         raise Conflict(f"there is an API key {key.id} already; nothing was changed")

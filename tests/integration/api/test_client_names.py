@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.conversations import Address
 from holdfast.domain.sessions import Edge
 from holdfast.models.scripted import ScriptedModel
@@ -99,6 +100,17 @@ async def test_a_request_can_forbid_to_store_anything(server: Running, header: d
     assert (await post(server, [user("x")], {"x-holdfast-store": "maybe"})).status_code == 400
     refused = await respond(server, never, input="x", background=True)
     assert refused.status_code == 400
+
+
+async def test_a_key_can_forbid_to_store_anything(server: Running) -> None:
+    key, token = new_key("ada", Scope.CHAT, (), server.store.now(), keeps=False)
+    await server.store.add_key(key, token.hash)
+    client = await server.with_token(str(token))
+    for headers in ({"thread-id": "t"}, chatting.by_key("k"), {}):
+        answer = await post(server, [user("one")], headers, client=client)
+        assert answer.status_code == 200
+        assert CONVERSATION not in answer.headers
+    assert await chatting.conversations(server) == 0
 
 
 async def test_a_cache_key_names_a_conversation_only_by_choice(start_server: StartServer) -> None:

@@ -132,7 +132,7 @@ def test_a_custom_tool_is_a_function_with_one_text() -> None:
     function = request.options["tools"][0]["function"]
     assert function["parameters"]["required"] == ["input"]
     assert function["description"] == "runs\n\nThe input must match this lark grammar:\nstart: WORD"
-    assert request.custom_tools == custom_tools_of(request.echo) == {"sh"}
+    assert request.custom_tools == custom_tools_of(request.echo) == frozenset({"sh"})
 
 
 def test_the_input_may_be_left_out_where_a_conversation_goes_on() -> None:
@@ -168,8 +168,8 @@ def test_the_input_may_be_left_out_where_a_conversation_goes_on() -> None:
         ({"tools": {}}, "tools", "a list"),
         ({"tools": [1]}, "tools[0]", "an object"),
         ({"tools": [{}]}, "tools[0].type", "text"),
-        ({"tools": [SUB, {"type": "web_search"}]}, "tools[1].type", "'web_search'"),
-        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type", "only function"),
+        ({"tools": [SUB, {"type": 7}]}, "tools[1].type", "text"),
+        ({"tools": [{"type": "mcp"}], "tool_choice": {"type": "mcp"}}, "tool_choice.type", "only function"),
         ({"tools": [{"type": "function"}]}, "tools[0].name", "text"),
         ({"tools": [{**SUB, "parameters": "x"}]}, "tools[0].parameters", "an object"),
         ({"tools": [{**SUB, "strict": 1}]}, "tools[0].strict", "true or false"),

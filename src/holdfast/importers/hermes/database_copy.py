@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +24,7 @@ import apsw
 from ...errors import BadInput
 from ...os_support import is_locked
 from ...store.queries import parse
+from ..writing import Progress, unheard
 from .home import NOTHING
 
 STATEMENTS = parse(files(__package__).joinpath("queries/home.sql").read_text("utf-8"))
@@ -48,13 +49,6 @@ READ = {
         *("active DEFAULT 1", "compacted DEFAULT 0"),
     ),
 }
-
-Progress = Callable[[str, int, int], None]
-"""Called with the step, how much of it is done, and the total."""
-
-
-def unheard(what: str, done: int, whole: int) -> None:
-    """Report no progress."""
 
 
 @contextmanager

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 
 from msgspec import Raw
 
 from ...domain.conversations import Address
-from ...domain.ids import cut_name, is_ours, new_id
+from ...domain.ids import cut_name, new_id
 from ...domain.memories import MemoryOrigin
 from ...domain.records import (
-    AliasRecord,
     ConversationRecord,
     ExclusionRecord,
     Hanging,
     Imported,
     ImportMark,
     MemoryRecord,
-    MessageRecord,
     Part,
     SessionRecord,
     Stand,
@@ -31,79 +26,14 @@ from ...domain.sessions import IMPORTED_PREFIX, Edge
 from ...domain.views import View
 from ...errors import BadInput, Conflict, NotFound
 from ...store.base import Store
+from ..writing import PartWriter, Progress, Taken, Writing, origin_of, unheard
 from .context_range import ContextRange, survey, undone_before
-from .database_copy import Progress, unheard
 from .home import memories_of
 from .lineage import HermesLineage, SessionLine
-from .reading import HermesMessage, HermesSession, messages_of
+from .reading import HermesSession, messages_of
 from .snapshot import HomeSnapshot
 
 ORIGIN = "hermes"
-
-
-class Writing:
-    """Records of one conversation that are collected and not yet written."""
-
-    def __init__(self, conversation: ConversationRecord, stand: Stand | None, ordinal: int) -> None:
-        self.conversation = conversation
-        self.stand = stand
-        self.ordinal = ordinal
-        self.next_seq = stand.last_seq + 1 if stand else 1
-        self.before: str | None = None
-        """The session that the next one continues."""
-        self.view: View | None = None
-        self.began_at = self.next_seq
-        """The seq of that session's first message."""
-        self.records: list[Hanging] = []
-        self.aliases: list[AliasRecord] = []
-        self.marks: list[ImportMark] = []
-        self.count = self.size = 0
-
-    @property
-    def covers(self) -> tuple[int, int] | None:
-        """The messages of that session, if it has any."""
-        return (self.began_at, self.next_seq - 1) if self.began_at < self.next_seq else None
-
-    def add(self, said: HermesMessage, session_id: str, here: str, said_at: datetime) -> None:
-        message = said.message
-        self.records.append(
-            MessageRecord(
-                seq=self.next_seq,
-                session_id=here,
-                turn_id=None,
-                role=message.role,
-                status=message.status.value,
-                created_at=said_at,
-                body=Raw(message.body),
-                calls=message.calls,
-                answers=message.answers,
-                origin=origin_of(session_id, said.row),
-                extra=said.extra,
-            )
-        )
-        if said.aside is not None:
-            self.records.append(ExclusionRecord(self.next_seq, said.aside, said_at))
-        self.next_seq += 1
-        self.count += 1
-        self.size += len(message.body) + len(bytes(said.extra))
-
-    def part(self) -> Part:
-        return Part(
-            ORIGIN, self.conversation, tuple(self.records), tuple(self.marks), self.stand, tuple(self.aliases)
-        )
-
-    def written(self, part: Part) -> None:
-        """Reset after this part was written; the next part continues after it."""
-        sessions = [each.id for each in part.records if isinstance(each, SessionRecord)]
-        tip = sessions[-1] if sessions else self.stand.tip_id if self.stand else ""
-        self.stand = Stand(self.next_seq - 1, tip)
-        self.records, self.aliases, self.marks = [], [], []
-        self.count = self.size = 0
-
-
-def origin_of(session_id: str, row: int) -> str:
-    """The origin of a message: its Hermes session and row."""
-    return f"{ORIGIN}:{session_id}:{row}"
 
 
 LONGEST = 15_000
@@ -143,33 +73,17 @@ def pieces_of(entries: Sequence[str]) -> list[str]:
 
 UNCLOSED = f"{IMPORTED_PREFIX}unclosed"
 UNDONE = f"{IMPORTED_PREFIX}undone"
-PART_MESSAGES = 1000
-PART_BYTES = 4 << 20
-PARTS_TOGETHER = 64
 SHOWN = 5
 
 
 @dataclass
-class Taken:
-    """Counts of what an import wrote, and what it skipped."""
+class HermesTaken(Taken):
+    """Counts of what an import of a home wrote, and what it skipped."""
 
-    conversations: int = 0
-    grown: int = 0
-    unchanged: int = 0
-    sessions: int = 0
-    messages: int = 0
     unclosed: int = 0
     undone: int = 0
-    mended: int = 0
-    names: int = 0
     keys: int = 0
     memories: int = 0
-    edges: Counter[str] = field(default_factory=Counter)
-    gone_on: list[str] = field(default_factory=list)
-    """Sessions with new messages whose conversations were continued here; not imported."""
-    deleted: list[str] = field(default_factory=list)
-    """Sessions whose conversations were deleted here; they stay deleted."""
-    problems: list[str] = field(default_factory=list)
 
     @property
     def anything(self) -> bool:
@@ -196,19 +110,16 @@ class Importer:
         self._ours: dict[str, str] = {}
         """Session ids in the store, by Hermes session id."""
         self._conversations: dict[str, str] = {}
-        self._begun: set[str] = set()
-        """Conversations of which something was written."""
-        self._waiting: list[Part] = []
-        self._size = 0
         self._done = 0
         self._whole = sum(session.said for line in seen.lineage.lines for session in line.sessions)
-        self.taken = Taken(problems=[*seen.routes.skipped, *_oddities(seen.lineage)])
+        self.taken = HermesTaken(problems=[*seen.routes.skipped, *_oddities(seen.lineage)])
+        self._parts = PartWriter(store, owner, self.taken)
 
-    async def run(self) -> Taken:
+    async def run(self) -> HermesTaken:
         memories = memories_of(self._home)
         for line in self._lineage.lines:
             await self._take(line)
-        await self._flush()
+        await self._parts.flush()
         await self._give_keys()
         await self._remember(memories)
         return self.taken
@@ -224,7 +135,7 @@ class Importer:
         self._progress("importing", self._done, self._whole)
         self._done += sum(session.said for session in line.sessions)
         if not known:
-            writing = Writing(self._new(line), None, 1)
+            writing = Writing(ORIGIN, self._new(line), None, 1)
             await self._write_all(writing, line, line.sessions, {})
             return
         latest = max(
@@ -244,7 +155,7 @@ class Importer:
             return
         record, _ = await self._store.record(self._owner, latest.conversation_id)
         tip = await self._store.session(self._owner, latest.session_id)
-        writing = Writing(record, latest.stand, tip.ordinal + 1)
+        writing = Writing(ORIGIN, record, latest.stand, tip.ordinal + 1)
         writing.records += taken_back
         writing.before, writing.view, writing.began_at = tip.id, tip.view, tip.first_seq
         await self._write_all(writing, line, fresh, known)
@@ -289,7 +200,7 @@ class Importer:
                         continue
                     here = await self._open(writing, session, before, found, line)
                 await self._write_messages(writing, session, here, seen)
-            await self._enqueue(writing)
+            await self._parts.enqueue(writing)
         except (Conflict, BadInput) as error:
             self.taken.problems.append(f"{line.tip.id}: {error}")
 
@@ -333,7 +244,7 @@ class Importer:
         self._ours[session.id] = here
         self._conversations[session.id] = writing.conversation.id
         if before is None:
-            await self._name(writing, session, here)
+            await self._parts.name(writing, session.id, session.started_at, here)
         self.taken.unclosed += session.never_ended
         if edge:
             self.taken.edges[edge] += 1
@@ -350,33 +261,15 @@ class Importer:
         parent = self._ours.get(line.parent) if line.parent else None
         return (line.edge.value, parent) if line.edge and parent else (None, None)
 
-    async def _name(self, writing: Writing, session: HermesSession, here: str) -> None:
-        """Make the session's Hermes id an alias of it, unless that id is taken."""
-        if is_ours(session.id) or not session.id.strip() or cut_name(session.id) != session.id:
-            self.taken.problems.append(f"{session.id!r:.80} cannot be a name here; it leads nowhere")
-            return
-        try:
-            place = await self._store.resolve(self._owner, Address(id=session.id, create=False))
-        except NotFound:
-            writing.aliases.append(AliasRecord(session.id, session.started_at, here))
-            self.taken.names += 1
-            return
-        self.taken.problems.append(
-            f"the id {session.id} already leads to {place.conversation.id}, which somebody began under it; "
-            f"what was imported is {writing.conversation.id}"
-        )
-
     async def _write_messages(self, writing: Writing, session: HermesSession, here: str, seen: int) -> None:
         said_at, row = session.started_at, seen
         for message in messages_of(self._copy, session.id, seen):
             said_at, row = message.said_at or said_at, message.row
             writing.add(message, session.id, here, said_at)
             self.taken.mended += message.mended
-            if writing.count >= PART_MESSAGES or writing.size >= PART_BYTES:
+            if writing.is_large:
                 writing.marks.append(ImportMark(session.id, here, row, whole=False))
-                await self._flush()
-                await self._enqueue(writing)
-                await self._flush(strict=True)
+                await self._parts.split(writing)
         writing.marks.append(ImportMark(session.id, here, max(row, session.last_row)))
 
     async def _taken_back(
@@ -384,7 +277,7 @@ class Importer:
     ) -> list[Hanging]:
         """Exclude imported messages that were undone in Hermes since: they leave the context."""
         rows = {
-            origin_of(session.id, row): session.active_at
+            origin_of(ORIGIN, session.id, row): session.active_at
             for session in sessions
             if session.undone and (before := known.get(session.id)) is not None
             for row in undone_before(self._copy, session.id, before.last_row)
@@ -393,42 +286,6 @@ class Importer:
             return []
         found = await self._store.messages_from(conversation_id, rows.keys())
         return [ExclusionRecord(seq, UNDONE, rows[origin]) for origin, seq in sorted(found.items())]
-
-    # --- writing -----------------------------------------------------------------------------------
-
-    async def _enqueue(self, writing: Writing) -> None:
-        """Queue the collected records; small parts are written together."""
-        part = writing.part()
-        self._waiting.append(part)
-        self._size += writing.size
-        writing.written(part)
-        if len(self._waiting) >= PARTS_TOGETHER or self._size >= PART_BYTES:
-            await self._flush()
-
-    async def _flush(self, *, strict: bool = False) -> None:
-        waiting, self._waiting, self._size = self._waiting, [], 0
-        outcomes = await asyncio.gather(
-            *(self._store.import_part(part) for part in waiting), return_exceptions=True
-        )
-        for part, done in zip(waiting, outcomes, strict=True):
-            if isinstance(done, Conflict | BadInput) and not strict:
-                self.taken.problems.append(str(done))
-            elif isinstance(done, BaseException):
-                raise done
-            else:
-                self._count(part)
-
-    def _count(self, part: Part) -> None:
-        """Count a part that was written."""
-        taken, conversation_id = self.taken, part.conversation.id
-        if part.behind is None:
-            taken.conversations += 1
-            self._begun.add(conversation_id)
-        elif part.records and conversation_id not in self._begun:
-            taken.grown += 1
-            self._begun.add(conversation_id)
-        taken.sessions += sum(isinstance(each, SessionRecord) for each in part.records)
-        taken.messages += sum(isinstance(each, MessageRecord) for each in part.records)
 
     # --- keys and memories -------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from msgspec import Raw
 from ...domain.ids import cut_name, storable
 from ...domain.messages import ROLES, NewMessage, new_message
 from ...errors import BadMessage
+from ..writing import SourceMessage
 from .database_copy import STATEMENTS, columns_of
 from .home import time_of
 
@@ -124,25 +125,14 @@ def number_of(value: object) -> int:
 # --- messages ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class HermesMessage:
-    row: int
-    message: NewMessage
-    said_at: datetime | None
-    extra: Raw
-    aside: str | None = None
-    """If it is not part of a context, the reason: no model knows its role."""
-    mended: bool = False
-
-
-def messages_of(home: apsw.Connection, session_id: str, after: int) -> Iterator[HermesMessage]:
+def messages_of(home: apsw.Connection, session_id: str, after: int) -> Iterator[SourceMessage]:
     """The messages of a session after this row, in row order, one at a time."""
     names = columns_of(home, "messages")
     for row in home.execute(STATEMENTS["rows"], {"session": session_id, "after": after}):
         yield to_message(dict(zip(names, row, strict=True)))
 
 
-def to_message(row: Mapping[str, Any]) -> HermesMessage:
+def to_message(row: Mapping[str, Any]) -> SourceMessage:
     role = text_of(row["role"]) or ""
     known = role in ROLES
     body: dict[str, Any] = {"role": role if known else "system", "content": content_of(row["content"])}
@@ -158,7 +148,7 @@ def to_message(row: Mapping[str, Any]) -> HermesMessage:
     if given and given != calls:
         extra["hermes"]["tool_calls"] = given
     message, mended = _stored(body)
-    return HermesMessage(
+    return SourceMessage(
         row=row["id"],
         message=message,
         said_at=time_of(row["timestamp"], UTC),

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import apsw
 
-from .database_copy import STATEMENTS, Progress, private_copy, unheard
+from ..writing import Progress, unheard
+from .database_copy import STATEMENTS, private_copy
 from .home import ChatRoutes, Home, home_at, routes_in
 from .lineage import HermesLineage, lineage_of
 from .reading import HermesSession, sessions_in

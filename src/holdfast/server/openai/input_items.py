@@ -8,7 +8,7 @@ of tools that run at OpenAI are rejected by name. Unknown fields stay on their m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,8 @@ class _Reader:
                 self._call(item, custom_arguments(text), param)
             case "function_call_output" | "custom_tool_call_output":
                 self._result(item, param)
+            case "additional_tools":
+                pass  # read with `tools`
             case str() as name:
                 raise BadParameter(
                     f"{param}.type",
@@ -161,7 +163,8 @@ class _Reader:
 
     def _call(self, item: Mapping[str, Any], arguments: str, param: str) -> None:
         call_id = given_name(item.get("call_id"), f"{param}.call_id")
-        name = given_name(item.get("name"), f"{param}.name")
+        space = text(item, "namespace", f"{param}.namespace")
+        name = flat_name(space, given_name(item.get("name"), f"{param}.name"))
         reply = self._reply
         if reply is None:
             reply = {"role": "assistant", "content": None}
@@ -223,34 +226,88 @@ CHOICES = ("none", "auto", "required")
 NOT_FOR_CHAT = ("allowed_callers", "defer_loading", "async", "output_schema")
 
 
+class ToolNames(frozenset[str]):
+    """The names of a request's custom tools, as the chat model knows them.
+
+    `spaces`: the namespace and the own name of each tool that a namespace holds, by its flat name.
+    """
+
+    spaces: Mapping[str, tuple[str, str]]
+
+    def __new__(
+        cls, custom: Iterable[str] = (), spaces: Mapping[str, tuple[str, str]] | None = None
+    ) -> ToolNames:
+        made = super().__new__(cls, custom)
+        made.spaces = spaces or {}
+        return made
+
+
+def flat_name(space: str | None, name: str) -> str:
+    """The name of a namespace's tool for a chat model, which knows no namespaces."""
+    return f"{space}__{name}" if space else name
+
+
+def tools_given(body: Mapping[str, Any]) -> list[Any]:
+    """The tools of a request: the field `tools`, and those of the items `additional_tools` in its input."""
+    tools, value = list_of(body, "tools"), body.get("input")
+    for at, item in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(item, Mapping) and item.get("type") == "additional_tools":
+            tools = [*tools, *given_list(item.get("tools"), f"input[{at}].tools")]
+    return tools
+
+
+def tool_names(tools: Iterable[Any]) -> ToolNames:
+    """The names in these tools, which were checked by `request_tools`."""
+    custom: list[str] = []
+    spaces: dict[str, tuple[str, str]] = {}
+    for space, tool, _ in _flattened(tools):
+        flat = flat_name(space, str(tool.get("name")))
+        if tool.get("type") == "custom":
+            custom.append(flat)
+        if space:
+            spaces[flat] = space, str(tool.get("name"))
+    return ToolNames(custom, spaces)
+
+
+def _flattened(tools: Iterable[Any]) -> Iterator[tuple[str | None, Mapping[str, Any], str]]:
+    """Every tool with the namespace that holds it and its path; namespaces themselves are left out."""
+    for at, value in enumerate(tools):
+        param = f"tools[{at}]"
+        tool = given_object(value, param)
+        if tool.get("type") != "namespace":
+            yield None, tool, param
+            continue
+        space = given_name(tool.get("name"), f"{param}.name")
+        for inner, each in enumerate(given_list(tool.get("tools"), f"{param}.tools")):
+            yield space, given_object(each, f"{param}.tools[{inner}]"), f"{param}.tools[{inner}]"
+
+
 @dataclass(frozen=True, slots=True)
 class RequestTools:
     options: Mapping[str, Any]
     """`tools`, `tool_choice` and `parallel_tool_calls` for the chat model; none of them if there are no
     tools."""
-    custom: frozenset[str]
-    """The names of the custom tools."""
+    custom: ToolNames
+    """The names of the custom tools, and of those in namespaces."""
+    left_out: tuple[str, ...] = ()
+    """The types of the tools that only OpenAI can run."""
 
 
 def request_tools(body: Mapping[str, Any], parallel: bool | None) -> RequestTools:
-    """Parse `tools` and `tool_choice`."""
+    """Parse `tools` and `tool_choice`. Tools in namespaces are offered under flat names; tools that would
+    have to run at OpenAI are left out, because no chat model could use them."""
     tools: dict[str, dict[str, Any]] = {}
-    custom = set()
-    for at, value in enumerate(list_of(body, "tools")):
-        param = f"tools[{at}]"
-        tool = given_object(value, param)
+    left_out: dict[str, None] = {}
+    given = tools_given(body)
+    for space, tool, param in _flattened(given):
         name_of_type = given_text(tool.get("type"), f"{param}.type")
         if name_of_type not in ("function", "custom"):
-            raise BadParameter(
-                f"{param}.type",
-                f"is {name_of_type!r:.80}, a tool that would have to run at OpenAI; "
-                "only function and custom tools work here",
-            )
-        name = given_name(tool.get("name"), f"{param}.name")
+            left_out[name_of_type] = None
+            continue
+        name = flat_name(space, given_name(tool.get("name"), f"{param}.name"))
         if name in tools:
             raise BadParameter(f"{param}.name", f"is that of another tool, too: {name!r:.80}")
         if name_of_type == "custom":
-            custom.add(name)
             tools[name] = _custom(tool, name, param)
         else:
             tools[name] = _function(tool, name, param)
@@ -263,11 +320,12 @@ def request_tools(body: Mapping[str, Any], parallel: bool | None) -> RequestTool
         if parallel is not None:
             # Only with tools: without them OpenAI's chat API rejects it, like tool_choice.
             options["parallel_tool_calls"] = parallel
-    return RequestTools(options, frozenset(custom))
+    return RequestTools(options, tool_names(given), tuple(left_out))
 
 
 def _function(tool: Mapping[str, Any], name: str, param: str) -> dict[str, Any]:
     function: dict[str, Any] = {"name": name}
+    tool = {**tool, "name": name}
     if (description := text(tool, "description", f"{param}.description")) is not None:
         function["description"] = description
     if tool.get("parameters") is not None:
@@ -325,18 +383,14 @@ def _choice(value: object, tools: dict[str, dict[str, Any]]) -> str | dict[str, 
     if name_of_type in ("function", "custom"):
         return {
             "type": "function",
-            "function": {"name": _known(choice.get("name"), tools, "tool_choice.name")},
+            "function": {"name": _known(choice, tools, "tool_choice")},
         }
     if name_of_type == "allowed_tools":
         mode = given_text(choice.get("mode"), "tool_choice.mode")
         if mode not in ("auto", "required"):
             raise BadParameter("tool_choice.mode", f"must be auto or required; it is {mode!r:.80}")
         allowed = {
-            _known(
-                given_object(tool, f"tool_choice.tools[{at}]").get("name"),
-                tools,
-                f"tool_choice.tools[{at}].name",
-            )
+            _known(given_object(tool, f"tool_choice.tools[{at}]"), tools, f"tool_choice.tools[{at}]")
             for at, tool in enumerate(given_list(choice.get("tools"), "tool_choice.tools"))
         }
         if not allowed:
@@ -349,8 +403,9 @@ def _choice(value: object, tools: dict[str, dict[str, Any]]) -> str | dict[str, 
     )
 
 
-def _known(value: object, tools: Mapping[str, Any], param: str) -> str:
-    name = given_name(value, param)
+def _known(chosen: Mapping[str, Any], tools: Mapping[str, Any], param: str) -> str:
+    space = text(chosen, "namespace", f"{param}.namespace")
+    name = flat_name(space, given_name(chosen.get("name"), f"{param}.name"))
     if name not in tools:
-        raise BadParameter(param, f"names no tool of this request: {name!r:.80}")
+        raise BadParameter(f"{param}.name", f"names no tool of this request: {name!r:.80}")
     return name

@@ -23,6 +23,7 @@ import msgspec
 
 from ...domain.ids import parse_message_id
 from ...domain.messages import Message, MessageStatus
+from .input_items import ToolNames
 from .parts import input_parts, output_parts, output_text, shown, thoughts, without_thoughts
 
 
@@ -269,11 +270,15 @@ def _call(call: Mapping[str, Any], name_of_item: str, custom_tools: Collection[s
     if isinstance(custom, Mapping) and not facts.get("name"):
         facts = custom
     name, arguments = shown(facts.get("name")), shown(facts.get("arguments"))
+    space, own_name = "", name
+    if isinstance(custom_tools, ToolNames):
+        space, own_name = custom_tools.spaces.get(name, (space, own_name))
     head = {
         "id": name_of_item,
         "status": "completed",
         "call_id": shown(call.get("id")) or name_of_item,
-        "name": name,
+        "name": own_name,
+        **({"namespace": space} if space else {}),
     }
     others = _others(call, ("id", "type", "function", "custom", "index", *head))
     if facts is custom:

@@ -72,6 +72,8 @@ async def create(call: RequestContext) -> HttpResponse:
     fields, digest = await call.work(len(body), lambda: _read_body(call, body))
     resolve = await resolver(call.hf, call.owner, fields.get("input"), "input")
     asked = await call.work(len(body), lambda: parse(fields, resolve=resolve))
+    if asked.left_out:
+        call.reply_headers["x-holdfast-tools-left-out"] = ", ".join(asked.left_out)
     if asked.stream:
         call.hold_stream()
     naming = _named(await conversation_ref_of(call, asked.echo.get(CACHE_KEY)), asked)
@@ -88,8 +90,8 @@ async def create(call: RequestContext) -> HttpResponse:
         if asked.conversation_id is not None:
             return await matcher.appended(call.owner, naming.address, history)
         if asked.previous_response_id is not None:  # deleted; only a retry can be answered
-            return Placement(NOWHERE, history.messages, history.prints)
-        return await matcher.placed(call.owner, naming.address, history)
+            return Placement(NOWHERE, history.messages, history.fingerprints)
+        return await matcher.match(call.owner, naming.address, history)
 
     response_id = new_id("resp")
     order = TurnSpec(

@@ -17,7 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .input_items import Resolve, messages_from_input, request_tools
+from .input_items import (
+    Resolve,
+    ToolNames,
+    messages_from_input,
+    request_tools,
+    tool_names,
+    tools_given,
+)
 from .parameters import (
     BadParameter,
     flag,
@@ -65,8 +72,10 @@ class ResponsesRequest:
     conversation_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     include: tuple[str, ...] = ()
-    custom_tools: frozenset[str] = frozenset()
+    custom_tools: ToolNames = field(default_factory=ToolNames)
     """The tools whose calls are shown as custom tool calls; can be restored by `custom_tools_of(echo)`."""
+    left_out: tuple[str, ...] = ()
+    """The types of the tools that were left out, because only OpenAI can run them."""
 
 
 def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> ResponsesRequest:
@@ -79,7 +88,7 @@ def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> Respons
         )
     store, background = flag(body, "store", True), flag(body, "background", False)
     if background and not store:
-        raise BadParameter("background", "needs store: what nobody waits for has to be kept")
+        raise BadParameter("background", "needs store: true, because no open connection receives the answer")
     messages = _messages(body, previous or conversation, resolve)
     parallel = (
         flag(body, "parallel_tool_calls", True) if body.get("parallel_tool_calls") is not None else None
@@ -105,21 +114,22 @@ def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> Respons
         metadata=metadata,
         include=include,
         custom_tools=tools.custom,
+        left_out=tools.left_out,
     )
 
 
-def custom_tools_of(echo: Mapping[str, Any]) -> frozenset[str]:
-    """The names of a request's custom tools, from its echo."""
-    return frozenset(str(tool["name"]) for tool in echo.get("tools", ()) if tool.get("type") == "custom")
+def custom_tools_of(echo: Mapping[str, Any]) -> ToolNames:
+    """The names of a request's custom tools and of those in namespaces, from its echo."""
+    return tool_names(echo.get("tools", ()))
 
 
 def _refuse(body: Mapping[str, Any]) -> None:
     if body.get("prompt") is not None:
         raise BadParameter(
-            "prompt", "is a template kept at OpenAI, which cannot be had here; send instructions"
+            "prompt", "is a template stored at OpenAI, which is not available here; send instructions"
         )
     if body.get("messages") is not None:
-        raise BadParameter("messages", "is of the chat API; here it is called input")
+        raise BadParameter("messages", "is a field of the chat API; the Responses API calls it input")
     if body.get("n") not in (None, 1):
         raise BadParameter("n", "cannot be used: a response is one answer")
     one_of(body, "truncation", ("auto", "disabled"))
@@ -144,7 +154,7 @@ def _messages(
     messages = [] if value is None else messages_from_input(value, resolve=resolve)
     if not messages and continues is None:
         raise BadParameter(
-            "input", "must say something, unless a previous response or a conversation is named"
+            "input", "must not be empty, unless a previous response or a conversation is named"
         )
     return messages
 
@@ -218,7 +228,7 @@ def _echo(body: Mapping[str, Any], metadata: Mapping[str, str], store: bool) -> 
             **{k: v for k, v in object_of(body, "text").items() if v is not None},
         },
         "tool_choice": body.get("tool_choice") or "auto",
-        "tools": list_of(body, "tools"),
+        "tools": tools_given(body),
         "top_logprobs": body.get("top_logprobs") or 0,
         "truncation": body.get("truncation") or "disabled",
     }

@@ -1,13 +1,13 @@
--- bigint: created_at, limit, now, until
+-- bigint: created_at, keeps, limit, now, until
 -- bytea: secret_hash
 
 -- fragment: key_columns
-id, owner, scope, tools, created_at, revoked_at
+id, owner, scope, tools, created_at, revoked_at, keeps
 
 -- name: insert_key
 -- Zero rows: this id exists already.
-INSERT INTO api_keys (id, owner, scope, tools, secret_hash, created_at)
-VALUES (:id, :owner, :scope, :tools, :secret_hash, :created_at) ON CONFLICT DO NOTHING;
+INSERT INTO api_keys (id, owner, scope, tools, secret_hash, created_at, keeps)
+VALUES (:id, :owner, :scope, :tools, :secret_hash, :created_at, :keeps) ON CONFLICT DO NOTHING;
 
 -- name: key_by_id
 SELECT {key_columns}, secret_hash FROM api_keys WHERE id = :id;

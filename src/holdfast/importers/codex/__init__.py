@@ -1,0 +1,1 @@
+"""Transcripts of Codex: `~/.codex/sessions/YYYY/MM/DD/rollout-TIME-THREAD.jsonl`."""

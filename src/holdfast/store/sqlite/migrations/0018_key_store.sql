@@ -1,0 +1,2 @@
+-- Whether requests with this API key may be stored: 0 means that nothing of them is kept (`keys create --store never`).
+ALTER TABLE api_keys ADD COLUMN keeps INTEGER NOT NULL DEFAULT 1;
