@@ -210,8 +210,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         return write
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """The version after this one, of its type. The first is a text, as LangGraph's own database savers
-        use, whose threads can be moved here."""
+        """The version after this one, of its type. The first is a text, as in LangGraph's database savers,
+        so that their threads can be moved here."""
         if isinstance(current, int | float):
             return current + 1
         number = int(current.split(".")[0]) if current else 0
