@@ -1,7 +1,7 @@
 # Everything runs in .venv, which is made on first use from requirements/*.lock (scripts/setup says how).
 
 .DEFAULT_GOAL := help
-.PHONY: run test quick check bench soak screens lock clean help
+.PHONY: run test quick check lint types bench soak screens lock clean help
 
 RUN := .venv/run.stamp
 DEV := .venv/dev.stamp
@@ -11,6 +11,8 @@ PYTEST := $(BIN)/python -m pytest
 # Tests start hundreds of interpreters: they shall find their modules compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
+WORKERS ?= 3 # of `make test`: a test often waits for a process, so one more than two cores
+TESTS ?= tests # of `make test`: for example TESTS=tests/contract
 QUICK_TESTS = $(wildcard tests/unit tests/contract tests/integration)
 
 run: $(RUN) ## serve the OpenAI API with a small local model: no key of any provider needed
@@ -19,16 +21,20 @@ run: $(RUN) ## serve the OpenAI API with a small local model: no key of any prov
 test: $(DEV) ## every test but the soak versions
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi # the Nth-fault suite, Linux only
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool chromium chromium chromium-browser google-chrome; fi # the pages
-	$(PYTEST) -q -n 2 --dist worksteal --durations 10 -m "not soak"
+	$(PYTEST) -q -n $(WORKERS) --dist worksteal --durations 10 --durations-min 1 -m "not soak" $(TESTS)
 
 quick: $(DEV) ## the tests that need no browser and no PostgreSQL, in under a minute
 	$(PYTEST) -q -n auto -m "not postgres and not browser and not soak and not slow" $(QUICK_TESTS)
 
-check: $(DEV) ## ruff, mypy --strict, and the directions of the imports
+check: lint types ## ruff, mypy --strict, and the directions of the imports
+	$(PYTEST) -q tests/unit/test_layers.py
+
+lint: $(DEV) ## ruff, and that the code is formatted
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(DEV) ## mypy --strict
 	$(BIN)/mypy
-	$(PYTEST) -q tests/unit/test_layers.py
 
 bench: $(DEV) ## holdfast beside others, as ratios in one run
 	$(BIN)/python bench/run.py

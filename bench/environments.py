@@ -45,7 +45,8 @@ def interpreter(package: Package) -> Path:
         _step([sys.executable, "-m", "venv", str(home)])
         install = [str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
         wanted = [f"{package.name}=={package.version}", *package.and_also]
-        _step([*install, *(["--no-deps"] if package.alone else []), *wanted])
+        # Of a package that is used alone few modules are imported: they are compiled then.
+        _step([*install, *(["--no-deps", "--no-compile"] if package.alone else []), *wanted])
         (home / "ready").touch()
     return home / "bin" / "python"
 

@@ -18,8 +18,8 @@ SPINE = (
     "app.py",
     "session.py",
     *(f"domain/{name}.py" for name in ("turns", "sessions", "messages", "history", "resets", "nodes")),
-    *(f"store/{name}.py" for name in ("base", "resolve", "sessions", "turns", "context")),
-    *(f"store/sqlite/queries/{name}.sql" for name in ("sessions", "turns", "messages")),
+    *(f"store/{name}.py" for name in ("store", "resolve", "sessions", "turns", "context")),
+    *(f"store/sql/{name}.sql" for name in ("sessions", "turns", "messages")),
     "store/sqlite/engine.py",
     "store/sqlite/writer.py",
     "runtime/turns/*.py",
@@ -67,6 +67,16 @@ def calls_of_the_store_from_surfaces() -> int:
     return count
 
 
+def builders_of_the_turn_runner() -> list[str]:
+    """The modules that construct `TurnRunner`."""
+    found = set()
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "TurnRunner":
+                found.add(str(path.relative_to(SOURCE)))
+    return sorted(found)
+
+
 def rows() -> Iterator[tuple[str, object]]:
     python = sorted(SOURCE.rglob("*.py"))
     yield "Python lines", sum(map(lines, python))
@@ -79,6 +89,7 @@ def rows() -> Iterator[tuple[str, object]]:
     yield ".py files over 700 lines", sum(lines(path) > 700 for path in python)
     yield "class names with two or more meanings", len(classes_with_two_meanings())
     yield "calls of the store from surfaces", calls_of_the_store_from_surfaces()
+    yield "modules that construct TurnRunner", len(builders_of_the_turn_runner())
     found = spine()
     yield "the spine", f"{sum(map(lines, found))} lines in {len(found)} files"
 

@@ -46,6 +46,15 @@ def one_ssl_context() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patient_searches() -> Iterator[None]:
+    """A search on a loaded machine may take longer than a user shall wait. Tests of the deadline set their
+    own."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("holdfast.store.search_terms.SEARCH_SECONDS", 60.0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres(testrun_uid: str) -> PostgresServer:
     """The test run's server, shared by its workers."""

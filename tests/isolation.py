@@ -2,7 +2,7 @@
 
 Imported before anything else of the tests. HOME and HOLDFAST_HOME point into a directory of this run. All
 other HOLDFAST_… and OPENAI_… variables are removed, except those of the test suite itself (HOLDFAST_TEST_…).
-Caches of tools that tests start stay where they are.
+Caches of tools that tests start stay where they are; HOLDFAST_TEST_CACHE is the tests' own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def isolate() -> None:
     user = Path.home()
     os.environ.setdefault("PLAYWRIGHT_BROWSERS_PATH", str(user / ".cache" / "ms-playwright"))
     os.environ.setdefault("UV_CACHE_DIR", str(user / ".cache" / "uv"))
+    os.environ.setdefault("HOLDFAST_TEST_CACHE", os.environ.get("XDG_CACHE_HOME") or str(user / ".cache"))
     os.environ.setdefault("npm_config_cache", str(user / ".npm"))
     for name in list(os.environ):
         if name.startswith(("HOLDFAST_", "OPENAI_")) and not name.startswith("HOLDFAST_TEST_"):

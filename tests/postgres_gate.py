@@ -48,6 +48,8 @@ class Gate:
     def __init__(self) -> None:
         self.names: list[str] = []
         """The statements of the newest transaction so far."""
+        self.trace: list[tuple[str, int]] = []
+        """Every statement since it was cleared, with the number of rows it returned or changed."""
         self.stopped_at = ""
         self.backend = 0
         self._chosen: Chosen = lambda names: False
@@ -90,8 +92,11 @@ class GatedWire(Pipeline):
     def exchange(self, asked: Sequence[Asked]) -> list[StatementResult]:
         answers: list[StatementResult] = []
         for each in asked:
-            self._gate.passing(each[0].name.decode(), self.backend)
+            name = each[0].name.decode()
+            self._gate.passing(name, self.backend)
+            self._gate.trace.append((name, -1))
             answers += super().exchange([each])
+            self._gate.trace[-1] = (name, answers[-1].count)
         return answers
 
 

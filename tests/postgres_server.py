@@ -38,6 +38,8 @@ NOBODY = 65534
 RUN_AS = NOBODY if os.getuid() == 0 else None  # what a child gives up root for
 TEMPLATE = "a_new_store"
 START_SECONDS = 60.0
+LARGE = 128 * 1024
+"""Bytes. Deleted rows stay in a table's file: one that has grown beyond this is truncated instead."""
 
 SPEED = {
     # A test asks what is promised, not whether a machine without power keeps it: that takes a real disk.
@@ -259,6 +261,8 @@ class ReusedDatabase:
     _connection: psycopg.Connection | None = None
     _rows: dict[str, bytes] = field(default_factory=dict)
     """The template's own rows, by table."""
+    _numbers: dict[str, int | None] = field(default_factory=dict)
+    """The last number of each sequence of the template."""
     _schema: tuple[object, ...] | None = None
 
     def url(self) -> str:
@@ -272,10 +276,15 @@ class ReusedDatabase:
         if self._connection is None or not self._is_left_alone(self._connection):
             return False
         used = self._used_tables(self._connection)
+        others = {table: size for table, size in used.items() if table not in self._rows}
+        large = [table for table, size in others.items() if size > LARGE]
         try:
             with self._connection.transaction():
-                if others := [table for table in used if table not in self._rows]:
-                    self._connection.execute(f"TRUNCATE {', '.join(others)} RESTART IDENTITY CASCADE")
+                if large:
+                    self._connection.execute(f"TRUNCATE {', '.join(large)} CASCADE")
+                # In one exchange, and without the foreign keys: a tenth of what TRUNCATE takes.
+                self._connection.execute(";".join(f"DELETE FROM {table}" for table in others).encode())
+                self._restart_numbers(self._connection)
                 for table, rows in self._rows.items():
                     if self._content(table) != rows:
                         self._connection.execute(f"DELETE FROM {table}")
@@ -294,6 +303,8 @@ class ReusedDatabase:
         self._connection = psycopg.connect(self.server.url(self._name), autocommit=True, connect_timeout=30)
         self._connection.execute("SET search_path = holdfast")
         self._connection.execute("SET lock_timeout = '5s'")
+        self._connection.execute("SET session_replication_role = replica")
+        self._numbers = self._read_numbers(self._connection)
         self._rows = {table: self._content(table) for table in self._used_tables(self._connection)}
         self._schema = self._read_schema(self._connection)
 
@@ -316,13 +327,31 @@ class ReusedDatabase:
             time.sleep(0.005)
 
     @staticmethod
-    def _used_tables(connection: psycopg.Connection) -> list[str]:
-        """Tables into which anything was ever written, also in a transaction that was rolled back."""
+    def _used_tables(connection: psycopg.Connection) -> dict[str, int]:
+        """Tables into which anything was ever written, also in a transaction that was rolled back, with
+        their bytes."""
         found = connection.execute(
-            "SELECT quote_ident(relname) FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace "
-            "AND relkind = 'r' AND pg_relation_size(oid) > 0"
+            "SELECT quote_ident(relname), pg_relation_size(oid) FROM pg_class "
+            "WHERE relnamespace = 'holdfast'::regnamespace AND relkind = 'r' AND pg_relation_size(oid) > 0"
         )
-        return [name for (name,) in found]
+        return dict(found.fetchall())
+
+    def _restart_numbers(self, connection: psycopg.Connection) -> None:
+        changed = [
+            f"setval('{name}', {self._numbers[name] or 1}, {self._numbers[name] is not None})"
+            for name, last in self._read_numbers(connection).items()
+            if last != self._numbers.get(name)
+        ]
+        if changed:
+            connection.execute(f"SELECT {', '.join(changed)}".encode())
+
+    @staticmethod
+    def _read_numbers(connection: psycopg.Connection) -> dict[str, int | None]:
+        found = connection.execute(
+            "SELECT format('%I.%I', schemaname, sequencename), last_value FROM pg_sequences "
+            "WHERE schemaname = 'holdfast'"
+        )
+        return dict(found.fetchall())
 
     @staticmethod
     def _read_schema(connection: psycopg.Connection) -> tuple[object, ...] | None:

@@ -5,15 +5,17 @@
         async with session.turn("my name is Ada") as turn:
             ...
 
-Every moving part is started in `Holdfast.start`, in one list.
+Every moving part is built in `Holdfast._build` and started in `Holdfast.start`, each in one list. What
+surfaces do with an open `Holdfast` is in `operations.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,26 +25,36 @@ from typing import Any, TypeAlias
 from .domain.conversations import Address
 from .domain.events import Event
 from .domain.ids import DEFAULT_OWNER, check_name
+from .domain.maintenance import Progress, no_progress
 from .domain.nodes import BeatWatch, NodeKind
 from .domain.sessions import EndReason
+from .domain.turns import TurnStatus
 from .errors import BadInput, StoreError, StoreUnusable
 from .models.base import Model
 from .models.scripted import Answers, CallableModel
+from .operations import Operations
+from .runtime.agents.authenticator import Authenticator
 from .runtime.agents.compactor import Compactor
+from .runtime.agents.doctor import Doctor
 from .runtime.agents.flusher import Flusher
 from .runtime.agents.heartbeat import Heartbeat
+from .runtime.agents.model_watch import ModelWatch
 from .runtime.agents.notifier import Notifier
 from .runtime.agents.reaper import Reaper
 from .runtime.agents.resetter import Resetter
 from .runtime.agents.sweeper import Pruner, Sweeper
 from .runtime.processes.supervisor import Supervisor
-from .runtime.shutdown import ExitSignals
+from .runtime.shutdown import ExitSignals, finished
 from .runtime.tools.choose import toolbox_of
 from .runtime.turns.gate import TurnGate
+from .runtime.turns.history_matcher import HistoryMatcher, Placement
+from .runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec, Unanswered
 from .runtime.turns.preamble import TurnPreamble
+from .runtime.turns.receipts import Receipts
+from .runtime.turns.runner import TurnRunner
 from .session import LiveSession, NodeServices
 from .settings import Settings, database_path, is_postgres, load, store_location
-from .store.base import Progress, Store, no_progress
+from .store.base import Store
 from .wiring import (
     command_environment,
     compaction_rules_of,
@@ -58,6 +70,28 @@ from .wiring import (
     retention_of,
     store_policy_of,
 )
+
+# Surfaces import from here what they need of the runtime by name.
+__all__ = [
+    "Answered",
+    "Holdfast",
+    "ModelWatch",
+    "Operations",
+    "Outcome",
+    "OwnModel",
+    "Placement",
+    "Receipts",
+    "RunningTurn",
+    "TurnRunner",
+    "TurnSpec",
+    "Unanswered",
+    "as_model",
+    "check_postgres",
+    "effective_settings",
+    "finished",
+    "open",
+    "open_store",
+]
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +143,7 @@ def restore_store(settings: Settings, backup: Path, progress: Progress = no_prog
     return restore(backup, database_path(settings.store.url).absolute(), progress)
 
 
-class Holdfast:
+class Holdfast(Operations):
     """One node: sends heartbeats from entering to leaving. Use as an async context manager."""
 
     def __init__(
@@ -121,79 +155,115 @@ class Holdfast:
         sweep: bool = True,
         catch_signals: bool = True,
         model: Model | None = None,
+        joins: bool = True,
     ) -> None:
-        """`model`: called to flush ended sessions into memory, and for summaries."""
-        self.settings = settings
+        """`model`: called to flush ended sessions into memory, and for summaries. `joins`: False opens the
+        store without becoming a node, for short commands; operations that need a node then raise."""
+        super().__init__(settings)
         self._model = model
         self.owner = check_name("an owner", owner)
         self._kind = kind
         self._sweep = sweep
         self._signals = ExitSignals() if catch_signals else None
-        self._store: Store | None = None
+        self._joins = joins
         self.backlog: str | None = None
         """A sentence about the flush backlog at start, if it was large."""
 
     def __repr__(self) -> str:
-        state = f"node {self.node_id}" if self._store is not None else "not open"
+        state = f"node {self.node_id}" if self._store is not None and self._joins else "not a node"
         return f"<Holdfast {store_location(self.settings.store.url)}, {state}>"
 
     # --- lifecycle ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the store, join as a node, start every agent."""
-        lease = self.settings.lease
-        self._store = store = await open_store(self.settings, self._kind, self._model)
-        self.keeper = Heartbeat(store, self._kind, lease.heartbeat_seconds, lease.stale_seconds)
+        self._store = await open_store(self.settings, self._kind, self._model)
+        self._build(self._store)
+        if self._joins:
+            await self._start_agents(self._store)
+
+    def _build(self, store: Store) -> None:
+        """Every part of this node but the turn runner, which `answer_with` builds."""
+        settings, lease = self.settings, self.settings.lease
+        self.heartbeat = Heartbeat(store, self._kind, lease.heartbeat_seconds, lease.stale_seconds)
         sweep_seconds = SERVER_SWEEP_SECONDS if self._kind is NodeKind.SERVER else lease.sweep_seconds
         self.reaper = Reaper(
             store,
-            own_node=lambda: self.keeper.node_id,
+            own_node=lambda: self.node_id if self._joins else None,
             watch=BeatWatch(lease.stale_seconds, longest_gap=2 * sweep_seconds) if self._sweep else None,
-            beating=lambda: self.keeper.beating,
+            beating=lambda: self.heartbeat.beating,
         )
-        self.resetter = Resetter(store, reschedule_mode_of(self.settings, self._kind))
-        self.sweeper = Sweeper(
-            self.reaper, sweep_seconds, Pruner(store, retention_of(self.settings)), self.resetter
-        )
+        self.resetter = Resetter(store, reschedule_mode_of(settings, self._kind))
+        self.pruner = Pruner(store, retention_of(settings))
+        self.sweeper = Sweeper(self.reaper, sweep_seconds, self.pruner, self.resetter)
+        self.first_sweep = Sweeper(self.reaper, sweep_seconds, resetter=self.resetter)
         self.notifier: Notifier | None = None
-        if self._sweep and self.settings.notify.webhook:
-            self.notifier = Notifier(store, self.settings.notify.webhook, sweep_seconds)
+        if self._sweep and settings.notify.webhook:
+            self.notifier = Notifier(store, settings.notify.webhook, sweep_seconds)
         self.flusher: Flusher | None = None
-        target = flush_target_of(self.settings, self._kind, self._model)
+        target = flush_target_of(settings, self._kind, self._model)
         if self._sweep and target is not None:
-            pace = pace_of(self.settings)
-            self.flusher = Flusher(store, lambda: self.keeper.node_id, target, pace, sweep_seconds)
-        self.leases = TurnGate(store, self.keeper, self.reaper)
-        environment = command_environment(self.settings, self._kind)
+            self.flusher = Flusher(store, lambda: self.node_id, target, pace_of(settings), sweep_seconds)
+        self.gate = TurnGate(store, self.heartbeat, self.reaper)
+        self.matcher = HistoryMatcher(store)
+        self.authenticator = Authenticator(store, os.environ.get("HOLDFAST_API_KEY"), settings.agent.tools)
+        environment = command_environment(settings, self._kind)
         self.supervisor = Supervisor(
             store,
-            own_node=lambda: self.keeper.node_id,
-            directory=processes_directory(self.settings),
-            limits=process_limits_of(self.settings),
+            own_node=lambda: self.node_id,
+            directory=processes_directory(settings),
+            limits=process_limits_of(settings),
             environment=environment,
-            kept=timedelta(days=self.settings.retention.events_days),
+            kept=timedelta(days=settings.retention.events_days),
         )
+        self.doctor = Doctor(store, self.reaper, self.supervisor)
         self.toolbox = toolbox_of(
-            self.settings.agent,
+            settings.agent,
             store,
             self.supervisor,
             environment,
-            recalls_all=self.settings.memory.recall == "owner",
+            recalls_all=settings.memory.recall == "owner",
         )
-        self.news = TurnPreamble(store, self.supervisor, recall_of(self.settings))
-        self.compactor = compactor_of(self, self._model) if self._model is not None else None
-        self._workshop = NodeServices(
+        self.preamble = TurnPreamble(store, self.supervisor, recall_of(settings))
+        self.compactor = self._compactor_with(self._model) if self._model is not None else None
+        self._services = NodeServices(
             store,
-            self.keeper,
-            self.leases,
+            self.heartbeat,
+            self.gate,
             self.supervisor,
             self.owner,
-            self.settings.server.busy_wait_seconds,
+            settings.server.busy_wait_seconds,
             self.compactor,
         )
+
+    def answer_with(
+        self,
+        model: Model,
+        on_speech: Callable[[], None] = lambda: None,
+        on_end: Callable[[TurnStatus], None] = lambda status: None,
+    ) -> None:
+        """Run turns of this node with this model. The callbacks count turns that begin and end."""
+        self._runner = TurnRunner(
+            self.store,
+            self.heartbeat,
+            self.gate,
+            model,
+            self.settings.server.checkpoint_seconds,
+            on_speech,
+            on_end,
+            self.toolbox,
+            self.preamble,
+            self.compactor or self._compactor_with(model),
+        )
+
+    def _compactor_with(self, model: Model) -> Compactor:
+        rules = compaction_rules_of(self.settings)
+        return Compactor(self.store, self.heartbeat, self.gate, model, self.settings.model, rules)
+
+    async def _start_agents(self, store: Store) -> None:
         try:
-            await self.keeper.join()
-            self.keeper.start()
+            await self.heartbeat.join()
+            self.heartbeat.start()
             store.start_indexing()
             if self._sweep:
                 await self._record_policy(store)  # before anything is reset or deleted by it
@@ -219,6 +289,8 @@ class Holdfast:
         if store is None:
             return
         try:
+            if self._runner is not None:
+                await self._runner.close()
             async with asyncio.timeout(self.settings.server.drain_seconds):
                 await self.sweeper.stop()
                 if self.notifier is not None:
@@ -228,7 +300,7 @@ class Holdfast:
                 if self.compactor is not None:
                     await self.compactor.close()
                 await self.supervisor.stop_loop()
-                await self.keeper.leave(reason)
+                await self.heartbeat.leave(reason)
         except (TimeoutError, StoreError) as error:
             log.warning("could not leave in good order (%s); the next sweep settles what is left", error)
         finally:
@@ -269,17 +341,6 @@ class Holdfast:
     ) -> None:
         await self.stop()
 
-    @property
-    def store(self) -> Store:
-        if self._store is None:
-            raise BadInput("holdfast is not open: use it inside `async with holdfast.open(…) as hf`")
-        return self._store
-
-    @property
-    def node_id(self) -> str:
-        """The id of this node; a new one if it was taken for dead meanwhile."""
-        return self.keeper.node_id
-
     # --- operations for programs -------------------------------------------------------------------
 
     async def session(
@@ -301,14 +362,14 @@ class Holdfast:
             check_name("a source", source)
 
         async def open_session() -> LiveSession:
-            node_id = self.keeper.node_id
+            node_id = self.heartbeat.node_id
             session = await store.open_session(self.owner, address, node_id, source=source, attached=attached)
             owner = session.answering_node
             if owner not in (None, node_id) and await self.reaper.reap_if_dead(owner):
                 return await open_session()  # it belonged to a dead program: continue after it
-            return LiveSession(self._workshop, session, attached)
+            return LiveSession(self._services, session, attached)
 
-        return await self.keeper.as_living(open_session)
+        return await self.heartbeat.as_living(open_session)
 
     def events(self, after: int = 0, *, follow: bool = False) -> EventFeed:
         """The events after event `after`: `await` it for a list, or `async for` over it.
@@ -316,12 +377,6 @@ class Holdfast:
         With `follow`, iteration continues for ever with new events.
         """
         return EventFeed(self.store, self.owner, after, follow)
-
-
-def compactor_of(node: Holdfast, model: Model) -> Compactor:
-    """The compactor of this node, with this model for summaries."""
-    rules = compaction_rules_of(node.settings)
-    return Compactor(node.store, node.keeper, node.leases, model, node.settings.model, rules)
 
 
 class EventFeed:

@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from .domain.compaction import Compacted
 from .domain.context_size import Size
@@ -29,6 +29,7 @@ from .domain.ids import check_name, new_id
 from .domain.memories import Memory
 from .domain.messages import Message, MessageStatus, NewMessage, SdkObject, new_messages
 from .domain.processes import Process
+from .domain.session_messages import Named
 from .domain.sessions import EndReason, Session
 from .domain.turns import (
     Draft,
@@ -57,6 +58,8 @@ from .store.base import Store
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 Content = str | Mapping[str, Any] | SdkObject | Iterable[Mapping[str, Any] | SdkObject]
 """A text, an OpenAI message, an SDK's object of one, or several of these."""
 
@@ -68,8 +71,8 @@ class NodeServices:
     """The services that sessions and turns use; `Holdfast` makes one."""
 
     store: Store
-    keeper: Heartbeat
-    leases: TurnGate
+    heartbeat: Heartbeat
+    gate: TurnGate
     supervisor: Supervisor
     owner: str
     busy_wait_seconds: float
@@ -81,8 +84,8 @@ class LiveSession:
     """A session of this program. Its `id` follows the conversation: after a turn it is the newest
     session's."""
 
-    def __init__(self, workshop: NodeServices, session: Session, attached: bool) -> None:
-        self._workshop = workshop
+    def __init__(self, services: NodeServices, session: Session, attached: bool) -> None:
+        self._services = services
         self._session = session
         self._attached = attached
         self._ending: dict[str, str] = {}
@@ -124,44 +127,125 @@ class LiveSession:
             raise BadInput("a turn needs at least one message")
         if request_id is not None:
             check_name("a request_id", request_id)
-        wait = self._workshop.busy_wait_seconds if wait_seconds is None else wait_seconds
+        wait = self._services.busy_wait_seconds if wait_seconds is None else wait_seconds
         return LiveTurn(self, messages, request_id, model, wait)
 
     async def context(self) -> list[dict[str, Any]]:
         """The messages that the model would get now."""
         session = await self._going_on()
-        return (await self._workshop.store.context(self._workshop.owner, session.id)).messages()
+        return (await self._services.store.context(self._services.owner, session.id)).messages()
 
-    async def messages(self, scope: str = "session") -> list[Message]:
-        """The messages of this session or, with `scope="conversation"`, of the whole conversation."""
-        if scope not in ("session", "conversation"):
-            raise BadInput(f"scope must be 'session' or 'conversation', not {scope!r}")
+    async def messages(self, scope: str = "session", *, limit: int | None = None) -> list[Message]:
+        """The messages of this session or, with `scope="conversation"`, of the whole conversation; with
+        `scope="context"` those that the next turn would see, without its summaries. `limit`: only the newest.
+        """
+        if scope not in ("session", "conversation", "context"):
+            raise BadInput(f"scope must be 'session', 'conversation' or 'context', not {scope!r}")
+        if scope == "context":
+            context = await self._services.store.in_context(
+                self._services.owner, Address(id=self.conversation_id), limit=limit
+            )
+            return context.messages if context is not None else []
         first, last = 1, None
         if scope == "session":
             session = await self.refresh()
             first, last = session.first_seq, session.last_seq
-        page = await self._workshop.store.messages(
-            self._workshop.owner, self.conversation_id, first=first, last=last
+        page = await self._services.store.messages(
+            self._services.owner,
+            self.conversation_id,
+            first=first,
+            last=last,
+            limit=limit,
+            newest_first=limit is not None,
         )
-        return list(page.items)
+        return list(page.items) if limit is None else list(reversed(page.items))
+
+    async def append(self, content: Content, *, names: Sequence[str] | None = None) -> int:
+        """Append messages outside of any turn, in one transaction; returns how many were stored.
+
+        `names`, one for each message, make it idempotent: a message whose name this conversation knows is not
+        stored again. Waits for a running turn to end.
+        """
+        messages = new_messages(content)
+        if names is not None and len(names) != len(messages):
+            raise BadInput(f"{len(messages)} messages need as many names, not {len(names)}")
+        named = [Named(message, names[i] if names else None) for i, message in enumerate(messages)]
+
+        async def append() -> int:
+            store, node_id = self._services.store, self._services.heartbeat.node_id
+            return await store.append_named(self._services.owner, self.conversation_id, node_id, named)
+
+        return await self._when_free(append) if named else 0
+
+    async def remove_last(self, count: int = 1) -> list[Message]:
+        """Remove the newest messages from the context; returns them, oldest first. They stay readable with
+        `messages()`. Waits for a running turn to end."""
+        services = self._services
+        return await self._when_free(
+            lambda: services.store.remove_last(services.owner, self.conversation_id, count)
+        )
+
+    async def replace(self, content: Content, *, since: int = 1, last_seq: int | None = None) -> int:
+        """Replace the messages of the context from seq `since` on by these, in one transaction; returns the
+        last seq. The replaced ones stay readable with `messages()`.
+
+        With `last_seq`, the last seq that the caller has read, raises Conflict and changes nothing if there
+        are newer messages. Waits for a running turn to end.
+        """
+        messages = new_messages(content)
+
+        async def replace() -> int:
+            store, node_id = self._services.store, self._services.heartbeat.node_id
+            return await store.replace_messages(
+                self._services.owner,
+                self.conversation_id,
+                node_id,
+                since=since,
+                messages=messages,
+                last_seq=last_seq,
+            )
+
+        return await self._when_free(replace)
+
+    async def clear(self) -> None:
+        """Empty the context. The messages stay readable with `messages()`; the session goes on."""
+        await self.replace(())
+
+    async def state(self) -> dict[str, Any]:
+        """Data that programs keep with this conversation: never sent to the model, deleted with it."""
+        return await self._services.store.state(self._services.owner, self.conversation_id)
+
+    async def update_state(self, changes: Mapping[str, Any], remove: Iterable[str] = ()) -> dict[str, Any]:
+        """Merge these JSON values into the state and remove these names, atomically; returns the state."""
+        return await self._services.store.update_state(
+            self._services.owner, self.conversation_id, changes, tuple(remove)
+        )
+
+    async def _when_free(self, act: Callable[[], Awaitable[T]]) -> T:
+        services = self._services
+
+        async def living() -> T:
+            return await services.heartbeat.as_living(act)
+
+        return await services.gate.when_free(living, services.busy_wait_seconds)
 
     async def refresh(self) -> Session:
         """Read this session from the store again."""
-        self._session = await self._workshop.store.session(self._workshop.owner, self.id)
+        self._session = await self._services.store.session(self._services.owner, self.id)
         return self._session
 
     async def why(self) -> Why:
         """Whether and when this session is reset, by which rule, what defers it and until when. Changes
         nothing."""
         session = await self._going_on()
-        return await why_of(self._workshop.store, self._workshop.owner, session.id)
+        return await why_of(self._services.store, self._services.owner, session.id)
 
     async def memories(self) -> list[Memory]:
         """Memories of earlier sessions of this conversation, newest first, at most 100. They are not part of
         `context`: put them into your instructions."""
-        workshop = self._workshop
-        page = await workshop.store.memories(
-            workshop.owner, conversation_id=self.conversation_id, limit=MOST_MEMORIES
+        services = self._services
+        page = await services.store.memories(
+            services.owner, conversation_id=self.conversation_id, limit=MOST_MEMORIES
         )
         return list(page.items)
 
@@ -171,13 +255,13 @@ class LiveSession:
             if conversation_id == self.conversation_id:
                 self._ending[turn_id] = reason
                 return
-        workshop = self._workshop
+        services = self._services
 
         async def end() -> bool:
             session = await self._going_on()
-            return await workshop.store.end_session(workshop.owner, session.id, reason)
+            return await services.store.end_session(services.owner, session.id, reason)
 
-        await workshop.leases.when_free(end, workshop.busy_wait_seconds)
+        await services.gate.when_free(end, services.busy_wait_seconds)
 
     async def compact(self) -> None:
         """Replace the older messages by a summary, now. `id` becomes that of the session that continues.
@@ -186,27 +270,27 @@ class LiveSession:
         NotCompacted if there is nothing to gain, and ModelError if there is no summary; then nothing has
         changed. Refused within a turn of this session: a turn compacts its own context.
         """
-        workshop = self._workshop
-        if workshop.compactor is None:
+        services = self._services
+        if services.compactor is None:
             raise BadInput("compacting needs a model to ask: holdfast.open(…, model=my_model)")
         for conversation_id, turn_id in own_turns.get():
             if conversation_id == self.conversation_id:
                 raise NestedTurn(conversation_id, turn_id)
-        place = await workshop.store.resolve(workshop.owner, Address(id=self.conversation_id))
-        self._session = await workshop.compactor.by_hand(place.tip, workshop.busy_wait_seconds)
+        place = await services.store.resolve(services.owner, Address(id=self.conversation_id))
+        self._session = await services.compactor.by_hand(place.tip, services.busy_wait_seconds)
 
     async def fork(self, *, key: str | None = None, up_to: int | None = None) -> LiveSession:
         """A new conversation that begins with a copy of this context; this one is unchanged."""
-        workshop, attached = self._workshop, self._attached
+        services, attached = self._services, self._attached
 
         async def fork() -> LiveSession:
-            node_id = workshop.keeper.node_id
-            forked = await workshop.store.fork(
-                workshop.owner, (await self._going_on()).id, node_id, up_to=up_to, key=key, attached=attached
+            node_id = services.heartbeat.node_id
+            forked = await services.store.fork(
+                services.owner, (await self._going_on()).id, node_id, up_to=up_to, key=key, attached=attached
             )
-            return LiveSession(workshop, forked, attached)
+            return LiveSession(services, forked, attached)
 
-        return await workshop.keeper.as_living(fork)
+        return await services.heartbeat.as_living(fork)
 
     # --- processes ---------------------------------------------------------------------------------
 
@@ -216,44 +300,44 @@ class LiveSession:
         A string is run by the shell, a list is executed as it is. It outlives this program. `stdin`: input
         can be written.
         """
-        workshop = self._workshop
+        services = self._services
 
         async def start() -> Process:
-            return await workshop.supervisor.start(
-                workshop.owner, await self._tip(), command, cwd, stdin=stdin
+            return await services.supervisor.start(
+                services.owner, await self._tip(), command, cwd, stdin=stdin
             )
 
-        return await workshop.keeper.as_living(start)
+        return await services.heartbeat.as_living(start)
 
     async def watch(self, pid: int) -> Process:
         """Supervise a process of this machine and user that was started elsewhere, as this session's."""
-        workshop = self._workshop
+        services = self._services
 
         async def watch() -> Process:
-            return await workshop.supervisor.watch(workshop.owner, await self._tip(), pid)
+            return await services.supervisor.watch(services.owner, await self._tip(), pid)
 
-        return await workshop.keeper.as_living(watch)
+        return await services.heartbeat.as_living(watch)
 
     async def processes(self, *, running: bool | None = None) -> list[Process]:
         """Processes of this conversation's sessions, newest first; `running` selects only running or only
         ended ones."""
-        workshop = self._workshop
-        page = await workshop.store.processes(
-            workshop.owner, conversation_id=self.conversation_id, limit=1000
+        services = self._services
+        page = await services.store.processes(
+            services.owner, conversation_id=self.conversation_id, limit=1000
         )
-        seen = [await workshop.supervisor.seen(each) for each in page.items]
+        seen = [await services.supervisor.seen(each) for each in page.items]
         return [each for each in seen if running is None or each.ended is not running]
 
     async def _going_on(self) -> Session:
         """This session, or the one that continues it after a compaction."""
         session = await self.refresh()
         if session.end_reason == EndReason.COMPACTION:
-            place = await self._workshop.store.resolve(self._workshop.owner, Address(id=session.id))
+            place = await self._services.store.resolve(self._services.owner, Address(id=session.id))
             self._session = place.tip
         return self._session
 
     async def _tip(self) -> str:
-        place = await self._workshop.store.resolve(self._workshop.owner, Address(id=self.conversation_id))
+        place = await self._services.store.resolve(self._services.owner, Address(id=self.conversation_id))
         return place.tip.id
 
 
@@ -269,7 +353,7 @@ class LiveTurn:
         wait_seconds: float,
     ) -> None:
         self._session = session
-        self._workshop = session._workshop
+        self._services = session._services
         self._messages = messages
         self._request_id = request_id
         self._model = model
@@ -333,7 +417,7 @@ class LiveTurn:
 
     async def reply(self) -> dict[str, Any] | None:
         """The last assistant message of this turn; an unfinished earlier attempt does not count."""
-        messages = await self._workshop.store.turn_messages(self.id)
+        messages = await self._services.store.turn_messages(self.id)
         said = [
             message
             for message in messages
@@ -361,7 +445,7 @@ class LiveTurn:
         return context
 
     async def _context(self) -> Context:
-        return await self._workshop.store.context(self._workshop.owner, self._session.id)
+        return await self._services.store.context(self._services.owner, self._session.id)
 
     async def draft(self, text: str) -> None:
         """Checkpoint the reply so far: what a crash would keep. Call it with the whole text as it grows."""
@@ -375,7 +459,7 @@ class LiveTurn:
             return
         number = self._next_event
         draft = Draft(number, number, adds={"content": adds}, restarts=restarts)
-        await self._workshop.store.append_draft(self._held(), draft)
+        await self._services.store.append_draft(self._held(), draft)
         self._drafted, self._next_event = text, number + 1
 
     async def append(self, content: Content) -> int:
@@ -385,7 +469,7 @@ class LiveTurn:
         )
         if self.repeated:
             return self._begun.first_seq
-        number = await self._workshop.store.append(self._held(), messages)
+        number = await self._services.store.append(self._held(), messages)
         self._drafted = ""
         return number
 
@@ -393,35 +477,35 @@ class LiveTurn:
         turn = self._begun
         if self._lease is None:
             raise BadInput(f"turn {turn.id} has ended")
-        if not self._workshop.keeper.is_running(turn.id):
+        if not self._services.heartbeat.is_running(turn.id):
             raise LeaseLost(self._lease.conversation_id, self._lease.token)
         return self._lease
 
     # --- the block ---------------------------------------------------------------------------------
 
     async def __aenter__(self) -> LiveTurn:
-        workshop, session = self._workshop, self._session
+        services, session = self._services, self._session
         if self._turn is not None:
             raise BadInput("a turn is used once; begin another with session.turn(…)")
         request = TurnRequest(
             turn_id=new_id("turn"),
-            owner=workshop.owner,
-            node_id=workshop.keeper.node_id,
+            owner=services.owner,
+            node_id=services.heartbeat.node_id,
             address=Address(id=session.conversation_id),
             messages=self._messages,
             attached=session._attached,
             request_key=self._request_key(),
             model=self._model,
         )
-        outcome = await workshop.leases.begin(request, self._wait_seconds)
+        outcome = await services.gate.begin(request, self._wait_seconds)
         assert not isinstance(outcome, TurnOutdated)  # it carries no version that could be outdated
         self._turn = outcome.turn
         if isinstance(outcome, TurnBegun):
             self._lease = outcome.lease
             self._next_event = outcome.next_event
             session._session = outcome.session
-            if workshop.compactor is not None:
-                self._room = ContextFitter(workshop.compactor, _TurnHolder(self), self._model)
+            if services.compactor is not None:
+                self._room = ContextFitter(services.compactor, _TurnHolder(self), self._model)
             own_turns.set((*own_turns.get(), (outcome.lease.conversation_id, outcome.turn.id)))
         return self
 
@@ -436,7 +520,7 @@ class LiveTurn:
                     self._room.given(await self._context(), Size())
                     await self._room.left(0)
         finally:
-            self._workshop.keeper.ran(self._begun.id)
+            self._services.heartbeat.ran(self._begun.id)
             own_turns.set(tuple(own for own in own_turns.get() if own[1] != self._begun.id))
             reason = self._session._ending.pop(self._begun.id, None)
         if reason is not None:
@@ -444,12 +528,12 @@ class LiveTurn:
 
     async def _abandon(self, error: BaseException) -> None:
         """Entering failed with this error: end the turn if it has begun, and wait until it has ended."""
-        await self._workshop.leases.settle_abandoned()
+        await self._services.gate.settle_abandoned()
         if self._lease is not None:
             await self.__aexit__(type(error), error, None)
 
     async def _settle(self, lease: Lease, error: BaseException | None) -> None:
-        store = self._workshop.store
+        store = self._services.store
         if error is None:
             await store.commit_reply(lease, usage=self._counted() or None)
             return

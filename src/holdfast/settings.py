@@ -30,6 +30,7 @@ _NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY", "HOLDFA
 _UNMISTAKABLE = {"port", "host", "base_url", "api_key_env", "idle_minutes", "timezone"}
 _ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
 _WEBHOOK = re.compile(r"https?://[^/\s]+(/\S*)?")
+_HEADER = re.compile(r"[A-Za-z0-9_-]+")
 _PASSWORD = re.compile(r"(?<=^)(\w+://[^:/?#@]*):[^@]*@|(?<=[?&])(password)=[^&#]*")
 _FLAGS = {
     "true": True,
@@ -88,7 +89,7 @@ class ServerSettings:
     )
     cors_origins: tuple[str, ...] = _setting(
         (),
-        "web pages of these origins may call the server; empty: none",
+        "web pages of these origins may call the server; *: of any; empty: none",
         shape=_ORIGIN,
         such_as="https://chat.example.com",
     )
@@ -102,8 +103,8 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    kind: str = _setting("auto", "who answers", choices=("auto", "openai", "local", "scripted"))
-    base_url: str = _setting("", "the address of an OpenAI-compatible server, ending in /v1", outgoing=True)
+    kind: str = _setting("auto", "who answers", choices=("auto", "openai", "anthropic", "local", "scripted"))
+    base_url: str = _setting("", "the address of the model's server, ending in /v1", outgoing=True)
     name: str = _setting("", "the model to ask for; empty: the upstream's first")
     api_key_env: str = _setting("OPENAI_API_KEY", "the environment variable that holds the upstream's key")
     context_window: int = _setting(
@@ -265,6 +266,29 @@ class RetentionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientSettings:
+    names: tuple[str, ...] = _setting(
+        (
+            "thread-id",
+            "x-claude-code-session-id",
+            "x-session-id",
+            "x-session-affinity",
+            "session_id",
+            "session-id",
+        ),
+        "headers by which programs name their sessions; the first that is present counts. prompt_cache_key "
+        "means the body's field",
+        shape=_HEADER,
+        such_as="x-session-id",
+    )
+    store_false: str = _setting(
+        "keep",
+        "what becomes of a request that carries such a name and says store: false",
+        choices=("keep", "drop"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     level: str = _setting("info", "how much is told", choices=("debug", "info", "warning", "error"))
     format: str = _setting("text", "how it is told", choices=("text", "json"))
@@ -285,6 +309,7 @@ class Settings:
     notify: NotifySettings = field(default_factory=NotifySettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    clients: ClientSettings = field(default_factory=ClientSettings)
     log: LogSettings = field(default_factory=LogSettings)
     origins: Mapping[str, str] = field(default_factory=dict)
     """The origin of each value that is not a default, by `section.name`."""

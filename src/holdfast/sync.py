@@ -16,7 +16,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from pathlib import Path
 from types import TracebackType
@@ -192,8 +192,26 @@ class BlockingSession:
     def context(self) -> list[dict[str, Any]]:
         return self._loop.call(self._live.context())
 
-    def messages(self, scope: str = "session") -> list[Message]:
-        return self._loop.call(self._live.messages(scope))
+    def messages(self, scope: str = "session", *, limit: int | None = None) -> list[Message]:
+        return self._loop.call(self._live.messages(scope, limit=limit))
+
+    def append(self, content: Content, *, names: Sequence[str] | None = None) -> int:
+        return self._loop.call(self._live.append(content, names=names))
+
+    def remove_last(self, count: int = 1) -> list[Message]:
+        return self._loop.call(self._live.remove_last(count))
+
+    def replace(self, content: Content, *, since: int = 1, last_seq: int | None = None) -> int:
+        return self._loop.call(self._live.replace(content, since=since, last_seq=last_seq))
+
+    def clear(self) -> None:
+        self._loop.call(self._live.clear())
+
+    def state(self) -> dict[str, Any]:
+        return self._loop.call(self._live.state())
+
+    def update_state(self, changes: Mapping[str, Any], remove: Iterable[str] = ()) -> dict[str, Any]:
+        return self._loop.call(self._live.update_state(changes, remove))
 
     def why(self) -> Why:
         return self._loop.call(self._live.why())

@@ -30,7 +30,8 @@ from typing import IO
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = (
-    "holdfast.cli.commands",
+    "holdfast.cli.groups",
+    *(f"holdfast.cli.{name}" for name in ("run", "serve", "sessions", "session_actions", "processes")),
     "holdfast.server.server",
     "holdfast.store.postgres.engine",
     "holdfast.store.sqlite.engine",

@@ -16,7 +16,6 @@ from typing import Any
 import psycopg
 import pytest
 
-import holdfast.store.postgres
 from holdfast.domain.conversations import Address
 from holdfast.domain.turns import TurnBegun
 from holdfast.errors import (
@@ -42,6 +41,7 @@ from holdfast.store.postgres.pipeline import Asked, ConnectionLost, Pipeline, St
 from holdfast.store.postgres.statements import COMMIT, Statement, statement
 from holdfast.store.postgres.writer import GROUP_LOCK_SECONDS
 from holdfast.store.queries import load
+from tests import postgres_server
 from tests.contract.steps import (
     OWNER,
     all_events,
@@ -98,10 +98,14 @@ def writing(store: PostgresStore) -> Pipeline:
 
 @contextmanager
 def lost_in_the_commit(
-    monkeypatch: pytest.MonkeyPatch, *, after: bool, times: int = 1
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    after: bool,
+    times: int = 1,
+    then: Callable[[], None] = lambda: None,
 ) -> Iterator[list[int]]:
     """The connection breaks when a COMMIT is sent: before the server has it, or `after` it was carried
-    out."""
+    out. `then` is called before the writer notices."""
     broken: list[int] = []
     real = Pipeline.exchange
 
@@ -112,6 +116,7 @@ def lost_in_the_commit(
         broken.append(self.backend)
         if after:
             real(self, asked)
+        then()
         self.close()
         raise ConnectionLost("the test has cut it")
 
@@ -186,6 +191,59 @@ async def test_a_server_of_another_history_is_not_asked_what_became_of_a_commit(
     ):
         await store.append(begun.lease, [to_message("tide", "assistant")])
     assert await store.append(begun.lease, [to_message("ebb", "assistant")]) == (3 if after else 2)
+
+
+@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("after", [True, False])
+async def test_after_a_crash_a_reused_transaction_number_proves_no_commit(
+    monkeypatch: pytest.MonkeyPatch, after: bool, ending: str
+) -> None:
+    """The number of a transaction that left nothing in the log is assigned again after a crash of the server.
+    That one's commit is not ours; but a number that was rolled back, or is not assigned yet, was not
+    committed by us either."""
+    with postgres_server.private(tcp=False) as server:
+        server.create("holdfast")
+        store = await open_store(server.url("holdfast"), patience=20.0)
+        try:
+            begun = await begin(store, await new_node(store), "kelp")
+
+            def crash(number: int) -> None:
+                server.restart(signal.SIGQUIT)
+                with psycopg.connect(server.url("holdfast"), autocommit=True) as stranger:
+                    for _ in range(number):
+                        stranger.execute("BEGIN; SELECT pg_current_xact_id()")
+                        stranger.execute(ending)
+
+            with lost_in_the_commit(monkeypatch, after=after, then=lambda: crash(30)):
+                writes = store.append(begun.lease, [to_message("tide", "assistant")])
+                if after or ending == "COMMIT":
+                    with pytest.raises(StoreUncertain, match="whole or not at all"):
+                        await writes
+                else:
+                    assert await writes == 2
+            stored = ["kelp", "tide"] if after or ending == "ROLLBACK" else ["kelp"]
+            assert await contents(store, begun.session.conversation_id) == stored
+            with lost_in_the_commit(monkeypatch, after=False, then=lambda: crash(0)):
+                assert await store.append(begun.lease, [to_message("ebb", "assistant")]) == len(stored) + 1
+            assert await contents(store, begun.session.conversation_id) == [*stored, "ebb"]
+        finally:
+            await store.close()
+
+
+@pytest.mark.parametrize("after", [True, False])
+async def test_an_orderly_restart_of_the_server_leaves_no_doubt_about_a_commit(
+    monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    with postgres_server.private(tcp=False) as server:
+        server.create("holdfast")
+        store = await open_store(server.url("holdfast"), patience=20.0)
+        try:
+            begun = await begin(store, await new_node(store), "kelp")
+            with lost_in_the_commit(monkeypatch, after=after, then=lambda: server.restart(signal.SIGINT)):
+                assert await store.append(begun.lease, [to_message("tide", "assistant")]) == 2
+            assert await contents(store, begun.session.conversation_id) == ["kelp", "tide"]
+        finally:
+            await store.close()
 
 
 async def test_a_server_that_does_not_tell_its_history_is_not_asked_either(
@@ -651,15 +709,6 @@ async def test_a_migration_that_fails_changes_nothing(opening: Opening) -> None:
 def test_no_statement_uses_the_clock_that_stands_still_in_a_transaction() -> None:
     for name, text in load("holdfast.store.postgres").items():
         assert not re.search(r"\b(now\(|current_timestamp|transaction_timestamp)", text, re.IGNORECASE), name
-
-
-def test_both_engines_have_the_same_migrations() -> None:
-    def numbers(engine: str) -> set[str]:
-        folder = Path(holdfast.store.postgres.__file__).parents[1] / engine / "migrations"
-        return {file.name[:4] for file in folder.glob("*.sql")}
-
-    first_together = {f"{number:04}" for number in range(2, 8)}  # 0001 holds them all here
-    assert numbers("postgres") == numbers("sqlite") - first_together
 
 
 # --- the rest ----------------------------------------------------------------------------------------------

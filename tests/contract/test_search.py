@@ -395,5 +395,5 @@ async def test_an_operator_finds_the_messages_of_every_owner(store: Store, node:
 
 
 def _patch_snippets(monkeypatch: pytest.MonkeyPatch, snippet: Any) -> None:
-    for module in ("holdfast.store.sqlite.own_verbs", "holdfast.store.postgres.search"):
+    for module in ("holdfast.store.sqlite.search", "holdfast.store.postgres.search"):
         monkeypatch.setattr(f"{module}.snippet", snippet)

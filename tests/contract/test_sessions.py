@@ -9,7 +9,7 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Edge, EndReason, Session
 from holdfast.errors import BadInput, ConversationBusy, NodeReaped, NotFound
-from holdfast.store import reads
+from holdfast.store import sessions as session_reads
 from holdfast.store.base import Page, SessionFilter, Store
 from tests.contract.steps import (
     OTHER,
@@ -426,7 +426,7 @@ async def test_a_title_is_found_alike_whether_few_or_many_have_it(
     for owner in (OWNER, None):
         found = []
         for few in (0, 100):
-            monkeypatch.setattr(reads, "FEW_TITLES", few)
+            monkeypatch.setattr(session_reads, "FEW_TITLES", few)
             listed = await pages(store, SessionFilter(owner, title="REEF"), 2)
             found.append([[session.id for session in page.items] for page in listed])
         assert found[0] == found[1]

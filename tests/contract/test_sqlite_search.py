@@ -363,7 +363,7 @@ async def test_a_search_of_an_index_far_behind_is_refused_and_found_later(
     store = await opening()
     await begin(store, await new_node(store), *["kelp"] * 30)
     monkeypatch.setattr(search, "LONGEST_TAIL", 10)
-    monkeypatch.setattr("holdfast.store.sqlite.own_verbs.CATCH_UP_SECONDS", -1.0)
+    monkeypatch.setattr("holdfast.store.sqlite.engine.CATCH_UP_SECONDS", -1.0)
     with pytest.raises(SearchFailed, match="lacks 30 messages"):
         await store.search(OWNER, "kelp")
     monkeypatch.undo()

@@ -75,7 +75,7 @@ async def test_a_node_without_rules_of_its_own_writes_the_flush_that_the_store_w
     store: Store, node: Node
 ) -> None:
     await record(store, NodeKind.SERVER, flush=ON)
-    store._flushing = None  # type: ignore[attr-defined] # as a library without a model opens it
+    store._flushing = None  # as a library without a model opens it
     session = await finished(store, node)
     assert (await store.flush(None, session.id)).shown == "pending"
 
@@ -98,7 +98,7 @@ async def test_how_many_messages_are_enough_is_the_stores_to_say(store: Store, n
 async def test_a_waiting_flush_is_taken_over_by_whichever_node_resumes(store: Store, node: Node) -> None:
     await record(store, NodeKind.SERVER, flush=ON)
     session = await finished(store, node, "closed")
-    store._flushing = None  # type: ignore[attr-defined]
+    store._flushing = None
     again = (await say(store, node, "go on", "gladly", id=session.id)).session
     await store.end_session(None, again.id, "new")
     assert (await store.flush(None, session.id)).shown == "none"

@@ -35,7 +35,8 @@ def python_of(version: str) -> str:
     environments: Any = importlib.util.module_from_spec(spec)
     sys.modules.setdefault("environments", environments)
     spec.loader.exec_module(environments)
-    directory: Path = environments.cache_directory()
+    directory = Path(os.environ["HOLDFAST_TEST_CACHE"]) / "holdfast-bench"
+    environments.cache_directory = lambda: directory
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / f"hermes-agent-{version}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -66,8 +67,7 @@ def start(version: str, recipe: str, home: Path) -> subprocess.Popen[str]:
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HERMES_", "PYTHON"))}
-    return {**kept, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {name: value for name, value in os.environ.items() if not name.startswith(("HERMES_", "PYTHON"))}
 
 
 @contextmanager

@@ -209,7 +209,7 @@ async def test_events_can_be_listed_iterated_and_followed(url: str) -> None:
         waiting = asyncio.create_task(first_new())
         async with session.turn("hi"):
             pass
-        assert await asyncio.wait_for(waiting, 5) == "turn.started"
+        assert await asyncio.wait_for(waiting, 60) == "turn.started"
 
 
 def test_the_blocking_door_is_the_same_door(url: str) -> None:

@@ -26,7 +26,7 @@ KINDS = ("key", "alias", "id", "conversation", "history", "previous", "in conver
 """How a chat names its conversation: by its key, an alias, a session id it was given (newest or stale), the
 conversation id; by nothing but its history; in a response's body by the one before it or the conversation."""
 TRANSIENT = frozenset({"turn_interrupted", "conversation_locked", "upstream_error", "store_unavailable"})
-PATIENCE = 60.0
+PATIENCE = 180.0
 TWICE = 0.05
 """How often a message is sent twice at the same moment."""
 HANGS_UP = 0.05

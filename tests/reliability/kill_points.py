@@ -25,10 +25,10 @@ def install() -> None:
     """Put them into this process. They do nothing until the environment names one."""
     from holdfast.runtime.agents.compactor import Summariser
     from holdfast.store import compaction
-    from holdfast.store.verbs.compacting import CompactingVerbs
+    from holdfast.store.store import Store
 
-    CompactingVerbs.claim_compaction = _after(CompactingVerbs.claim_compaction, "claimed")  # type: ignore[method-assign]
-    CompactingVerbs.compact = _after(CompactingVerbs.compact, "swapped")  # type: ignore[method-assign]
+    Store.claim_compaction = _after(Store.claim_compaction, "claimed")
+    Store.compact = _after(Store.compact, "swapped")
     Summariser.summary = _after(_before(Summariser.summary, "asking"), "answered")  # type: ignore[method-assign]
     for name, point in (("write_end", "ending"), ("continue_conversation", "opening")):
         setattr(compaction, name, _after_work(getattr(compaction, name), point))

@@ -246,7 +246,9 @@ def usage_is_trusted(put: Callable[[Any, str, Any], None] = setattr) -> None:
 def _forget_flushes() -> None:
     from holdfast.domain.flushes import Flush
     from holdfast.store import flushes
+    from holdfast.store.engine import writes
     from holdfast.store.sqlite.transaction import STATEMENTS
+    from holdfast.store.store import Store
     from holdfast.store.transaction import Transaction
 
     flushed: set[str] = set()
@@ -257,17 +259,19 @@ def _forget_flushes() -> None:
     )
     STATEMENTS["insert_memory"] = STATEMENTS["insert_memory"].replace("INSERT", "INSERT OR IGNORE")
 
-    def claim_what_is_not_in_the_set(tx: Transaction, *given: Any) -> list[Flush]:
+    def claim_what_is_not_in_the_set(
+        tx: Transaction, node_id: str, *, together: int, per_minute: int
+    ) -> list[Flush]:
         names = ", ".join(f"'{session_id}'" for session_id in flushed)
         STATEMENTS["due_flushes"] = due.replace("WHERE", f"WHERE session NOT IN ({names}) AND")
-        return claim(tx, *given)
+        return claim(tx, node_id, together=together, per_minute=per_minute)
 
     def note_it_in_the_set(tx: Transaction, claimed: Flush, text: str | None) -> bool:
         flushed.add(claimed.session_id)
         return finish(tx, claimed, text)
 
-    flushes.claim = claim_what_is_not_in_the_set  # type: ignore[assignment]
-    flushes.finish = note_it_in_the_set
+    Store.claim_flushes = writes(claim_what_is_not_in_the_set)
+    Store.finish_flush = writes(note_it_in_the_set)
 
 
 def _swap_whatever_came_between() -> None:
@@ -276,17 +280,21 @@ def _swap_whatever_came_between() -> None:
     from holdfast.domain.compaction import Claim
     from holdfast.domain.conversations import Address
     from holdfast.store import compaction
+    from holdfast.store.engine import writes
     from holdfast.store.resolve import place
+    from holdfast.store.store import Store
     from holdfast.store.transaction import Transaction
 
     careful = compaction.compact
 
-    def careless(tx: Transaction, claim: Claim, view: Any, revision: int, facts: Any, lease: Any) -> Any:
+    def careless(
+        tx: Transaction, claim: Claim, view: Any, revision: int, facts: Any, *, lease: Any = None
+    ) -> Any:
         now = place(tx, None, Address(id=claim.conversation_id))
         claim = replace(claim, session_id=now.tip.id)
-        return careful(tx, claim, view, now.conversation.revision, facts, lease)
+        return careful(tx, claim, view, now.conversation.revision, facts, lease=lease)
 
-    compaction.compact = careless
+    Store.compact = writes(careless)
 
 
 def _forget_requests() -> None:

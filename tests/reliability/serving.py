@@ -166,7 +166,8 @@ def _warm_up() -> None:
     import uvicorn.protocols.http.httptools_impl  # noqa: F401
     import uvloop  # noqa: F401
 
-    import holdfast.cli.commands  # noqa: F401
+    import holdfast.cli.groups
+    import holdfast.cli.serve  # noqa: F401
 
 
 def _become(program: Program, out: int, err: int) -> None:

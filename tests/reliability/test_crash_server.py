@@ -22,7 +22,7 @@ from .sizes import Size, short_and_soak
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets two sockets share a port so")
 
 
-@short_and_soak(Size("short", 12, 12.0), Size("soak", 300))
+@short_and_soak(Size("short", 8, 12.0), Size("soak", 300))
 async def test_what_a_server_acknowledged_before_a_kill_is_there_once_after_it(
     size: Size, seed: int, tmp_path: Path, figures: Tell
 ) -> None:

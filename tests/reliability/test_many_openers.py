@@ -12,6 +12,7 @@ import holdfast.sync
 from holdfast.store.sqlite.engine import open_store
 
 from .conftest import Tell
+from .sizes import Size, short_and_soak
 
 OPENERS = 12
 
@@ -26,9 +27,13 @@ def _open_and_talk(path: Path, number: int) -> None:
     hf.close()
 
 
-async def test_twelve_processes_may_make_and_open_a_new_store_at_once(tmp_path: Path, figures: Tell) -> None:
-    rounds = 15
-    for attempt in range(rounds):
+@short_and_soak(Size("short", 4, 8.0), Size("soak", 100))
+async def test_twelve_processes_may_make_and_open_a_new_store_at_once(
+    tmp_path: Path, size: Size, figures: Tell
+) -> None:
+    rounds = 0
+    for attempt in size.rounds():
+        rounds += 1
         path = tmp_path / f"store-{attempt}.db"
         children = []
         for number in range(OPENERS):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,8 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.store.base import Store
-from holdfast.store.sqlite.engine import open_store
+from holdfast.store.postgres.engine import open_store as open_postgres
+from holdfast.store.sqlite.engine import open_store as open_sqlite
 from tests.reliability.conftest import Tell
 from tests.reliability.mutants import NAME
 from tests.reliability.neighbour import IDLE_MINUTES
@@ -103,7 +104,7 @@ class Neighbourhood:
 
     async def problems(self) -> list[str]:
         """What is wrong once every session is over; waits for that, but not for ever."""
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while (found := await self.look()) and time.monotonic() < deadline:  # noqa: ASYNC110 - the store is asked
             await asyncio.sleep(0.25)
         return found
@@ -135,11 +136,14 @@ class Neighbourhood:
 
 
 @asynccontextmanager
-async def neighbourhood(mutant: str = "", **settings: str) -> AsyncIterator[Neighbourhood]:
+async def neighbourhood(
+    database: str | None = None, mutant: str = "", **settings: str
+) -> AsyncIterator[Neighbourhood]:
+    """All programs on this PostgreSQL database, or on a SQLite file of their own."""
     async with AsyncExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-neighbours-")))
         (port,) = stack.enter_context(reserved_ports(1))
-        log, url = home / "log", f"sqlite:///{home}/holdfast.db"
+        log, url = home / "log", database or f"sqlite:///{home}/holdfast.db"
         own = {"HOLDFAST_HOME": str(home)}
         serve = ("-m", "holdfast", "serve", "--port", str(port), "--model", "scripted", "--store", url)
         server = await stack.enter_async_context(process(log, *serve, **{**own, **SETTINGS, **settings}))
@@ -154,7 +158,7 @@ async def neighbourhood(mutant: str = "", **settings: str) -> AsyncIterator[Neig
         await asyncio.gather(*(said(each, b"ready", log) for each in started))
         draining = [asyncio.create_task(_drain(each)) for each in started]
         stack.callback(lambda: [each.cancel() for each in draining])
-        store = await open_store(home / "holdfast.db")
+        store: Store = await open_postgres(database) if database else await open_sqlite(home / "holdfast.db")
         stack.push_async_callback(store.close)
         speaker = await stack.enter_async_context(aiohttp.ClientSession())
         yield Neighbourhood(url, store, speaker, port)
@@ -174,9 +178,17 @@ async def _drain(started: asyncio.subprocess.Process) -> None:
         pass
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database(request: pytest.FixtureRequest) -> str | None:
+    if request.param == "sqlite":
+        return None
+    new_database: Callable[[], str] = request.getfixturevalue("new_database")
+    return new_database()
+
+
 @short_and_soak(Size("short", 1), Size("soak", 20))
-async def test_neighbours_harm_nothing_of_each_other(size: Size, figures: Tell) -> None:
-    async with neighbourhood() as place:
+async def test_neighbours_harm_nothing_of_each_other(database: str | None, size: Size, figures: Tell) -> None:
+    async with neighbourhood(database) as place:
         began = time.monotonic()
         for number in size.rounds():
             await asyncio.gather(*(place.speak(f"telegram:{number}:{each}") for each in range(SPEAKERS)))
@@ -184,19 +196,21 @@ async def test_neighbours_harm_nothing_of_each_other(size: Size, figures: Tell) 
             assert problems == []
         assert await place.store.check() == []
         took = time.monotonic() - began
+    engine = "PostgreSQL" if database else "SQLite"
     figures(
-        f"neighbours: {len(place.sessions)} sessions of a server beside {len(KINDS)} kinds of programs in "
-        f"{took:.0f} s: 0 flushes lost or skipped, 0 reset by another's policy, 0 living nodes reaped"
+        f"neighbours, {engine}: {len(place.sessions)} sessions of a server beside {len(KINDS)} kinds of "
+        f"programs in {took:.0f} s: 0 flushes lost or skipped, 0 reset by another's policy, "
+        "0 living nodes reaped"
     )
 
 
 @pytest.mark.parametrize("mutant", ["node-skips-store-flushes", "library-writes-no-flush"])
 async def test_a_neighbour_that_acts_for_the_whole_store_is_seen(mutant: str) -> None:
     slow = {"HOLDFAST_MEMORY__PER_MINUTE": "1"}  # so that flushes have to wait
-    async with neighbourhood(mutant, **slow) as place:
+    async with neighbourhood(mutant=mutant, **slow) as place:
         await asyncio.gather(*(place.speak(f"telegram:{each}") for each in range(SPEAKERS)))
         seen: list[str] = []
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(300):
             while not seen:
                 await asyncio.sleep(0.25)
                 wrong = await place.look()

@@ -19,7 +19,7 @@ from .sizes import Size, short_and_soak
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets two sockets share a port so")
 
 
-@short_and_soak(Size("short", 8, 8.0), Size("soak", 100))
+@short_and_soak(Size("short", 5, 8.0), Size("soak", 100))
 async def test_a_killed_server_harms_nobody_who_goes_on_at_the_other(
     size: Size, seed: int, figures: Tell
 ) -> None:

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 from holdfast.domain.conversations import Address
 from holdfast.domain.events import EventType
 from holdfast.domain.processes import LONGEST_PIN_OF_AN_AGENT
-from holdfast.store import checks, resolve
+from holdfast.store import maintenance, resolve
 from holdfast.store.rows import to_stamp, to_time
 from holdfast.store.sqlite.connections import connect
 from holdfast.store.sqlite.transaction import SQLiteTransaction
@@ -153,7 +153,7 @@ class Watcher:
         self._connection.execute("BEGIN")
         try:
             self._follow(program)
-            findings = checks.check(self._tx())
+            findings = maintenance.check(self._tx())
             if findings:
                 raise Violation(f"the doctor finds: {findings}")
         finally:

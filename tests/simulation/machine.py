@@ -32,7 +32,7 @@ from holdfast.os_support import Running
 from holdfast.runtime.agents import heartbeat
 from holdfast.runtime.processes import launcher
 from holdfast.store.sqlite import engine
-from holdfast.store.sqlite.writer import LARGEST_GROUP, SQLiteJob, SQLiteWriter, Work
+from holdfast.store.sqlite.writer import SQLiteJob, SQLiteWriter, Work
 
 from .clock import Clock
 
@@ -288,7 +288,7 @@ class SteppedWriter(SQLiteWriter):
         self._program.loop.call_later(self._machine.latency(), act, *given)
 
     def _commit_next(self) -> None:
-        group = [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
+        group = self._take_group()
         if group:
             self._commit(group)
             self._later(self._tell, group)
@@ -309,7 +309,7 @@ class SteppedWriter(SQLiteWriter):
     def stop(self) -> None:
         self._stopping = True
         while self._queue:
-            group = [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
+            group = self._take_group()
             self._commit(group)
             self._tell(group)
         self._connection.close()

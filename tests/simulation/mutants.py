@@ -15,7 +15,7 @@ from holdfast.domain import processes
 from holdfast.domain.nodes import Node
 from holdfast.domain.resets import Blocker
 from holdfast.runtime.agents import flusher, reaper
-from holdfast.store import nodes, resets
+from holdfast.store import nodes, resets, sessions
 from holdfast.store.sqlite.engine import SQLiteStore
 from holdfast.store.sqlite.transaction import STATEMENTS, SQLiteTransaction
 from holdfast.store.transaction import Q, Transaction
@@ -69,14 +69,14 @@ def no_tip_resolution(put: Put) -> None:
 
 def recovery_counts_as_activity(put: Put) -> None:
     """Who brings a conversation to rest says that somebody has just spoken in it."""
-    settle = nodes.settle_conversation
+    free = sessions.free_left_behind
 
-    def settle_and_touch(tx: Transaction, conversation_id: str) -> bool:
+    def free_and_touch(tx: Transaction, conversation_id: str) -> bool:
         tip = _tip_of(tx, conversation_id)
         tx.run(Q.touch_session, id=tip, now=tx.now, model=None, input_tokens=0, output_tokens=0)
-        return settle(tx, conversation_id)
+        return free(tx, conversation_id)
 
-    put(nodes, "settle_conversation", settle_and_touch)
+    put(nodes, "free_left_behind", free_and_touch)
 
 
 def _tip_of(tx: Transaction, conversation_id: str) -> str:

@@ -147,7 +147,7 @@ class Program:
     @property
     def beats(self) -> bool:
         """Did its last beat reach the store?"""
-        return self.holdfast is not None and self.holdfast.keeper.beating
+        return self.holdfast is not None and self.holdfast.heartbeat.beating
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class Program:
         assert isinstance(outcome, TurnRepeated)
         if outcome.turn.status is not TurnStatus.COMPLETED:
             return Failed(outcome.turn.status.value)
-        said = await services.store.turn_messages(outcome.turn.id)
+        said = await services.holdfast.store.turn_messages(outcome.turn.id)
         text = next(
             (
                 str(each.content()["content"])
@@ -304,7 +304,7 @@ class Program:
             self.loop.create_task(self._act(self.services, what, name))
 
     async def _act(self, services: Services, what: str, name: str) -> None:
-        store, node_id = services.store, services.holdfast.node_id
+        store, node_id = services.holdfast.store, services.holdfast.node_id
         try:
             place = await store.resolve(OWNER, Address(id=name))
             if what == "begin anew":

@@ -28,13 +28,18 @@ with warnings.catch_warnings():
 ROOT = Path(__file__).parents[2] / "src"
 USES = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 FLAGS = {"compile": 1, "match": 2, "fullmatch": 2, "search": 2, "sub": 4, "subn": 4, "split": 3}
-LONGEST = 100_000
-SIZES = [16, 20, 24, 27, 400, 1_500, 6_000, 20_000]
-"""Small ones first: what is exponential or cubic would not come back from the largest. The texts that took
-longest at the last of these are tried at LONGEST too."""
-TRIED_AT_LONGEST = 8
+SHORT = (16, 20, 24, 400)
+"""Characters. What is exponential or cubic is caught here: it would not come back from a longer text."""
+MIDDLE = 2_000
+LONG = (6_000, 12_500, 25_000, 50_000, 100_000)
+"""Only the texts that took longest at 2,000 characters are tried at these."""
+TRIED_AT_LONG = 16
 MOST_CPU_SECONDS = 0.5
-"""Of one run. A linear pattern needs milliseconds."""
+"""Of one run. A linear pattern needs milliseconds for 100,000 characters."""
+MOST_CPU_SECONDS_SHORT = 0.02
+"""A linear pattern needs microseconds for 400 characters."""
+MEASURABLE_SECONDS = 0.03
+"""Below this a ratio of two times says nothing."""
 MOST_GROWTH = 3.0
 """Twice the text takes twice the time; four times would be quadratic."""
 
@@ -224,25 +229,25 @@ def slow_on(pattern: Pattern) -> str | None:
     """A text that this pattern takes too long for, if there is one among the hostile ones."""
     texts = [(before, unit, end) for before, unit in hostile_texts(pattern) for end in ("", "\x00")]
     took: dict[tuple[str, str, str], float] = {}
-    for size in SIZES:
+    for size in (*SHORT, MIDDLE):
+        most = MOST_CPU_SECONDS_SHORT if size in SHORT else MOST_CPU_SECONDS
         for text in texts:
             took[text] = cpu_seconds(pattern, text_of(size, *text))
-            if took[text] > MOST_CPU_SECONDS:
-                return f"{took[text]:.1f} s for {size} characters of {text}"
-            if size == SIZES[-1] and took[text] > 0.05 and is_slow(pattern, text):
-                return f"more than linear time for {LONGEST} characters of {text}"
-    for text in sorted(texts, key=took.__getitem__)[-TRIED_AT_LONGEST:]:
-        if is_slow(pattern, text):
-            return f"more than linear time for {LONGEST} characters of {text}"
+            if took[text] > most and cpu_seconds(pattern, text_of(size, *text)) > most:
+                return f"{took[text]:.2f} s for {size} characters of {text}"
+    for text in sorted(texts, key=took.__getitem__, reverse=True)[:TRIED_AT_LONG]:
+        for size in LONG:
+            if is_slow(pattern, text, size):
+                return f"more than linear time for {size} characters of {text}"
     return None
 
 
-def is_slow(pattern: Pattern, text: tuple[str, str, str]) -> bool:
+def is_slow(pattern: Pattern, text: tuple[str, str, str], size: int) -> bool:
     """Measured again where it looks so: a linear run that was disturbed is fast the second time."""
-    whole, half = text_of(LONGEST, *text), text_of(LONGEST // 2, *text)
+    whole, half = text_of(size, *text), text_of(size // 2, *text)
     if (took := cpu_seconds(pattern, whole)) > MOST_CPU_SECONDS:
-        return True
-    return took > 0.1 and all(
+        return cpu_seconds(pattern, whole) > MOST_CPU_SECONDS
+    return took > MEASURABLE_SECONDS and all(
         cpu_seconds(pattern, whole) > MOST_GROWTH * cpu_seconds(pattern, half) for _ in range(3)
     )
 

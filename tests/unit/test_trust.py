@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast import settings, trust
 from holdfast.errors import BadSetting
-from holdfast.runtime.local_server import ensure_local_key, local_key
+from holdfast.local_server import ensure_local_key, local_key
 from holdfast.settings import load, trust_file
 from holdfast.store.sqlite.engine import open_store
 

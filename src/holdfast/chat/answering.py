@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..app import Answered, RunningTurn, TurnSpec, Unanswered
 from ..cli.format import Styled, complain, next_step_after, sentences
 from ..cli.run import SAY_WAITING_SECONDS, ReplyPrinter
 from ..domain.conversations import Address
@@ -18,7 +19,6 @@ from ..domain.messages import NewMessage, instruction, user_message
 from ..domain.sessions import Edge
 from ..domain.turns import Turn, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
 from ..errors import BadInput, ConversationBusy, HoldfastError, LeaseLost, ModelError, NodeReaped, TurnStopped
-from ..runtime.turns.live import Answered, RunningTurn, TurnSpec, Unanswered
 from .state import ChatState
 
 BY_PERSON = "a person interrupted it"
@@ -50,7 +50,7 @@ class Answering:
     async def retry(self) -> Ended:
         """Retry the newest turn if it was interrupted or failed; otherwise answer its message again."""
         room = self._room
-        turns = await room.node.store.turns(room.owner, room.conversation_id, limit=1)
+        turns = await room.node.turns(room.owner, room.conversation_id, limit=1)
         tip = await room.tip()
         if not turns or (tip.edge is Edge.RESET and turns[0].first_seq < tip.first_seq):
             room.tell("There is nothing to take up: nobody has said anything in this session yet.")
@@ -64,7 +64,7 @@ class Answering:
         return await self._again(turn)
 
     async def _again(self, turn: Turn) -> Ended:
-        said = await self._room.node.store.turn_messages(turn.id)
+        said = await self._room.node.turn_messages(turn.id)
         replies = tuple(message.seq for message in said if message.role == "assistant" and not message.inner)
         if not any(message.role == "user" for message in said):
             self._room.tell("The last reply answered no message of a person; there is nothing to ask again.")
@@ -133,7 +133,7 @@ class Answering:
             tools=frozenset(settings.agent.tools),
         )
         wait = settings.server.busy_wait_seconds
-        beginning = asyncio.ensure_future(room.runner.begin(order, wait))
+        beginning = asyncio.ensure_future(room.node.runner.begin(order, wait))
         saying = asyncio.ensure_future(self._say_who_holds_it(wait))
         room.desk.on_interrupt = beginning.cancel
         try:
@@ -151,7 +151,7 @@ class Answering:
 
     async def by(self, node_id: str) -> str:
         """Describe the process of this node; empty if the node is unknown."""
-        for node in await self._room.node.store.nodes():
+        for node in await self._room.node.nodes():
             if node.id == node_id:
                 return f", in {node.kind.value} process {node.identity.pid} on {node.identity.host}"
         return ""
@@ -163,7 +163,7 @@ class Answering:
         def interrupt() -> None:
             stopping.append(
                 asyncio.ensure_future(
-                    room.runner.stop(room.owner, running.turn.id, TurnStatus.INTERRUPTED, BY_PERSON)
+                    room.node.runner.stop(room.owner, running.turn.id, TurnStatus.INTERRUPTED, BY_PERSON)
                 )
             )
 

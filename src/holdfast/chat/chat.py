@@ -14,12 +14,10 @@ from ..cli.format import Styled, ago, complain, console, count, one_line, say, w
 from ..cli.run import model_usage
 from ..cli.session_views import ROLE_STYLES, text_of
 from ..domain.messages import Message, MessageStatus
+from ..domain.pages import SessionFilter
 from ..domain.turns import TurnStatus
 from ..errors import HoldfastError
 from ..models.choose import choose_from
-from ..runtime.shutdown import finished
-from ..runtime.turns.runner import TurnRunner
-from ..store.base import SessionFilter
 from .answering import Answering, Ended
 from .commands import ChatActions, ChatCommand, ChatMessage, Slash, Unclear, meaning_of
 from .live_updates import LiveUpdates
@@ -44,24 +42,12 @@ async def chat(
         model = await choose_from(settings.model, longest_wait=60.0)
     try:
         async with invocation.node(existing=resume is not None, stays=True, model=model) as node:
-            runner = TurnRunner(
-                node.store,
-                node.keeper,
-                node.leases,
-                model,
-                invocation.settings.server.checkpoint_seconds,
-                toolbox=node.toolbox,
-                news=node.news,
-                compactor=node.compactor,
-            )
-            try:
-                if resume is not None:
-                    live = await enter(node, resume, invocation.settings.server.busy_wait_seconds)
-                else:
-                    live = await node.session(key, source=source)
-                return await Chat(ChatState(invocation, node, model, runner, desk, live)).run()
-            finally:
-                await finished(runner.close())
+            node.answer_with(model)
+            if resume is not None:
+                live = await enter(node, resume, settings.server.busy_wait_seconds)
+            else:
+                live = await node.session(key, source=source)
+            return await Chat(ChatState(invocation, node, model, desk, live)).run()
     finally:
         await model.close()
 
@@ -148,7 +134,7 @@ class Chat:
         """Completions for /resume."""
         if not self._room.desk.interactive:
             return ()
-        page = await self._room.node.store.sessions(SessionFilter(self._room.owner), limit=RECENT)
+        page = await self._room.node.sessions(SessionFilter(self._room.owner), limit=RECENT)
         keys = dict.fromkeys(session.key for session in page.items if session.key)
         return [*keys, *(session.id for session in page.items)]
 
@@ -168,13 +154,13 @@ class Chat:
     # --- greeting --------------------------------------------------------------------------------------
 
     async def _greet(self) -> None:
-        room, store = self._room, self._room.node.store
+        room = self._room
         session = await room.live.refresh()
         if not room.desk.interactive:
             return
         named = session.key or session.title or session.id
         say(Styled(one_line(named), "bold"), Styled(f"  {room.model.description}", "dim"))
-        said = await store.visible(room.owner, room.conversation_id, limit=LOOK_BACK)
+        said = await room.node.visible(room.owner, room.conversation_id, limit=LOOK_BACK)
         if said:
             await self._look_back(said)
         else:
@@ -182,11 +168,11 @@ class Chat:
         await self._say_who_else()
 
     async def _look_back(self, said: Sequence[Message]) -> None:
-        room, store, last = self._room, self._room.node.store, said[-1]
-        room.tell(f"{count(last.seq, 'message')} so far, the last {ago(last.created_at, store.now())}.")
+        room, last = self._room, said[-1]
+        room.tell(f"{count(last.seq, 'message')} so far, the last {ago(last.created_at, room.node.now())}.")
         for message in _last_exchange(said):
             _show(message)
-        turns = await store.turns(room.owner, room.conversation_id, limit=1)
+        turns = await room.node.turns(room.owner, room.conversation_id, limit=1)
         if turns and turns[0].status in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
             room.tell(Styled(f"The last reply was {turns[0].status}. ", "yellow"), "/retry takes it up.")
 

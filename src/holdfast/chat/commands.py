@@ -14,10 +14,9 @@ from enum import StrEnum
 from ..cli import session_views
 from ..cli.format import Styled, say
 from ..cli.processes import show_processes
+from ..domain.pages import SessionFilter
 from ..domain.sessions import EndReason
 from ..errors import NotFound
-from ..runtime.states import states_of, why_of
-from ..store.base import SessionFilter
 from .answering import Answering, Ended
 from .state import ChatState, enter
 
@@ -143,9 +142,7 @@ class ChatActions:
             return
         if not tip.ended:
             room.own_ends.add(tip.id)
-            await room.node.leases.when_free(
-                lambda: room.node.store.end_session(room.owner, tip.id, EndReason.NEW), self._patience
-            )
+            await room.node.end_session(room.owner, tip.id, EndReason.NEW, wait_seconds=self._patience)
         room.live = await room.node.session(id=room.conversation_id)
         room.tell(f"Begun afresh in {room.live.id}; {tip.id} stays readable, and /resume {tip.id} goes back.")
 
@@ -156,16 +153,15 @@ class ChatActions:
         room = self._room
         before = (await room.tip()).id
         room.live = await enter(room.node, name, self._patience)
-        line = await room.node.store.line(room.owner, room.conversation_id)
+        line = await room.node.line(room.owner, room.conversation_id)
         room.own_ends.update(session.id for session in line if session.ended)
         named = f" ({room.live.key})" if room.live.key else ""
         room.tell(f"{'You are' if room.live.id == before else 'Now'} in {room.live.id}{named}.")
 
     async def _list(self) -> None:
         room = self._room
-        page = await room.node.store.sessions(SessionFilter(room.owner), limit=RECENT)
-        states = await states_of(room.node.store, page.items)
-        session_views.show_list(page.items, states, room.node.store.now(), with_owner=False)
+        page, states = await room.node.sessions_with_states(SessionFilter(room.owner), limit=RECENT)
+        session_views.show_list(page.items, states, room.node.now(), with_owner=False)
         room.tell("/resume ID_OR_KEY goes on with one of them.")
 
     async def _retry(self, _: str) -> Ended:
@@ -174,11 +170,7 @@ class ChatActions:
     async def _fork(self, key: str) -> None:
         room = self._room
         tip, before = await room.tip(), room.conversation_id
-        forked = await room.node.keeper.as_living(
-            lambda: room.node.store.fork(
-                room.owner, tip.id, room.node.node_id, key=key or None, attached=True
-            )
-        )
+        forked = await room.node.fork_session(room.owner, tip.id, key=key or None, attached=True)
         room.live = await room.node.session(id=forked.conversation_id)
         room.tell(f"Now in {forked.id}, a copy; /resume {before} goes back.")
 
@@ -203,21 +195,21 @@ class ChatActions:
 
     async def _why(self, _: str) -> None:
         room = self._room
-        found = await why_of(room.node.store, room.owner, (await room.tip()).id)
+        found = await room.node.why(room.owner, (await room.tip()).id)
         say(found.sentence)
 
     async def _ps(self, _: str) -> None:
         room = self._room
         found = await room.live.processes()
         if found:
-            show_processes(room.invocation, found, room.node.store.now())
+            show_processes(room.node, found, room.node.now())
         else:
             room.tell("This conversation has started no process.")
 
     async def _title(self, title: str) -> None:
         room = self._room
         if title:
-            await room.node.store.set_title(room.owner, room.conversation_id, title)
+            await room.node.set_title(room.owner, room.conversation_id, title)
             room.tell(f"This conversation is called {title!r} now.")
         else:
             named = (await room.tip()).title

@@ -16,7 +16,6 @@ from ..domain.events import Event, EventType
 from ..domain.processes import ProcessState, shown
 from ..domain.sessions import EndReason
 from ..errors import NotFound, StoreError
-from ..runtime.states import why_of
 from .state import ChatState
 
 log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class LiveUpdates:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> LiveUpdates:
-        _, newest = await self._room.node.store.event_bounds()
+        _, newest = await self._room.node.event_bounds()
         self._task = asyncio.create_task(self._follow(newest))
         return self
 
@@ -69,12 +68,12 @@ class LiveUpdates:
 
     async def tell(self) -> None:
         """Show the events and notices since the last call."""
-        room, store = self._room, self._room.node.store
+        room = self._room
         pending, self._pending = self._pending, []
         for event in pending:
             if event.conversation_id == room.conversation_id and not self._is_own(event):
                 await self._show(event)
-        for notice in await store.undelivered(room.conversation_id):
+        for notice in await room.node.undelivered(room.conversation_id):
             if notice.id not in room.told:
                 room.tell(Styled(notice.text, "yellow"))
                 room.told[notice.id] = notice.process_id is not None
@@ -110,7 +109,7 @@ class LiveUpdates:
                 room.tell(Styled(ENDINGS[reason], "yellow"))
             case EventType.RESET_DEFERRED:
                 assert event.session_id is not None
-                found = await why_of(room.node.store, room.owner, event.session_id)
+                found = await room.node.why(room.owner, event.session_id)
                 room.tell(Styled(found.sentence, "yellow"))
             case EventType.COMPACTION_COMPLETED:
                 left = count(int(data.get("messages") or 0), "older message")
@@ -125,7 +124,7 @@ class LiveUpdates:
     async def _show_process(self, event: Event) -> None:
         name = str(event.data.get("process"))
         try:
-            process = await self._room.node.store.process(self._room.owner, name)
+            process = await self._room.node.process(self._room.owner, name)
         except NotFound:
             return  # the process row has already been pruned
         if event.type == EventType.PROCESS_STARTED:
@@ -137,9 +136,9 @@ class LiveUpdates:
 
     async def _show_turn(self, event: Event) -> None:
         """Show the messages of a turn that ran elsewhere in this conversation."""
-        room, store = self._room, self._room.node.store
+        room = self._room
         assert event.turn_id is not None
-        said = [message for message in await store.turn_messages(event.turn_id) if not message.inner]
+        said = [message for message in await room.node.turn_messages(event.turn_id) if not message.inner]
         if said:
             room.tell("Said elsewhere, meanwhile:")
-            show_messages(said, store.now())
+            show_messages(said, room.node.now())

@@ -8,10 +8,8 @@ from ..app import Holdfast
 from ..cli.context import CommandContext
 from ..cli.format import Cell, Styled, note, say
 from ..domain.conversations import Address
-from ..domain.sessions import Session, continued_by
+from ..domain.sessions import Session
 from ..models.base import Model
-from ..readings import place_of
-from ..runtime.turns.runner import TurnRunner
 from ..session import LiveSession
 from .terminal import ChatTerminal
 
@@ -21,7 +19,6 @@ class ChatState:
     invocation: CommandContext
     node: Holdfast
     model: Model
-    runner: TurnRunner
     desk: ChatTerminal
     live: LiveSession
     own_turns: set[str] = field(default_factory=set)
@@ -54,13 +51,13 @@ class ChatState:
 
     async def tip(self) -> Session:
         """The conversation's newest session."""
-        return (await self.node.store.resolve(self.owner, Address(id=self.conversation_id))).tip
+        return (await self.node.resolve(self.owner, Address(id=self.conversation_id))).tip
 
     async def deliver(self, *, leaving: bool = False) -> None:
         """Mark shown notices as delivered; on leaving, except those that the model must still receive."""
         for notice_id, for_model in list(self.told.items()):
             if not (leaving and for_model):
-                await self.node.store.deliver_notice(self.owner, notice_id)
+                await self.node.deliver_notice(self.owner, notice_id)
                 del self.told[notice_id]
 
 
@@ -70,15 +67,4 @@ async def enter(node: Holdfast, name: str, wait_seconds: float) -> LiveSession:
     Key, alias or conversation: its newest session, by its policy. Session: the newest continuation of what it
     showed; if that has ended, or the conversation was reset since, a new session that resumes it.
     """
-    store, owner = node.store, node.owner
-    place = await place_of(store, owner, name)
-    if place.addressed is not None:
-        newest = continued_by(await store.line(owner, place.conversation.id), place.addressed)
-        if newest.ended:
-            await node.leases.when_free(
-                lambda: node.keeper.as_living(
-                    lambda: store.resume_session(owner, newest.id, node.node_id, attached=True)
-                ),
-                wait_seconds,
-            )
-    return await node.session(id=place.conversation.id)
+    return await node.session(id=await node.resume_newest(node.owner, name, wait_seconds))

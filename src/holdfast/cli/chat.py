@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..settings import home
 from .context import EVERYBODY, CommandContext, command
 from .groups import app
 from .run import model_setting, model_usage
@@ -47,7 +48,6 @@ async def chat(
     from ..chat.chat import chat as talk
     from ..chat.input import lines_of
     from ..chat.terminal import ChatTerminal
-    from ..settings import home
 
     if invocation.owner_name == EVERYBODY:
         invocation.wrong_usage("a chat belongs to one owner; name it with --owner NAME")

@@ -1,66 +1,81 @@
-"""Imports every command. Importing a command's file registers it.
+"""Every command: the file that has it, and its line in the help, in the order of the help.
 
-`--help` must be fast, so such a file may import only typer and the standard library at its top. The rest of
-holdfast, asyncio and rich are imported when a command runs.
+A group imports a command's file when that command is used, so such a file imports what it needs at its top.
+What takes long to import (`app`, models, server, chat, demo, importers) is imported when the command runs:
+`holdfast COMMAND --help` must be fast too. A new command is a line here and `@command` in its file.
 """
 
 from __future__ import annotations
 
-from . import (
-    chat,
-    config,
-    demo,
-    doctor,
-    env,
-    importing,
-    keys,
-    memories,
-    migrate,
-    models,
-    nodes,
-    notices,
-    processes,
-    run,
-    serve,
-    session_actions,
-    why,
-)
-from . import sessions as sessions_listing
-from . import sessions as sessions_reading
-from .groups import app, imports, sessions
-from .groups import keys as keys_group
-from .groups import memories as memories_group
-from .groups import notices as notices_group
-from .groups import settings as settings_group
+from collections.abc import Mapping
 
-FILES = (
-    serve,
-    demo,
-    chat,
-    run,
-    sessions_listing,
-    sessions_reading,
-    session_actions,
-    session_actions,
-    env,
-    keys,
-    why,
-    processes,
-    memories,
-    nodes,
-    doctor,
-    importing,
-    migrate,
-    models,
-    notices,
-    config,
-)
-
-__all__ = ["app"]
-
-app.add_typer(sessions, name="sessions")
-app.add_typer(imports, name="import")
-app.add_typer(keys_group, name="keys")
-app.add_typer(memories_group, name="memories")
-app.add_typer(notices_group, name="notices")
-app.add_typer(settings_group, name="config")
+COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "holdfast": {
+        "serve": ("serve", "Serve the OpenAI API; every conversation is kept."),
+        "demo": ("demo", "Take a tour in about a minute, on real processes."),
+        "chat": ("chat", "Talk in the terminal; /help there lists the commands."),
+        "run": ("run", "Say something and print the answer, as it comes."),
+        "env": ("env", "Print the local server's address and key, for a shell."),
+        "models": ("models", "List the models that answer here, and the aliases for them."),
+        "keys": ("", "API keys: who may ask the server, and as whom."),
+        "sessions": ("", "List sessions, look at them, act on them."),
+        "why": ("why", "Say whether and when a session will be reset."),
+        "ps": ("processes", "List background processes, newest first."),
+        "logs": ("processes", "Print what a process has said."),
+        "stop": ("processes", "Stop a process and everything it has started."),
+        "pin": ("processes", "Let a process hold resets of its session up, for a stated time."),
+        "memories": ("", "What was remembered of ended sessions, and flushes that failed."),
+        "notices": ("", "What people should be told, such as that their chat was reset."),
+        "sweep": ("nodes", "Settle what is due, and say what was done."),
+        "nodes": ("nodes", "List who is alive: the holdfast processes of this store."),
+        "doctor": ("doctor", "Check every invariant and the store's health."),
+        "backup": ("doctor", "Copy the store to a file while everything goes on."),
+        "restore": ("doctor", "Put a backup in the place of the store."),
+        "migrate": ("migrate", "Copy this SQLite store to PostgreSQL, verified."),
+        "import": ("", "Import conversations of a Hermes home or an export file."),
+        "config": ("", "The settings in effect, and which settings files are trusted."),
+        "version": ("config", "Say which holdfast this is, and what it stands on."),
+    },
+    "sessions": {
+        "list": ("sessions", "List sessions, the most recently active first."),
+        "show": ("sessions", "Show one session."),
+        "messages": ("sessions", "Read what was said."),
+        "turns": ("sessions", "List turns, newest first."),
+        "lineage": ("sessions", "Draw a conversation's line of sessions, and its forks."),
+        "stats": ("sessions", "Count sessions: open, leaked, how they ended."),
+        "search": ("sessions", "Find messages that hold all these words."),
+        "end": ("session_actions", "End an open session."),
+        "cancel": ("session_actions", "Stop the turn that is running; what it had said is kept."),
+        "resume": ("session_actions", "Go on from an older session."),
+        "fork": ("session_actions", "Begin a new conversation with a copy of a session's context."),
+        "delete": ("session_actions", "Delete a whole conversation, for good."),
+        "export": ("session_actions", "Write conversations as JSON Lines, with everything in them."),
+    },
+    "import": {
+        "hermes": ("importing", "Take over a Hermes home."),
+        "file": ("importing", "Take over conversations from a file of `holdfast sessions export`."),
+    },
+    "keys": {
+        "list": ("keys", "List API keys, of all owners unless one is named."),
+        "create": ("keys", "Make an API key."),
+        "revoke": ("keys", "Take an API key back, for good."),
+    },
+    "memories": {
+        "list": ("memories", "List memories, the newest first."),
+        "search": ("memories", "Find memories that hold all these words."),
+        "edit": ("memories", "Change what a memory says."),
+        "forget": ("memories", "Forget memories, for good: nothing of what they said is left."),
+        "retry": ("memories", "Have flushes tried again that were given up."),
+        "skip": ("memories", "Do not flush sessions: those named, or all that are older than a date."),
+    },
+    "notices": {
+        "list": ("notices", "List notices, the oldest first."),
+        "delivered": ("notices", "Mark a notice as delivered. Doing so twice keeps the first time."),
+    },
+    "config": {
+        "show": ("config", "Show every setting, its value, and where it came from."),
+        "trust": ("config", "Use the holdfast.toml of a directory when you work there."),
+        "untrust": ("config", "Ignore the holdfast.toml of a directory again."),
+    },
+}
+"""By group. A command without a file is a group."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import apsw
 import typer
 
+from .. import __version__
+from ..settings import LOCAL_FILE, SECTIONS, Settings, home, trust_file
+from ..trust import untrust as forget
 from .context import AsJson, CommandContext, command
+from .format import Cell, Column, Styled, print_json, say, table, wide
 from .groups import app
 from .groups import settings as settings_group
-
-if TYPE_CHECKING:
-    from ..settings import Settings
-    from .format import Cell
 
 HIDDEN = "(hidden)"
 _PASSWORD = re.compile(r"(?P<before>://[^/?#@\s:]*:)[^/?#@\s]*(?=@)")
@@ -37,13 +40,14 @@ async def config(invocation: CommandContext, as_json: AsJson = False) -> None:
       holdfast config show
       HOLDFAST_LEASE__STALE_SECONDS=60 holdfast config --json
     """
-    from ..server import objects
-    from .format import Column, Styled, print_json, say, table, wide
 
     settings = list(effective(invocation.settings))
     ignored = invocation.settings.ignored
     if as_json:
-        print_json({**objects.listed(settings), "ignored_file": str(ignored.absolute()) if ignored else None})
+        from ..server import objects
+
+        found = objects.fields_of(objects.listed(settings))
+        print_json({**found, "ignored_file": str(ignored.absolute()) if ignored else None})
         return
     rows: list[list[Cell]] = []
     for each in settings:
@@ -82,8 +86,6 @@ async def trust(invocation: CommandContext, path: SettingsFile = None) -> None:
       holdfast config trust
       holdfast config trust ~/work/agent/holdfast.toml
     """
-    from ..settings import trust_file
-    from .format import say
 
     file = _settings_file(path)
     sets = trust_file(file)
@@ -98,9 +100,6 @@ async def untrust(invocation: CommandContext, path: SettingsFile = None) -> None
     Example:
       holdfast config untrust
     """
-    from ..settings import home
-    from ..trust import untrust as forget
-    from .format import say
 
     file = _settings_file(path)
     was = forget(home(), file)
@@ -109,16 +108,12 @@ async def untrust(invocation: CommandContext, path: SettingsFile = None) -> None
 
 def _settings_file(path: Path | None) -> Path:
     """The settings file of this path: for a directory, the one in it."""
-    from ..settings import LOCAL_FILE
 
     return path / LOCAL_FILE if path is not None and path.is_dir() else path or LOCAL_FILE
 
 
 def effective(settings: Settings) -> Iterator[dict[str, Any]]:
     """Every setting with its value, its origin and its meaning."""
-    from dataclasses import fields
-
-    from ..settings import SECTIONS
 
     for section in SECTIONS:
         values = getattr(settings, section)
@@ -158,12 +153,6 @@ async def version(invocation: CommandContext, as_json: AsJson = False) -> None:
     Example:
       holdfast version
     """
-    import platform
-
-    import apsw
-
-    from .. import __version__
-    from .format import print_json, say
 
     versions = {
         "holdfast": __version__,

@@ -19,10 +19,9 @@ import typer
 
 if TYPE_CHECKING:
     from ..app import Holdfast
+    from ..domain.maintenance import Swept
     from ..models.base import Model
-    from ..runtime.agents.sweeper import Swept
     from ..settings import Settings
-    from ..store.base import Store
 
 EVERYBODY = "*"
 
@@ -103,17 +102,16 @@ class CommandContext:
     @asynccontextmanager
     async def making(self, *, quiet: bool = False) -> AsyncIterator[Opened]:
         """The same, but creates the store if there is none."""
-        from ..app import open_store
-        from ..runtime.agents.reaper import Reaper
-        from ..runtime.agents.resetter import Resetter
+        from ..app import Holdfast
+        from ..domain.nodes import NodeKind
 
         self.start_logging()
-        store = await open_store(self.settings)
+        hf = Holdfast(self.settings, kind=NodeKind.CLI, sweep=False, catch_signals=False, joins=False)
+        await hf.start()
         try:
-            swept = await sweep(Reaper(store, own_node=lambda: None), Resetter(store), quiet=quiet)
-            yield Opened(store, self.owner, swept)
+            yield Opened(hf, self.owner, await sweep(hf, quiet=quiet))
         finally:
-            await store.close()
+            await hf.stop()
 
     @asynccontextmanager
     async def existing(self, *, quiet: bool = False) -> AsyncIterator[Opened]:
@@ -134,10 +132,9 @@ class CommandContext:
 
         Joining and leaving are not interrupted by a signal: nothing would close a half-open store.
         """
-        from ..app import Holdfast
+        from ..app import Holdfast, finished
         from ..domain.ids import DEFAULT_OWNER
         from ..domain.nodes import NodeKind
-        from ..runtime.shutdown import finished
 
         self.start_logging()
         if existing and not self.exists:
@@ -149,7 +146,7 @@ class CommandContext:
         try:
             await finished(node.start())
             if not stays:
-                await sweep(node.reaper, node.resetter, quiet=quiet)
+                await sweep(node, quiet=quiet)
             yield node
         finally:
             await finished(node.stop())
@@ -190,19 +187,19 @@ class CommandContext:
 class Opened:
     """A store opened for one command, the owner whose data it reads, and the result of its first sweep."""
 
-    store: Store
+    hf: Holdfast
     owner: str | None
     swept: Swept
 
 
-async def sweep(reaper: Any, resetter: Any, *, quiet: bool = False) -> Swept:
+async def sweep(hf: Holdfast, *, quiet: bool = False) -> Swept:
     """Sweep, and report on stderr what was due. A store error is reported and does not stop a reader."""
+    from ..domain.maintenance import Swept
     from ..errors import StoreError
-    from ..runtime.agents.sweeper import Sweeper, Swept
     from .format import count, note
 
     try:
-        done = await Sweeper(reaper, 0, resetter=resetter).sweep_once()
+        done = await hf.sweep()
     except StoreError as error:
         note(f"could not sweep first: {error}")
         return Swept()

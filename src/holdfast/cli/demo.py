@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import time
 from typing import Annotated
 
 import typer
 
 from .context import CommandContext, command
+from .format import Styled, complain, on_terminal, remark, say
 from .groups import app
+from .signals import Interrupts
 
 
 @command(app, "demo")
@@ -30,14 +34,10 @@ async def demo(
       holdfast demo
       holdfast demo --no-page
     """
-    import asyncio
-    import time
 
     from ..demo.stage import Stage, WentWrong
     from ..demo.storyteller import Storyteller
     from ..demo.tour import Tour, keep_page
-    from .format import Styled, complain, on_terminal, remark, say
-    from .signals import Interrupts
 
     began, toured = time.monotonic(), False
     with Interrupts() as interrupts:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ..domain.figures import FlushFigures, OwnerUsage
+from ..domain.maintenance import Diagnosis
+from ..errors import BadInput, StoreError
+from ..server.objects import owner_usage
+from ..settings import Settings, is_postgres
 from .context import AsJson, CommandContext, command
+from .format import Styled, count, note, one_line, print_json, say, size
 from .groups import app
-
-if TYPE_CHECKING:
-    from ..runtime.agents.doctor import Diagnosis
-    from ..settings import Settings
-    from ..store.base import FlushFigures, OwnerUsage
+from .signals import bar
 
 MOST_OWNERS = 10
 
@@ -36,13 +39,6 @@ async def doctor(
       holdfast doctor
       holdfast doctor --repair
     """
-    from ..runtime.agents.doctor import Doctor
-    from ..runtime.agents.reaper import Reaper
-    from ..runtime.processes.launcher import ProcessReader
-    from ..server.objects import owner_usage
-    from ..wiring import processes_directory
-    from .format import Styled, note, print_json, say
-    from .signals import bar
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
@@ -51,34 +47,33 @@ async def doctor(
             else:
                 note(f"there is nothing to check yet: no store at {invocation.location}")
             return 0
-        reader = ProcessReader(opened.store, processes_directory(invocation.settings))
-        examiner = Doctor(opened.store, Reaper(opened.store, own_node=lambda: None), reader)
         kept = "What was repaired stays so." if repair else "Nothing was changed."
         with bar(kept, at_once=True) as shows:
-            repaired = await examiner.repair() if repair else []
-            found = await examiner.examine(lambda done, whole: shows("checking the store", done, whole))
-        usage = await opened.store.usage(None, limit=MOST_OWNERS)
+            found, repaired = await opened.hf.examine(
+                repair=repair, progress=lambda done, whole: shows("checking the store", done, whole)
+            )
+        usage = await opened.hf.usage(None, limit=MOST_OWNERS)
         well = all(each.ok for each in found)
         if as_json:
             print_json(
                 {
                     "object": "diagnosis",
                     "ok": well,
-                    "store": opened.store.location,
+                    "store": opened.hf.location,
                     "repaired": repaired,
-                    "flushes": _flushes(await opened.store.flush_figures()),
+                    "flushes": _flushes(await opened.hf.flush_figures()),
                     "usage": [owner_usage(each) for each in usage],
                     "data": [_diagnosis(each) for each in found],
                 }
             )
             return 0 if well else 1
-        say(Styled(opened.store.location, "bold"))
+        say(Styled(opened.hf.location, "bold"))
         for sentence in repaired:
             say(Styled("  + ", "cyan"), sentence)
         for each in found:
             say(Styled("  ✓ ", "green") if each.ok else Styled("  ✗ ", "bold red"), each.invariant)
             _explain(each)
-        if waiting := _what_waits(await opened.store.flush_figures(), invocation.settings):
+        if waiting := _what_waits(await opened.hf.flush_figures(), invocation.settings):
             say(Styled("  · ", "dim"), waiting)
         _who_holds_how_much(usage)
         broken = sum(not each.ok for each in found)
@@ -89,7 +84,6 @@ async def doctor(
 
 def _who_holds_how_much(usage: Sequence[OwnerUsage]) -> None:
     """Print the owners with the most bytes, one per line."""
-    from .format import Styled, count, one_line, say, size
 
     for each in usage:
         held = f"{one_line(each.owner)}: {size(each.bytes)} in {count(each.conversations, 'conversation')}"
@@ -109,7 +103,6 @@ def _flushes(figures: FlushFigures) -> dict[str, int]:
 
 def _what_waits(figures: FlushFigures, settings: Settings) -> str:
     """Progress of the flushes of ended sessions; empty if none is pending and none failed."""
-    from .format import count
 
     told = []
     if waiting := figures.pending + figures.running:
@@ -133,7 +126,6 @@ def _diagnosis(each: Diagnosis) -> dict[str, object]:
 
 def _explain(each: Diagnosis) -> None:
     """Print what violates an invariant, and what to do."""
-    from .format import Styled, say
 
     finding = each.finding
     if finding is None:
@@ -161,13 +153,11 @@ async def backup(
     Example:
       holdfast backup ~/holdfast-2026-03-01.db
     """
-    from .format import say, size
-    from .signals import bar
 
     async with invocation.existing() as opened:
         with bar("No file was left.") as shows:
-            await opened.store.backup(file, lambda done, whole: shows("copying the store", done, whole))
-        say(f"{opened.store.location} is backed up to {file} ({size(file.stat().st_size)}).")
+            await opened.hf.backup(file, lambda done, whole: shows("copying the store", done, whole))
+        say(f"{opened.hf.location} is backed up to {file} ({size(file.stat().st_size)}).")
         say(f"Look into it with: holdfast sessions --store sqlite:///{file}")
 
 
@@ -185,12 +175,7 @@ async def restore(
     Example:
       holdfast restore ~/holdfast-2026-03-01.db
     """
-    import asyncio
-
     from ..app import restore_store
-    from ..settings import is_postgres
-    from .format import count, say
-    from .signals import bar
 
     if not is_postgres(invocation.settings.store.url):
         await _require_unused(invocation)
@@ -202,7 +187,7 @@ async def restore(
             lambda done, whole: shows("copying the backup", done, whole),
         )
     async with invocation.existing(quiet=True) as opened:
-        found = await opened.store.statistics(None)
+        found = await opened.hf.statistics(None)
     held = f"{count(found.conversations, 'conversation')}, {count(found.messages, 'message')}"
     say(f"{invocation.location} is restored from {file}: {held}.")
     if aside is not None:
@@ -212,12 +197,9 @@ async def restore(
 
 async def _require_unused(invocation: CommandContext) -> None:
     """Raises BadInput if a process has the store open. A store that cannot be opened is reported."""
-    from ..errors import BadInput, StoreError
-    from .format import count, note
-
     try:
         async with invocation.reading(quiet=True) as opened:
-            nodes = await opened.store.nodes() if opened is not None else []
+            nodes = await opened.hf.nodes() if opened is not None else []
     except StoreError as error:
         note(f"the store that is there cannot be opened, and is moved aside: {error}")
         return

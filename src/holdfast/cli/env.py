@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shlex
 
+from ..errors import BadSetting
+from ..local_server import local_address
+from ..settings import Settings, home, is_variable
 from .context import AsJson, CommandContext, command
+from .format import on_terminal, print_json, remark, write
 from .groups import app
-
-if TYPE_CHECKING:
-    from ..settings import Settings
 
 EVERY_ADDRESS = {"0.0.0.0", "::", "[::]", "*"}
 
@@ -26,16 +27,11 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
       eval "$(holdfast env)"
       holdfast env --json
     """
-    import shlex
-
     from ..models.choose import REPLACED_KEY
-    from ..runtime.local_server import ensure_local_key
-    from ..settings import home
-    from .format import on_terminal, print_json, remark, write
 
     base_url = address(invocation.settings)
     async with invocation.making(quiet=True) as opened:
-        token, _ = await ensure_local_key(opened.store, home())
+        token = await opened.hf.ensure_local_key()
     variables = {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": token}
     if as_json:
         print_json(variables)
@@ -67,9 +63,6 @@ def address(settings: Settings) -> str:
     A running server's actual port wins over the settings, since an option may have set it. An address from
     the environment wins over both.
     """
-    from ..errors import BadSetting
-    from ..runtime.local_server import local_address
-    from ..settings import home, is_variable
 
     host, port = settings.server.host, settings.server.port
     named = any(is_variable(settings.origins.get(name, "")) for name in ("server.host", "server.port"))

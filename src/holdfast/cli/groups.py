@@ -1,28 +1,75 @@
-"""The tree of commands: `holdfast`, and its groups `sessions`, `keys`, `memories`, `import` and `config`."""
+"""The tree of commands: `holdfast` and its groups, such as `sessions` and `keys`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info
 
+from .commands import COMMANDS
 from .context import Config, Owner, StoreUrl
 
 HELP_OPTIONS = ["--help", "-h"]
 
 
-ORDER = (
-    *("serve", "demo", "chat", "run", "env", "models", "keys", "sessions", "why"),
-    *("ps", "logs", "stop", "pin", "memories", "notices", "sweep", "nodes"),
-    *("doctor", "backup", "restore", "migrate", "import", "config", "version"),
-    *("list", "show", "messages", "turns", "lineage", "stats", "search"),
-    *("end", "cancel", "resume", "fork", "delete", "export"),
-    *("hermes", "file"),
-    *("create", "revoke"),
-    *("trust", "untrust"),
-    *("edit", "forget", "retry", "skip", "delivered"),
-)
+class LazyCommands(MutableMapping[str, Any]):
+    """The commands of a group in the order of `COMMANDS`; files are imported when looked up."""
+
+    def __init__(self, group: str, loaded: Mapping[str, Any]) -> None:
+        self._group = group
+        self._loaded = dict(loaded)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            module, _ = COMMANDS[self._group][name]
+            import_module(f".{module}", __package__)
+            for info in GROUPS[self._group].registered_commands:
+                if info.name == name:
+                    self._loaded[name] = get_command_from_info(
+                        info, pretty_exceptions_short=False, rich_markup_mode=None
+                    )
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS[self._group]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS[self._group])
+
+    def __len__(self) -> int:
+        return len(COMMANDS[self._group])
+
+
+class LazyGroup(TyperGroup):
+    """A group whose help needs no command's file."""
+
+    def __init__(self, *, commands: Any = None, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = LazyCommands(self.name or "", commands or {})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        lines = COMMANDS[self.name or ""]
+        limit = formatter.width - 6 - max(map(len, lines))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, TyperCommand(name, help=line).get_short_help_str(limit))
+                    for name, (_, line) in lines.items()
+                ]
+            )
 
 
 def _begins_with_options(args: list[str]) -> bool:
@@ -30,14 +77,7 @@ def _begins_with_options(args: list[str]) -> bool:
     return not args or (args[0].startswith("-") and args[0] not in HELP_OPTIONS)
 
 
-class InOrder(TyperGroup):
-    """Lists commands in the order of ORDER: those a newcomer needs come first."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(self.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
-
-
-class ListsByDefault(InOrder):
+class ListsByDefault(LazyGroup):
     """`holdfast sessions --state idle` is `holdfast sessions list --state idle`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -51,7 +91,7 @@ class ListsByDefault(InOrder):
         return super().resolve_command(ctx, args)
 
 
-class ShowsByDefault(InOrder):
+class ShowsByDefault(LazyGroup):
     """`holdfast config --json` is `holdfast config show --json`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -60,7 +100,7 @@ class ShowsByDefault(InOrder):
         return super().parse_args(ctx, args)
 
 
-class ReadsFiles(InOrder):
+class ReadsFiles(LazyGroup):
     """`holdfast import conversations.jsonl` is `holdfast import file conversations.jsonl`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -79,7 +119,7 @@ def say_version(wanted: bool) -> None:
 
 app = typer.Typer(
     name="holdfast",
-    cls=InOrder,
+    cls=LazyGroup,
     help="Durable sessions for LLM agents: conversations that survive crashes and restarts.",
     epilog='Begin with: holdfast serve, or: holdfast run --key cli:ada "my name is Ada"',
     no_args_is_help=True,
@@ -148,3 +188,17 @@ def holdfast(
     store: StoreUrl = None,
 ) -> None:
     context.obj = {"owner": owner, "config": config, "store": store}
+
+
+GROUPS = {
+    "holdfast": app,
+    "sessions": sessions,
+    "keys": keys,
+    "memories": memories,
+    "notices": notices,
+    "config": settings,
+    "import": imports,
+}
+for _name, _group in GROUPS.items():
+    if _group is not app:
+        app.add_typer(_group, name=_name)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from zoneinfo import ZoneInfo
 
 import typer
 
+from ..domain.ids import DEFAULT_OWNER
+from ..os_support import timezone
+from ..server.objects import time
+from ..settings import home
 from .context import AsJson, CommandContext, command
+from .format import Cell, Column, Styled, count, facts, one_line, percent, print_json, say, table
 from .groups import imports
+from .signals import bar
 
 if TYPE_CHECKING:
     from ..importers.hermes.doctor import Examination
     from ..importers.hermes.importer import Taken
-    from .format import Cell
 
 FEW = 5
 
@@ -41,12 +47,7 @@ async def hermes(
       holdfast import hermes ~/.hermes --dry-run
       holdfast import hermes ~/.hermes
     """
-    from ..domain.ids import DEFAULT_OWNER
-    from ..importers.hermes.importer import Importer
     from ..importers.hermes.snapshot import visit
-    from ..settings import home
-    from .format import print_json
-    from .signals import bar
 
     if invocation.of_everybody:
         invocation.wrong_usage("name one owner for what is imported, not '*'")
@@ -62,7 +63,7 @@ async def hermes(
             else:
                 async with invocation.making(quiet=as_json) as opened:
                     owner = opened.owner or DEFAULT_OWNER
-                    taken = await Importer(opened.store, owner, seen, shows).run()
+                    taken = await opened.hf.import_hermes(owner, seen, shows)
     if dry_run:
         print_json(_examination(found)) if as_json else _tell(found)
     elif as_json:
@@ -87,17 +88,13 @@ async def file(
       holdfast import conversations.jsonl
       holdfast import file conversations.jsonl
     """
-    from ..transfer.files import FileImporter
-    from .format import count, print_json, say
-    from .signals import bar
 
     async with invocation.making(quiet=as_json) as opened:
         owner = None if invocation.owner_name is None else opened.owner
         with bar("What was imported is kept; run it again to continue.") as shows:
-            importer = FileImporter(
-                opened.store, path.expanduser(), owner, lambda done, whole: shows("importing", done, whole)
+            carried = await opened.hf.import_file(
+                path.expanduser(), owner, lambda done, whole: shows("importing", done, whole)
             )
-            carried = await importer.run()
     if as_json:
         print_json(
             {
@@ -119,9 +116,6 @@ async def file(
 
 
 def _zone(invocation: CommandContext, name: str) -> Any:
-    from zoneinfo import ZoneInfo
-
-    from ..os_support import timezone
 
     try:
         return ZoneInfo(name or timezone())
@@ -133,7 +127,6 @@ def _zone(invocation: CommandContext, name: str) -> Any:
 
 
 def _examination(found: Examination) -> dict[str, Any]:
-    from ..server.objects import time
 
     whole = found.sessions
     return {
@@ -188,7 +181,6 @@ def _examination(found: Examination) -> dict[str, Any]:
 
 
 def _tell(found: Examination) -> None:
-    from .format import Column, Styled, facts, percent, say, table
 
     say(Styled(found.path, "bold"))
     reasons = {**found.end_reasons}
@@ -213,7 +205,6 @@ def _tell(found: Examination) -> None:
 
 
 def _facts(found: Examination) -> list[tuple[str, Cell]]:
-    from .format import Styled, count, percent
 
     def trouble(number: int, words: str = "") -> Cell:
         text = f"{number:,}{f' ({words})' if words and number else ''}"
@@ -252,7 +243,6 @@ def _facts(found: Examination) -> list[tuple[str, Cell]]:
 
 
 def _held_open(each: Any) -> str:
-    from .format import one_line
 
     words = {
         "runs": "still runs",
@@ -296,7 +286,6 @@ def _taken(taken: Taken, owner: str) -> dict[str, Any]:
 
 
 def _tell_taken(taken: Taken, invocation: CommandContext) -> None:
-    from .format import Styled, count, facts, say
 
     if not taken.anything:
         say(
@@ -334,7 +323,6 @@ def _tell_taken(taken: Taken, invocation: CommandContext) -> None:
 
 
 def _tell_left(taken: Taken) -> None:
-    from .format import Styled, count, say
 
     if taken.gone_on:
         say(

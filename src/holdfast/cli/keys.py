@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ..domain import api_keys as domain
+from ..domain.api_keys import ApiKey
+from ..domain.ids import DEFAULT_OWNER
+from ..errors import BadInput
+from ..server import objects
 from .context import AsJson, CommandContext, command
+from .format import Cell, Column, Styled, ago, note, print_json, remark, say, table
 from .groups import keys
-
-if TYPE_CHECKING:
-    from ..domain.api_keys import ApiKey
-    from .format import Cell
-
-
-class ScopeOption(StrEnum):
-    """The scopes of `domain.api_keys`, copied because importing that would slow `--help` down."""
-
-    CHAT = "chat"
-    BRIDGE = "bridge"
-    ADMIN = "admin"
 
 
 @command(keys, "create")
 async def create(
     invocation: CommandContext,
     scope: Annotated[
-        ScopeOption,
+        domain.Scope,
         typer.Option(
             help="How far it reaches: its owner's own; also owners it names below its own; also, by naming "
             "them, others' data."
         ),
-    ] = ScopeOption.CHAT,
+    ] = domain.Scope.CHAT,
     tools: Annotated[
         str,
         typer.Option(
@@ -52,10 +45,6 @@ async def create(
       holdfast keys create --owner ada --tools search,memory
       holdfast keys create --owner team --scope bridge --json
     """
-    from ..domain import api_keys as domain
-    from ..domain.ids import DEFAULT_OWNER
-    from ..errors import BadInput
-    from .format import print_json, remark, say
 
     owner = DEFAULT_OWNER if invocation.owner_name is None else invocation.owner_name
     names = [name.strip() for name in tools.split(",") if name.strip()]
@@ -65,8 +54,7 @@ async def create(
     except BadInput as error:
         invocation.wrong_usage(str(error))
     async with invocation.making(quiet=as_json) as opened:
-        key, token = domain.new_key(owner, domain.Scope(scope.value), names, opened.store.now())
-        await opened.store.add_key(key, token.hash)
+        key, token = await opened.hf.create_key(owner, scope, names)
         if as_json:
             shown = {"id": key.id, "key": str(token), "owner": key.owner, "scope": key.scope.value}
             print_json({**shown, "tools": sorted(key.tools)})
@@ -87,11 +75,9 @@ async def list_(invocation: CommandContext, as_json: AsJson = False) -> None:
       holdfast keys list
       holdfast keys list --owner ada --json
     """
-    from ..server import objects
-    from .format import Column, Styled, ago, note, print_json, table
 
     async with invocation.reading(quiet=as_json) as opened:
-        found = await opened.store.keys(_whose(invocation)) if opened else []
+        found = await opened.hf.keys(_whose(invocation)) if opened else []
         if as_json:
             print_json(objects.listed([objects.api_key(key) for key in found]))
             return
@@ -99,7 +85,7 @@ async def list_(invocation: CommandContext, as_json: AsJson = False) -> None:
             note("there are no API keys; `holdfast keys create` makes one")
             return
         assert opened is not None
-        now = opened.store.now()
+        now = opened.hf.now()
         rows: list[list[Cell]] = [
             [
                 key.id,
@@ -129,12 +115,10 @@ async def revoke(
     Example:
       holdfast keys revoke key_3f2a…
     """
-    from ..server import objects
-    from .format import print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
-        revoked = await opened.store.revoke_key(key_id, _whose(invocation))
-        found = await opened.store.key(key_id)
+        revoked = await opened.hf.revoke_key(key_id, _whose(invocation))
+        found = await opened.hf.find_key(key_id)
         assert found is not None
         if as_json:
             print_json(objects.api_key(found[0]))

@@ -13,6 +13,6 @@ def main() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from .commands import app
+    from .groups import app
 
     app(prog_name="holdfast")

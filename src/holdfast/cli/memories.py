@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..domain.flushes import FlushState
+from ..domain.memories import Memory
+from ..domain.pages import Page
+from ..server import objects
 from .context import AsJson, CommandContext, command
+from .format import Column, Styled, ago, clock, count, note, one_line, print_json, say, table
 from .groups import memories
 
 if TYPE_CHECKING:
-    from ..domain.memories import Memory
-    from ..store.base import Page, Store
+    from ..app import Holdfast
 
 MemoryId = Annotated[str, typer.Argument(metavar="ID", help="The memory's id, as the list shows it.")]
 SKIPPED = "a person skipped it"
@@ -41,22 +45,20 @@ async def list_(
       holdfast memories --key telegram:dm:42 --json
       holdfast memories list --failed
     """
-    from ..server import objects
-    from .format import print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
             return _nothing(invocation, as_json)
         if failed:
-            return await _list_failed(invocation, opened.store, opened.owner, after, limit, as_json)
-        page = await opened.store.memories(opened.owner, key=key, after=after, limit=limit)
+            return await _list_failed(invocation, opened.hf, opened.owner, after, limit, as_json)
+        page = await opened.hf.memories(opened.owner, key=key, after=after, limit=limit)
         if as_json:
             everybody = invocation.of_everybody
             data = [objects.memory(each, with_owner=everybody) for each in page.items]
             print_json(objects.listed(data, has_more=page.has_more))
             return
-        _show(page, opened.store.now(), "nothing is remembered")
-        await _say_what_waits(opened.store)
+        _show(page, opened.hf.now(), "nothing is remembered")
+        await _say_what_waits(opened.hf)
 
 
 @command(memories, "search")
@@ -72,19 +74,17 @@ async def search(
     Example:
       holdfast memories search kelp
     """
-    from ..server import objects
-    from .format import print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
             return _nothing(invocation, as_json)
-        page = await opened.store.memories(opened.owner, words=" ".join(words), limit=limit)
+        page = await opened.hf.memories(opened.owner, words=" ".join(words), limit=limit)
         if as_json:
             everybody = invocation.of_everybody
             data = [objects.memory(each, with_owner=everybody) for each in page.items]
             print_json(objects.listed(data, has_more=page.has_more))
         else:
-            _show(page, opened.store.now(), "nothing was found")
+            _show(page, opened.hf.now(), "nothing was found")
 
 
 @command(memories, "edit")
@@ -100,11 +100,9 @@ async def edit(
     Example:
       holdfast memories edit mem_3f2a… "Ada likes kelp, but not raw."
     """
-    from ..server import objects
-    from .format import print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
-        memory = await opened.store.edit_memory(opened.owner, memory_id, text)
+        memory = await opened.hf.edit_memory(opened.owner, memory_id, text)
         if as_json:
             print_json(objects.memory(memory, with_owner=invocation.of_everybody))
         else:
@@ -125,19 +123,16 @@ async def forget(
     Example:
       holdfast memories forget mem_3f2a…
     """
-    from ..server import objects
-    from .format import print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
         for memory_id in memory_ids:  # check that all exist before any is deleted
-            await opened.store.memory(opened.owner, memory_id)
+            await opened.hf.memory(opened.owner, memory_id)
         for memory_id in memory_ids:
-            await opened.store.forget_memory(opened.owner, memory_id)
+            await opened.hf.forget_memory(opened.owner, memory_id)
             if not as_json:
                 say(f"{memory_id} is forgotten.")
         if as_json:
-            gone = [{"id": each, "object": "memory.deleted", "deleted": True} for each in memory_ids]
-            print_json(objects.listed(gone))
+            print_json(objects.listed([objects.deleted_memory(each) for each in memory_ids]))
 
 
 @command(memories, "retry")
@@ -158,17 +153,15 @@ async def retry(
       holdfast memories retry
       holdfast memories retry sess_3f2a…
     """
-    from .format import count, print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
         retried = 0
         if session_ids:
             for session_id in session_ids:
-                await opened.store.retry_flush(opened.owner, session_id)
+                await opened.hf.retry_flush(opened.owner, session_id)
                 retried += 1
         else:
-            while some := await opened.store.retry_flushes(opened.owner, limit=MOST_AT_ONCE):
-                retried += some
+            retried = await opened.hf.retry_flushes(opened.owner)
         if as_json:
             print_json({"object": "flushes.retried", "count": retried})
         elif retried:
@@ -201,7 +194,6 @@ async def skip(
       holdfast memories skip --before 2026-03-01T08:00 --owner '*'
       holdfast memories skip sess_3f2a…
     """
-    from .format import count, print_json, say
 
     if not session_ids and before is None:
         invocation.wrong_usage("name sessions, or a date with --before")
@@ -209,22 +201,15 @@ async def skip(
     async with invocation.existing(quiet=as_json) as opened:
         skipped = 0
         for session_id in session_ids or ():
-            await opened.store.skip_flush(opened.owner, session_id, SKIPPED)
+            await opened.hf.skip_flush(opened.owner, session_id)
             skipped += 1
         if since is not None:
-            skipped += await _skip_before(opened.store, opened.owner, since)
+            skipped += await opened.hf.skip_flushes(opened.owner, since)
         if as_json:
             print_json({"object": "flushes.skipped", "count": skipped})
         else:
             say(f"{count(skipped, 'session')} will not be flushed." if skipped else "There was none to skip.")
     return 0
-
-
-async def _skip_before(store: Store, owner: str | None, since: datetime) -> int:
-    skipped = 0
-    while some := await store.skip_flushes(owner, since, SKIPPED, limit=MOST_AT_ONCE):
-        skipped += some
-    return skipped
 
 
 def _time(invocation: CommandContext, text: str) -> datetime:
@@ -235,7 +220,6 @@ def _time(invocation: CommandContext, text: str) -> datetime:
 
 
 def _show(page: Page[Memory], now: datetime, nothing: str) -> None:
-    from .format import Styled, clock, note, one_line, say
 
     if not page.items:
         note(nothing)
@@ -251,13 +235,10 @@ def _show(page: Page[Memory], now: datetime, nothing: str) -> None:
 
 
 async def _list_failed(
-    invocation: CommandContext, store: Store, owner: str | None, after: str | None, limit: int, as_json: bool
+    invocation: CommandContext, hf: Holdfast, owner: str | None, after: str | None, limit: int, as_json: bool
 ) -> None:
-    from ..domain.flushes import FlushState
-    from ..server import objects
-    from .format import Column, ago, note, one_line, print_json, table
 
-    page = await store.flushes(owner, state=FlushState.DEAD, after=after, limit=limit)
+    page = await hf.flushes(owner, state=FlushState.DEAD, after=after, limit=limit)
     if as_json:
         data = [objects.flush(each, with_owner=invocation.of_everybody) for each in page.items]
         print_json(objects.listed(data, has_more=page.has_more))
@@ -272,7 +253,7 @@ async def _list_failed(
             flush.key or "—",
             flush.reason,
             str(flush.attempts),
-            ago(flush.settled_at, store.now()),
+            ago(flush.settled_at, hf.now()),
             one_line(flush.error or ""),
         ]
         for flush in page.items
@@ -281,10 +262,9 @@ async def _list_failed(
     note("`holdfast memories retry` tries them again")
 
 
-async def _say_what_waits(store: Store) -> None:
-    from .format import count, note
+async def _say_what_waits(hf: Holdfast) -> None:
 
-    figures = await store.flush_figures()
+    figures = await hf.flush_figures()
     if waiting := figures.pending + figures.running:
         note(f"{count(waiting, 'session')} of all owners to be flushed")
     if figures.dead:
@@ -293,8 +273,6 @@ async def _say_what_waits(store: Store) -> None:
 
 
 def _nothing(invocation: CommandContext, as_json: bool) -> None:
-    from ..server import objects
-    from .format import note, print_json
 
     if as_json:
         print_json(objects.listed([]))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import BadInput
+from ..settings import database_path, is_postgres
 from .context import CommandContext, command
+from .format import console, note, say
 from .groups import app
+from .signals import bar
 
 if TYPE_CHECKING:
-    from ..store.postgres.moving import MoveStep
+    from ..transfer.migrate import MoveStep
 
 
 @command(app, "migrate")
@@ -32,10 +37,6 @@ async def migrate(
       holdfast migrate --to postgresql://holdfast@db.example.com/holdfast
     """
     from ..app import check_postgres
-    from ..errors import BadInput
-    from ..settings import database_path, is_postgres
-    from .format import note, say
-    from .signals import bar
 
     if not is_postgres(to):
         invocation.wrong_usage("--to names a PostgreSQL database: postgresql://user@host/database")
@@ -65,9 +66,6 @@ async def migrate(
 @contextmanager
 def _steps() -> Iterator[Callable[[MoveStep], None]]:
     """A progress bar per table on a terminal's stderr; otherwise a line per table."""
-    import sys
-
-    from .format import console, note
 
     if not sys.stderr.isatty():
         told: set[tuple[str, bool]] = set()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ..domain.maintenance import Pruned, Reaped, Reset
+from ..domain.nodes import Liveness, Node
+from ..server import objects
 from .context import AsJson, CommandContext, Opened, command
+from .format import Cell, Column, ago, count, note, print_json, say, state, table, wide
 from .groups import app
-
-if TYPE_CHECKING:
-    from ..domain.nodes import Liveness, Node
-    from ..runtime.agents.reaper import Reaped
-    from ..runtime.agents.resetter import Reset
-    from ..store.base import Pruned, Store
-    from .format import Cell
+from .signals import busy
 
 A_FEW = 5
 
@@ -31,17 +29,14 @@ async def sweep(invocation: CommandContext, as_json: AsJson = False) -> int:
     Example:
       holdfast sweep
     """
-    from ..runtime.agents.reaper import Reaped
-    from ..runtime.agents.resetter import Reset
-    from ..store.base import Pruned
-    from .format import print_json, say
 
     async with invocation.reading(quiet=True) as opened:
         if opened is None:
             done, reset, pruned = Reaped(), Reset(), Pruned()
         else:
-            done, reset = opened.swept.reaped, await _reset(opened)
-            pruned = await _prune(opened.store, invocation)
+            done, reset = opened.swept.reaped, await opened.hf.reset_all(opened.swept.reset)
+            with busy("dropping what was kept long enough"):
+                pruned = await opened.hf.prune_all()
         if as_json:
             print_json(_swept(done, reset, pruned))
         elif not (done.anything or reset.anything or pruned.anything or pruned.spared):
@@ -52,45 +47,9 @@ async def sweep(invocation: CommandContext, as_json: AsJson = False) -> int:
         return 1 if done.troubles or reset.troubles else 0
 
 
-async def _reset(opened: Opened) -> Reset:
-    """Reset every due session: completes what the sweep before the command began."""
-    from ..runtime.agents.resetter import Resetter
-
-    done = opened.swept.reset
-    if done.more:
-        rest = await Resetter(opened.store).reset_all()
-        done.reset |= rest.reset
-        done.deferred += rest.deferred
-        done.troubles += rest.troubles
-    return done
-
-
-async def _prune(store: Store, invocation: CommandContext) -> Pruned:
-    """Delete everything past its retention, in several passes."""
-    from ..runtime.agents.sweeper import Pruner
-    from ..store.base import Pruned
-    from ..wiring import retention_of
-    from .signals import busy
-
-    pruner, total = Pruner(store, retention_of(invocation.settings)), Pruned()
-    with busy("dropping what was kept long enough"):
-        while True:
-            done = await pruner.prune_once()
-            total = Pruned(
-                total.drafts + done.drafts,
-                total.events + done.events,
-                total.requests + done.requests,
-                conversations=total.conversations + done.conversations,
-                spared=done.spared,
-            )
-            if not done.more:
-                return total
-
-
 async def _tell(opened: Opened, done: Reaped, reset: Reset, pruned: Pruned) -> None:
-    from .format import count, say
 
-    known = {node.id: node for node in await opened.store.nodes(gone=True)}
+    known = {node.id: node for node in await opened.hf.nodes(gone=True)}
     for node_id, why in done.nodes.items():
         who = known[node_id]
         process = f"{who.kind.value}, process {who.identity.pid} on {who.identity.host}"
@@ -156,8 +115,6 @@ async def nodes(
       holdfast nodes
       holdfast nodes --all --json
     """
-    from ..server import objects
-    from .format import Column, ago, note, print_json, state, table, wide
 
     async with invocation.reading(quiet=True) as opened:
         found = await _judged(opened, gone) if opened else []
@@ -168,7 +125,7 @@ async def nodes(
             note("nobody is there" if opened else f"there is nothing yet: no store at {invocation.location}")
             return
         assert opened is not None
-        now = opened.store.now()
+        now = opened.hf.now()
         roomy = wide()
         rows: list[list[Cell]] = [
             [
@@ -194,11 +151,10 @@ async def nodes(
 
 async def _judged(opened: Opened, gone: bool) -> list[tuple[Node, Liveness, str]]:
     """Nodes, living ones first, each with its liveness and the reason; includes those reaped just now."""
-    from ..readings import judged_nodes
 
     reaped = opened.swept.reaped.nodes
     return [
         (node, liveness, f"{reaped[node.id]}; reaped just now" if node.id in reaped else why)
-        for node, liveness, why in await judged_nodes(opened.store, gone=gone or bool(reaped))
+        for node, liveness, why in await opened.hf.judged_nodes(gone=gone or bool(reaped))
         if gone or not node.gone or node.id in reaped
     ]

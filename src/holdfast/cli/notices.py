@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from ..server import objects
 from .context import AsJson, CommandContext, command
+from .format import Column, Styled, ago, note, one_line, print_json, remark, say, table
 from .groups import notices
 
 
@@ -30,9 +32,6 @@ async def list_(
       holdfast notices
       holdfast notices --undelivered --json
     """
-    from ..server import objects
-    from .format import Column, Styled, ago, note, one_line, print_json, remark, table
-
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
             if as_json:
@@ -40,7 +39,7 @@ async def list_(
             else:
                 note(f"no notices: there is no store at {invocation.location}")
             return
-        page = await opened.store.notices(opened.owner, undelivered=undelivered, after=after, limit=limit)
+        page = await opened.hf.notices(opened.owner, undelivered=undelivered, after=after, limit=limit)
         if as_json:
             data = [objects.notice(each, with_owner=invocation.of_everybody) for each in page.items]
             print_json(objects.listed(data, has_more=page.has_more))
@@ -48,7 +47,7 @@ async def list_(
         if not page.items:
             note("no notices")
             return
-        now = opened.store.now()
+        now = opened.hf.now()
         rows = [
             (
                 each.id,
@@ -75,11 +74,8 @@ async def delivered(
     Example:
       holdfast notices delivered note_0a1b2c3d
     """
-    from ..server import objects
-    from .format import print_json, say
-
     async with invocation.existing(quiet=as_json) as opened:
-        notice = await opened.store.deliver_notice(opened.owner, notice_id)
+        notice = await opened.hf.deliver_notice(opened.owner, notice_id)
         if as_json:
             print_json(objects.notice(notice, with_owner=invocation.of_everybody))
         else:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..domain.processes import Process, is_pinned, shown
+from ..server import objects
 from .context import AsJson, CommandContext, command
+from .format import (
+    Cell,
+    Column,
+    ago,
+    complain,
+    harmless,
+    note,
+    print_json,
+    say,
+    span,
+    state,
+    table,
+    wide,
+    write,
+)
 from .groups import app
+from .signals import busy
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from ..domain.processes import Process
-    from ..runtime.processes.launcher import ProcessReader
-    from ..server.objects import Object
-    from ..store.base import Store
-    from .format import Cell
+    from ..app import Holdfast
+    from ..server.schemas import ProcessObject
 
 ProcessId = Annotated[
     str, typer.Argument(metavar="PROC", help="The id of a process, as `holdfast ps` shows it.")
@@ -44,9 +60,6 @@ async def ps(
       holdfast ps
       holdfast ps telegram:dm:42 --running
     """
-    from ..readings import place_of
-    from ..server import objects
-    from .format import note, print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
@@ -57,52 +70,34 @@ async def ps(
             return
         conversation = None
         if id_or_key is not None:
-            conversation = (await place_of(opened.store, opened.owner, id_or_key)).conversation.id
-        page = await opened.store.processes(
+            conversation = (await opened.hf.resolve_name(opened.owner, id_or_key)).conversation.id
+        page = await opened.hf.processes(
             opened.owner,
             conversation_id=conversation,
             running=True if running else None,
             after=after,
             limit=limit,
         )
-        reader, now = _reader(invocation, opened.store), opened.store.now()
-        seen = [await reader.seen(each) for each in page.items]
+        now = opened.hf.now()
+        seen = await opened.hf.processes_seen(page.items)
         found = [each for each in seen if not (running and each.ended)]
         if as_json:
-            data = [_object(invocation, each, now) for each in found]
+            data = [_object(invocation, opened.hf, each, now) for each in found]
             print_json(objects.listed(data, has_more=page.has_more))
         elif not found:
             note("no session has started a process" if id_or_key is None else "it has started no process")
         else:
-            show_processes(invocation, found, now)
+            show_processes(opened.hf, found, now)
             if page.has_more:
                 note(f"there are more: {invocation.command('ps', '--after', found[-1].id)}")
 
 
-def _reader(invocation: CommandContext, store: Store) -> ProcessReader:
-    from ..runtime.processes.launcher import ProcessReader
-    from ..wiring import processes_directory
-
-    return ProcessReader(store, processes_directory(invocation.settings))
-
-
-def _active(invocation: CommandContext, process: Process, now: datetime) -> bool:
-    from ..domain.processes import is_active
-    from ..wiring import process_limits_of
-
-    return is_active(process, now, process_limits_of(invocation.settings))
-
-
-def _object(invocation: CommandContext, process: Process, now: datetime) -> Object:
-    from ..server import objects
-
-    active = _active(invocation, process, now)
+def _object(invocation: CommandContext, hf: Holdfast, process: Process, now: datetime) -> ProcessObject:
+    active = hf.is_active(process, now)
     return objects.process(process, active, with_owner=invocation.of_everybody)
 
 
-def show_processes(invocation: CommandContext, found: list[Process], now: datetime) -> None:
-    from ..domain.processes import shown
-    from .format import Column, ago, state, table, wide
+def show_processes(hf: Holdfast, found: list[Process], now: datetime) -> None:
 
     roomy = wide()
     rows: list[list[Cell]] = [
@@ -112,7 +107,7 @@ def show_processes(invocation: CommandContext, found: list[Process], now: dateti
             "" if each.pid is None else str(each.pid),
             "" if each.exit_code is None else str(each.exit_code),
             ago(each.started_at, now),
-            _doing(each, now, _active(invocation, each, now)),
+            _doing(each, now, hf.is_active(each, now)),
             *([each.session_id] if roomy else []),
             shown(each.command),
         ]
@@ -135,8 +130,6 @@ def show_processes(invocation: CommandContext, found: list[Process], now: dateti
 
 
 def _doing(each: Process, now: datetime, active: bool) -> str:
-    from ..domain.processes import is_pinned
-    from .format import ago, span
 
     if each.ended:
         return f"ended {ago(each.ended_at, now)}"
@@ -171,26 +164,21 @@ async def logs(
       holdfast logs proc_7f3a… --tail 20
       holdfast logs proc_7f3a… --follow
     """
-    import asyncio
-    import sys
-
-    from ..server import objects
-    from .format import harmless, print_json, write
 
     async with invocation.existing(quiet=True) as opened:
-        reader = _reader(invocation, opened.store)
-        part = await reader.log(opened.owner, proc, tail=tail)
-        process = await opened.store.process(opened.owner, proc)
+        part = await opened.hf.process_log(opened.owner, proc, tail=tail)
+        process = await opened.hf.process(opened.owner, proc)
         if as_json:
             print_json(objects.process_log(process, part))
             return
         write(harmless(part.text))
         while follow:
             sys.stdout.flush()
-            ended = (await reader.seen(await opened.store.process(opened.owner, proc))).ended
-            part = await reader.log(opened.owner, proc, after=part.next)
+            process = await opened.hf.process(opened.owner, proc)
+            (seen,) = await opened.hf.processes_seen([process])
+            part = await opened.hf.process_log(opened.owner, proc, after=part.next)
             write(harmless(part.text))
-            if ended and not part.text:
+            if seen.ended and not part.text:
                 break
             await asyncio.sleep(FOLLOW_SECONDS)
 
@@ -205,16 +193,13 @@ async def stop(invocation: CommandContext, proc: ProcessId, as_json: AsJson = Fa
     Example:
       holdfast stop proc_7f3a…
     """
-    from ..domain.processes import shown
-    from .format import complain, print_json, say
-    from .signals import busy
 
     async with invocation.node(existing=True, quiet=as_json) as node:
-        before = await node.store.process(invocation.owner, proc)
+        before = await node.process(invocation.owner, proc)
         with busy("waiting for it to end"):
-            stopped = await node.supervisor.stop(invocation.owner, before.id, "a person stopped it")
+            stopped = await node.stop_process(invocation.owner, before.id)
         if as_json:
-            print_json(_object(invocation, stopped, node.store.now()))
+            print_json(_object(invocation, node, stopped, node.now()))
         elif before.ended:
             say(f"{proc} had already ended: {shown(before.command)}")
         elif stopped.ended:
@@ -238,16 +223,13 @@ async def pin(
       holdfast pin proc_7f3a… --hours 8
       holdfast pin proc_7f3a… --hours 0
     """
-    from ..domain.processes import pinned_until
-    from .format import print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
-        now = opened.store.now()
-        until = pinned_until(hours, now, by_agent=False)
-        pinned = await opened.store.pin_process(opened.owner, proc, until)
+        now = opened.hf.now()
+        pinned = await opened.hf.pin_process(opened.owner, proc, hours)
         if as_json:
-            print_json(_object(invocation, pinned, now))
-        elif until is None:
+            print_json(_object(invocation, opened.hf, pinned, now))
+        elif pinned.pinned_until is None:
             say(f"{proc} is not pinned any more.")
         else:
-            say(f"{proc} is pinned until {until.astimezone():%Y-%m-%d %H:%M}.")
+            say(f"{proc} is pinned until {pinned.pinned_until.astimezone():%Y-%m-%d %H:%M}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,16 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..domain.conversations import Address
+from ..domain.ids import new_id
+from ..domain.messages import instruction, user_message
+from ..domain.sessions import EndReason
+from ..domain.turns import TurnBegun, TurnRequest
+from ..errors import BadSetting, LeaseLost, ModelError, TurnStopped
 from .context import EVERYBODY, CommandContext, command
+from .format import complain, harmless, mute, note, on_terminal, remark, write
 from .groups import app
+from .signals import Interrupts
 
 if TYPE_CHECKING:
-    from ..app import Holdfast
-    from ..domain.turns import TurnBegun
+    from ..app import Holdfast, Outcome
     from ..models.base import Chunk, Model
-    from ..runtime.turns.live import Outcome
     from ..session import LiveSession
-    from .signals import Interrupts
 
 KINDS = ("auto", "local", "scripted")
 _ADDRESS = re.compile(
@@ -66,7 +72,6 @@ async def run(
       holdfast run --key cli:ada "what is my name?"
       git diff | holdfast run --model http://localhost:11434/v1 -
     """
-    from .signals import Interrupts
 
     if invocation.owner_name == EVERYBODY:
         invocation.wrong_usage("a turn belongs to one owner; name it with --owner NAME")
@@ -97,7 +102,6 @@ def spoken(prompt: str | None, invocation: CommandContext) -> str:
 
 def model_setting(value: str) -> dict[str, str]:
     """The settings of `--model`: a kind, a URL, or a model name. BadSetting for a URL without scheme."""
-    from ..errors import BadSetting
 
     if value in KINDS:
         return {"kind": value}
@@ -114,7 +118,6 @@ def model_setting(value: str) -> dict[str, str]:
 @contextmanager
 def model_usage(invocation: CommandContext) -> Iterator[None]:
     """Treat an invalid `--model` or `[model]` as wrong usage: exit 2, with what to do."""
-    from ..errors import BadSetting
 
     try:
         yield
@@ -134,12 +137,8 @@ class _Run:
         self._answered = False
 
     async def turn(self, words: str, key: str | None, resume: str | None, source: str) -> int:
-        import asyncio
 
-        from ..errors import LeaseLost, ModelError, TurnStopped
         from ..models.choose import choose_from
-        from ..readings import place_of
-        from .format import complain
 
         try:
             settings = self._invocation.settings
@@ -149,7 +148,7 @@ class _Run:
                 async with self._invocation.node(existing=resume is not None) as node:
                     if resume is not None:
                         # Resolved first: the library would create a session for an unknown name.
-                        resume = (await place_of(node.store, node.owner, resume)).conversation.id
+                        resume = (await node.resolve_name(node.owner, resume)).conversation.id
                     self._session = await node.session(key, id=resume, source=source)
                     await self._answer(node, model, words)
             finally:
@@ -166,18 +165,8 @@ class _Run:
         return 0
 
     async def _answer(self, node: Holdfast, model: Model, words: str) -> None:
-        import asyncio
 
-        from ..app import compactor_of
-        from ..domain.conversations import Address
-        from ..domain.ids import new_id
-        from ..domain.messages import instruction, user_message
-        from ..domain.sessions import EndReason
-        from ..domain.turns import TurnRequest
-        from ..runtime.shutdown import finished
-        from ..runtime.turns.live import RunningTurn, TurnSpec, Unanswered
-        from ..runtime.turns.runner import TurnRunner
-        from .format import note
+        from ..app import RunningTurn, TurnSpec, Unanswered, finished
 
         assert self._session is not None
         settings = self._invocation.settings
@@ -199,27 +188,17 @@ class _Run:
             model=name,
             tools=frozenset(settings.agent.tools),
         )
-        runner = TurnRunner(
-            node.store,
-            node.keeper,
-            node.leases,
-            model,
-            settings.server.checkpoint_seconds,
-            toolbox=node.toolbox,
-            news=node.news,
-            compactor=compactor_of(node, model),
-        )
+        node.answer_with(model)
         busy = f"the conversation is busy with another turn; waiting up to {wait:g} s"
         waiting = asyncio.get_running_loop().call_later(SAY_WAITING_SECONDS, note, busy)
         try:
-            running = await runner.begin(order, wait)
+            running = await node.runner.begin(order, wait)
             waiting.cancel()
             assert isinstance(running, RunningTurn)
             self._begun = True
             outcome = await running.ended()
         finally:
             waiting.cancel()
-            await finished(runner.close())
         if isinstance(outcome, Unanswered):
             raise outcome.error
         self._answered = True
@@ -228,7 +207,6 @@ class _Run:
 
     def _stopped(self) -> int:
         """The exit code after a signal, or when stdout has no reader any more."""
-        from .format import remark
 
         if self._answered:
             return 0
@@ -276,7 +254,6 @@ class ReplyPrinter:
         return ()
 
     def say(self, chunk: Chunk) -> None:
-        from .format import harmless, on_terminal
 
         text = chunk.adds.get("content", "")
         if text:
@@ -288,7 +265,6 @@ class ReplyPrinter:
             self._write("\n")
 
     def _write(self, text: str) -> None:
-        from .format import mute, write
 
         if self._muted:
             return

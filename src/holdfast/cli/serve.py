@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import BadSetting
+from ..local_server import local_key, note_address, take_back_address
+from ..settings import Settings, home
 from .context import CommandContext, command
+from .format import on_terminal, write
 from .groups import app
 from .run import model_setting, model_usage
 
 if TYPE_CHECKING:
+    from ..app import Operations
     from ..models.base import Model
     from ..server.server import Listening
-    from ..settings import Settings
-    from ..store.base import Store
 
 log = logging.getLogger(__name__)
 
 SHORTEST_KEY = 20
 """Minimum length of $HOLDFAST_API_KEY that cannot be guessed over a network."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+KEPT_BY_NAME = "names  a request that names its session is kept, also if it says store: false ([clients])"
 
 
 @command(app, "serve", fast_loop=True)
@@ -45,14 +51,10 @@ async def serve(
       holdfast serve --model http://localhost:11434/v1
       holdfast serve --port 9000 --store sqlite:///agent.db
     """
-    from ..errors import BadSetting
+    from ..app import ModelWatch
     from ..models.choose import choose_from
     from ..models.effective_window import WindowOrigin, window_of
-    from ..runtime.agents.model_watch import ModelWatch
-    from ..runtime.local_server import note_address, take_back_address
     from ..server.server import serve as serve_until_stopped
-    from ..settings import home
-    from .format import write
 
     server: dict[str, Any] = {"host": host, "port": port}
     invocation.overrides = {"server": {name: value for name, value in server.items() if value is not None}}
@@ -82,6 +84,8 @@ async def serve(
             url = listening.url
             note_address(home(), url)
             await say_hello(listening, settings, answers, tokens)
+            if settings.clients.names and settings.clients.store_false == "keep":
+                write(f"  {KEPT_BY_NAME}\n")
             if listening.backlog is not None:
                 write(f"  memory {listening.backlog}\n")
 
@@ -94,13 +98,8 @@ async def serve(
         await answers.close()
 
 
-async def keys_are_ready(store: Store, settings: Settings) -> None:
+async def keys_are_ready(hf: Operations, settings: Settings) -> None:
     """Ensure that there is a usable API key: on loopback the local key, elsewhere one created beforehand."""
-    import os
-
-    from ..errors import BadSetting
-    from ..runtime.local_server import ensure_local_key
-    from ..settings import home
 
     given = os.environ.get("HOLDFAST_API_KEY", "").strip()
     is_short = 0 < len(given) < SHORTEST_KEY
@@ -108,13 +107,13 @@ async def keys_are_ready(store: Store, settings: Settings) -> None:
     if settings.server.host in LOOPBACK:
         if is_short:
             log.warning("HOLDFAST_API_KEY has only %d characters and can be guessed; %s", len(given), advice)
-        await ensure_local_key(store, home())
+        await hf.ensure_local_key()
     elif is_short:
         raise BadSetting(
             f"{settings.server.host} can be reached from other machines, and HOLDFAST_API_KEY, an admin key, "
             f"has only {len(given)} characters; {advice}, or unset it and use `holdfast keys create`"
         )
-    elif not given and not any(key.revoked_at is None for key in await store.keys(None)):
+    elif not given and not any(key.revoked_at is None for key in await hf.keys(None)):
         raise BadSetting(
             f"{settings.server.host} can be reached from other machines, and there is no API key yet; make "
             "one with `holdfast keys create`, or set HOLDFAST_API_KEY"
@@ -138,9 +137,6 @@ def command_here() -> str:
 async def say_hello(listening: Listening, settings: Settings, model: Model, tokens: str) -> None:
     """Print the model, the store and how to log in. The key and the login link go only to a terminal."""
     from ..dashboard.browser_sessions import login_link
-    from ..runtime.local_server import local_key
-    from ..settings import home
-    from .format import on_terminal, write
 
     write(f"holdfast answers at {listening.url}/v1\n")
     if settings.server.host in ("0.0.0.0", "::"):

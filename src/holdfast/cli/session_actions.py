@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from enum import StrEnum
@@ -10,12 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..domain.ids import new_id
+from ..domain.sessions import Session
+from ..errors import BadInput
+from ..server import objects
 from .context import AsJson, CommandContext, IdOrKey, command
+from .format import complain, count, print_json, remark, say
 from .groups import sessions
+from .signals import bar
 
 if TYPE_CHECKING:
-    from ..domain.sessions import Session
-    from ..store.base import Store
+    from ..app import Holdfast
 
 
 class EndReasonOption(StrEnum):
@@ -41,15 +47,13 @@ async def end(
       holdfast sessions end cli:ada
       holdfast sessions end cli:ada --reason new
     """
-    from ..readings import session_going_on
-    from .format import say
 
     async with invocation.existing(quiet=as_json) as opened:
-        session = await session_going_on(opened.store, opened.owner, id_or_key)
-        ended = await opened.store.end_session(opened.owner, session.id, reason.value)
-        session = await opened.store.session(opened.owner, session.id)
+        session = await opened.hf.current_session(opened.owner, id_or_key)
+        ended = await opened.hf.end_session(opened.owner, session.id, reason.value)
+        session = await opened.hf.find_session(opened.owner, session.id)
         if as_json:
-            await _print_session(opened.store, session)
+            await _print_session(opened.hf, session)
         elif ended:
             say(f"{session.id} has ended: {session.end_reason}.")
         else:
@@ -64,26 +68,15 @@ async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
     Example:
       holdfast sessions cancel cli:ada
     """
-    from ..domain.turns import TurnStatus
-    from ..readings import place_of
-    from ..server import objects
-    from .format import print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
-        if id_or_key.startswith("turn_"):
-            turn_id: str | None = id_or_key
-        else:
-            turn_id = (await place_of(opened.store, opened.owner, id_or_key)).tip.running_turn
-        stopped = turn_id is not None and await opened.store.cancel_turn(
-            opened.owner, turn_id, TurnStatus.CANCELLED, "a person cancelled it"
-        )
-        turn = await opened.store.turn(opened.owner, turn_id) if turn_id else None
+        turn, stopped = await opened.hf.cancel_running(opened.owner, id_or_key)
         if as_json:
             print_json(objects.turn(turn) if turn else None)
-        elif stopped:
-            say(f"{turn_id} was cancelled; what it had said is kept.")
+        elif turn and stopped:
+            say(f"{turn.id} was cancelled; what it had said is kept.")
         elif turn:
-            say(f"{turn_id} was not running any more: {turn.status.value}.")
+            say(f"{turn.id} was not running any more: {turn.status.value}.")
         else:
             say("No turn is running there.")
 
@@ -99,16 +92,12 @@ async def resume(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
     Example:
       holdfast sessions resume sess_3f2a…
     """
-    from ..readings import session_named
-    from .format import say
 
     async with invocation.node(existing=True, quiet=as_json) as node:
-        session = await session_named(node.store, invocation.owner, id_or_key)
-        resumed = await node.keeper.as_living(
-            lambda: node.store.resume_session(session.owner, session.id, node.node_id)
-        )
+        session = await node.session_named(invocation.owner, id_or_key)
+        resumed = await node.resume_session(session.owner, session.id)
         if as_json:
-            await _print_session(node.store, resumed)
+            await _print_session(node, resumed)
         elif resumed.id == session.id:
             say(f"{session.id} is open already.")
         else:
@@ -136,16 +125,12 @@ async def fork(
       holdfast sessions fork cli:ada --key cli:ada:experiment
       holdfast sessions fork sess_3f2a… --up-to 4
     """
-    from ..readings import session_named
-    from .format import say
 
     async with invocation.node(existing=True, quiet=as_json) as node:
-        session = await session_named(node.store, invocation.owner, id_or_key)
-        forked = await node.keeper.as_living(
-            lambda: node.store.fork(session.owner, session.id, node.node_id, up_to=up_to, key=key)
-        )
+        session = await node.session_named(invocation.owner, id_or_key)
+        forked = await node.fork_session(session.owner, session.id, up_to=up_to, key=key)
         if as_json:
-            await _print_session(node.store, forked)
+            await _print_session(node, forked)
         else:
             say(f"{forked.id} in {forked.conversation_id} begins as a copy of {session.id}.")
             say(f"Speak to it with: {invocation.speaking(forked.id, forked.key, forked.owner)}")
@@ -166,13 +151,11 @@ async def delete(
       holdfast sessions delete cli:ada
       holdfast sessions delete conv_9c41… --yes
     """
-    from ..readings import place_of
-    from .format import complain, count, say
 
     async with invocation.existing() as opened:
-        place = await place_of(opened.store, opened.owner, id_or_key)
+        place = await opened.hf.resolve_name(opened.owner, id_or_key)
         conversation = place.conversation
-        line = await opened.store.line(opened.owner, conversation.id)
+        line = await opened.hf.line(opened.owner, conversation.id)
         name = f"{conversation.id} ({conversation.key})" if conversation.key else conversation.id
         holds = f"{count(len(line), 'session')}, {count(conversation.last_seq, 'message')}"
         if not yes:
@@ -182,17 +165,14 @@ async def delete(
             if not typer.confirm(f"Delete {name}, {holds}, for good?"):
                 say("Nothing was deleted.")
                 return 1
-        await opened.store.delete_conversation(opened.owner, conversation.id)
+        await opened.hf.delete_conversation(opened.owner, conversation.id)
         say(f"{name} is deleted: {holds}.")
         return 0
 
 
-async def _print_session(store: Store, session: Session) -> None:
-    from ..runtime.states import flushes_of, states_of
-    from ..server import objects
-    from .format import print_json
+async def _print_session(hf: Holdfast, session: Session) -> None:
 
-    states, flushes = await states_of(store, [session]), await flushes_of(store, [session])
+    states, flushes = await hf.states_of([session]), await hf.flushes_of([session])
     print_json(objects.session(session, states[session.id], flushes.get(session.id)))
 
 
@@ -221,53 +201,34 @@ async def export(
       holdfast sessions export cli:ada > ada.jsonl
       holdfast sessions export --all -o conversations.jsonl
     """
-    import sys
-
-    from ..readings import place_of
-    from ..transfer.files import all_conversations, exported
-    from .format import count, remark
-    from .signals import bar
 
     if id_or_key is not None and everything:
         invocation.wrong_usage("name one conversation, or say --all, but not both")
     _require_new(output)
     async with invocation.existing(quiet=True) as opened:
+        chosen = None
         if id_or_key is not None:
-            place = await place_of(opened.store, opened.owner, id_or_key)
-            wanted = _only(place.conversation.id)
-        else:
-            wanted = all_conversations(opened.store, opened.owner)
-        lines = exported(opened.store, opened.owner, wanted)
+            chosen = (await opened.hf.resolve_name(opened.owner, id_or_key)).conversation.id
+        lines = opened.hf.export(opened.owner, chosen)
         if output is None:
             async for line in lines:
                 sys.stdout.buffer.write(line + b"\n")
             return
+        whole = 1 if chosen else (await opened.hf.statistics(opened.owner)).conversations
         with bar("No file was left.") as shows:
-            whole = (
-                1 if id_or_key is not None else (await opened.store.statistics(opened.owner)).conversations
-            )
             conversations = await _write(output, lines, lambda done: shows("exporting", done, whole))
         remark(f"{count(conversations, 'conversation')} exported to {output}")
 
 
 def _require_new(target: Path | None) -> None:
-    from ..errors import BadInput
 
     if target is not None and target.exists():
         raise BadInput(f"{target} exists already; an export never overwrites a file")
 
 
-async def _only(conversation_id: str) -> AsyncIterator[str]:
-    yield conversation_id
-
-
 async def _write(target: Path, lines: AsyncIterator[bytes], exported: Callable[[int], None]) -> int:
     """Write a file atomically, readable only by its owner; returns the number of conversations. `exported` is
     called with the number so far."""
-    import os
-
-    from ..domain.ids import new_id
-    from ..errors import BadInput
 
     partial = target.with_name(f"{target.name}.{new_id('partial')}")
     number = 0

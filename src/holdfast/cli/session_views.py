@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from ..domain.figures import Statistics
 from ..domain.flushes import Flush
 from ..domain.messages import Message, MessageStatus
+from ..domain.pages import Found, LineageTree
 from ..domain.sessions import Edge, Session, SessionState
 from ..domain.turns import Turn
 from ..domain.views import Range, Summary
-from ..readings import LineageTree
 from ..server.objects import usage
-from ..store.base import Found, Statistics
 from .format import (
     STATE_STYLES,
     Cell,
@@ -125,7 +125,7 @@ def show_turns(turns: Sequence[Turn], now: datetime) -> None:
                 state(turn.status.value),
                 ago(turn.started_at, now),
                 took((turn.ended_at or now) - turn.started_at),
-                f"{tokens['input_tokens']:,}+{tokens['output_tokens']:,}" if tokens else "—",
+                f"{tokens.input_tokens:,}+{tokens.output_tokens:,}" if tokens else "—",
                 turn.error or "",
             ]
         )

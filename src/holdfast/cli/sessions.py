@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..domain.figures import Statistics
+from ..domain.messages import Message
+from ..domain.pages import SessionFilter
+from ..domain.sessions import Session, SessionState
+from ..server import objects
+from . import session_views
+from . import session_views as message_views
 from .context import AsJson, CommandContext, IdOrKey, command
+from .format import Styled, note, print_json, say
 from .groups import sessions
-
-
-class State(StrEnum):
-    """The states of `domain.sessions`, copied because importing that would slow `--help` down."""
-
-    ACTIVE = "active"
-    IDLE = "idle"
-    ORPHANED = "orphaned"
-    ENDED = "ended"
+from .session_views import draw
 
 
 @command(sessions, "list")
 async def list_(
     invocation: CommandContext,
-    state: Annotated[State | None, typer.Option(help="Only sessions in this state.")] = None,
+    state: Annotated[SessionState | None, typer.Option(help="Only sessions in this state.")] = None,
     source: Annotated[str | None, typer.Option(help="Only sessions from this source.")] = None,
     key: Annotated[str | None, typer.Option(help="Only sessions of this key.")] = None,
     words: Annotated[str | None, typer.Option("-q", help="A part of the title or key.")] = None,
@@ -39,24 +39,15 @@ async def list_(
       holdfast sessions list --state ended --source telegram --limit 50
       holdfast sessions --key cli:ada --json
     """
-    from ..domain.sessions import SessionState
-    from ..readings import page_of_sessions
-    from ..runtime.states import flushes_of
-    from ..server import objects
-    from ..store.base import SessionFilter
-    from . import session_views
-    from .format import note, print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
             return _nothing(invocation, as_json)
         wanted = SessionFilter(opened.owner, source=source, key=key, title=words)
-        page, states = await page_of_sessions(
-            opened.store, wanted, SessionState(state.value) if state else None, after=after, limit=limit
-        )
+        page, states = await opened.hf.sessions_with_states(wanted, state, after=after, limit=limit)
         everybody = invocation.of_everybody
         if as_json:
-            flushes = await flushes_of(opened.store, page.items)
+            flushes = await opened.hf.flushes_of(page.items)
             print_json(
                 objects.sessions(page.items, states, flushes, has_more=page.has_more, with_owner=everybody)
             )
@@ -64,7 +55,7 @@ async def list_(
             filtered = any((state, source, key, words, after))
             note("no session matches" if filtered else "there is no session yet")
         else:
-            session_views.show_list(page.items, states, opened.store.now(), with_owner=everybody)
+            session_views.show_list(page.items, states, opened.hf.now(), with_owner=everybody)
             if page.has_more:
                 note(f"there are more: --after {page.items[-1].id}")
 
@@ -80,18 +71,13 @@ async def stats(invocation: CommandContext, as_json: AsJson = False) -> None:
       holdfast sessions stats
       holdfast sessions stats --owner '*' --json
     """
-    from ..readings import leaked_sessions
-    from ..server import objects
-    from ..store.base import Statistics
-    from . import session_views
-    from .format import note, print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
             numbers, leaked = Statistics(0, 0, 0, 0), 0
         else:
-            numbers = await opened.store.statistics(opened.owner)
-            leaked = len(await leaked_sessions(opened.store, opened.owner))
+            numbers = await opened.hf.statistics(opened.owner)
+            leaked = len(await opened.hf.leaked_sessions(opened.owner))
         if as_json:
             print_json(objects.statistics(numbers, leaked))
         else:
@@ -116,19 +102,16 @@ async def search(
       holdfast sessions search lighthouse keeper
       holdfast sessions search '"my name is"' --json
     """
-    from ..server import objects
-    from . import session_views as message_views
-    from .format import note, print_json
 
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
             return _nothing(invocation, as_json)
-        found = await opened.store.search(opened.owner, " ".join(words), limit=limit + 1)
+        found = await opened.hf.search(opened.owner, " ".join(words), limit=limit + 1)
         found, has_more = found[:limit], len(found) > limit
         if as_json:
             print_json(objects.listed([objects.found(each) for each in found], has_more=has_more))
         elif found:
-            message_views.show_found(found, opened.store.now())
+            message_views.show_found(found, opened.hf.now())
             if has_more:
                 note(f"only the best {limit}; see more with --limit")
         else:
@@ -136,8 +119,6 @@ async def search(
 
 
 def _nothing(invocation: CommandContext, as_json: bool) -> None:
-    from ..server import objects
-    from .format import note, print_json
 
     if as_json:
         print_json(objects.listed([]))
@@ -146,9 +127,7 @@ def _nothing(invocation: CommandContext, as_json: bool) -> None:
 
 
 if TYPE_CHECKING:
-    from ..domain.messages import Message
-    from ..domain.sessions import Session
-    from ..store.base import Store
+    from ..app import Holdfast
 
 
 class MessageScopeOption(StrEnum):
@@ -168,21 +147,16 @@ async def show(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson =
       holdfast sessions show cli:ada
       holdfast sessions show sess_3f2a… --json
     """
-    from ..readings import session_named
-    from ..runtime.states import flushes_of, states_of
-    from ..server import objects
-    from . import session_views
-    from .format import Styled, print_json, say
 
     async with invocation.existing(quiet=as_json) as opened:
-        session = await session_named(opened.store, opened.owner, id_or_key)
-        states = await states_of(opened.store, [session])
-        flush = (await flushes_of(opened.store, [session])).get(session.id)
+        session = await opened.hf.session_named(opened.owner, id_or_key)
+        states = await opened.hf.states_of([session])
+        flush = (await opened.hf.flushes_of([session])).get(session.id)
         if as_json:
             everybody = invocation.of_everybody
             print_json(objects.session(session, states[session.id], flush, with_owner=everybody))
         else:
-            session_views.show_one(session, states[session.id], opened.store.now(), flush)
+            session_views.show_one(session, states[session.id], opened.hf.now(), flush)
             say(Styled(f"\n{_next_step(invocation, session)}", "dim"))
 
 
@@ -204,26 +178,22 @@ async def messages(
       holdfast sessions messages cli:ada --scope conversation
       holdfast sessions messages sess_3f2a… --scope context --json
     """
-    from ..readings import session_named
-    from ..server import objects
-    from . import session_views as message_views
-    from .format import note, print_json
 
     async with invocation.existing(quiet=as_json) as opened:
-        session = await session_named(opened.store, opened.owner, id_or_key)
+        session = await opened.hf.session_named(opened.owner, id_or_key)
         if scope.value == "context":
-            context = (await opened.store.context(opened.owner, session.id)).messages()
+            context = (await opened.hf.context(opened.owner, session.id)).messages()
             if as_json:
                 print_json(objects.listed(context))
             else:
                 message_views.show_context(context)
             shown = len(context)
         else:
-            found = await _said(opened.store, opened.owner, session, scope.value)
+            found = await _said(opened.hf, opened.owner, session, scope.value)
             if as_json:
                 print_json(objects.listed([objects.message(each) for each in found]))
             else:
-                message_views.show_messages(found, opened.store.now())
+                message_views.show_messages(found, opened.hf.now())
             shown = len(found)
         if not shown and not as_json:
             note("nothing was said yet")
@@ -245,21 +215,17 @@ async def turns(
     Example:
       holdfast sessions turns cli:ada
     """
-    from ..readings import place_of
-    from ..server import objects
-    from . import session_views
-    from .format import note, print_json
 
     async with invocation.existing(quiet=as_json) as opened:
-        place = await place_of(opened.store, opened.owner, id_or_key)
-        found = await opened.store.turns(
+        place = await opened.hf.resolve_name(opened.owner, id_or_key)
+        found = await opened.hf.turns(
             opened.owner, place.conversation.id, session_id=place.addressed, after=after, limit=limit + 1
         )
         found, has_more = found[:limit], len(found) > limit
         if as_json:
             print_json(objects.listed([objects.turn(each) for each in found], has_more=has_more))
         elif found:
-            session_views.show_turns(found, opened.store.now())
+            session_views.show_turns(found, opened.hf.now())
             if has_more:
                 note(f"there are more: --after {found[-1].id}")
         else:
@@ -274,20 +240,15 @@ async def lineage(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJso
     Example:
       holdfast sessions lineage cli:ada
     """
-    from ..readings import lineage_of, place_of
-    from ..runtime.states import flushes_of, states_of
-    from ..server import objects
-    from .format import print_json, say
-    from .session_views import draw
 
     async with invocation.existing(quiet=as_json) as opened:
-        place = await place_of(opened.store, opened.owner, id_or_key)
-        line = await lineage_of(opened.store, opened.owner, place.conversation.id)
-        states = await states_of(opened.store, line)
+        place = await opened.hf.resolve_name(opened.owner, id_or_key)
+        line = await opened.hf.lineage(opened.owner, place.conversation.id)
+        states = await opened.hf.states_of(line)
         if as_json:
-            print_json(objects.lineage(line, states, await flushes_of(opened.store, line)))
+            print_json(objects.lineage(line, states, await opened.hf.flushes_of(line)))
         else:
-            for parts in draw(line, states, opened.store.now()):
+            for parts in draw(line, states, opened.hf.now()):
                 say(*parts)
 
 
@@ -299,9 +260,9 @@ def _next_step(invocation: CommandContext, session: Session) -> str:
     return f"Go on with: {invocation.speaking(session.id, session.key, session.owner)}"
 
 
-async def _said(store: Store, owner: str | None, session: Session, scope: str) -> list[Message]:
+async def _said(hf: Holdfast, owner: str | None, session: Session, scope: str) -> list[Message]:
     whole = scope == "conversation"
-    page = await store.messages(
+    page = await hf.messages(
         owner,
         session.conversation_id,
         first=1 if whole else session.first_seq,

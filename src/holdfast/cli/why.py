@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
 
+from ..domain.events import Event
+from ..domain.why import Why
+from ..server import objects
 from .context import AsJson, CommandContext, IdOrKey, command
+from .format import Column, Styled, clock, print_json, say, table
 from .groups import app
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from ..domain.events import Event
-    from ..domain.why import Why
 
 
 @command(app, "why")
@@ -27,22 +25,17 @@ async def why(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = 
       holdfast why telegram:dm:42
       holdfast why sess_3f2a… --json
     """
-    from ..readings import session_named
-    from ..runtime.states import why_of
-    from ..server import objects
-    from .format import print_json
 
     async with invocation.existing(quiet=as_json) as opened:
-        session = await session_named(opened.store, opened.owner, id_or_key)
-        found = await why_of(opened.store, opened.owner, session.id)
+        session = await opened.hf.session_named(opened.owner, id_or_key)
+        found = await opened.hf.why(opened.owner, session.id)
         if as_json:
             print_json(objects.why(found))
         else:
-            _show(found, opened.store.now())
+            _show(found, opened.hf.now())
 
 
 def _show(found: Why, now: datetime) -> None:
-    from .format import Column, Styled, clock, say, table
 
     say(found.sentence)
     say(Styled("\nPolicy", "bold"))

@@ -23,10 +23,10 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from ..app import Holdfast
 from ..domain.api_keys import parse_token
 from ..domain.ids import new_secret
-from ..runtime.local_server import local_key
-from ..store.base import Store
+from ..local_server import local_key
 
 LOGIN_FOR = 7 * 86_400.0
 LINK_FOR = 600.0
@@ -60,21 +60,21 @@ class Login:
 class Logins:
     """Browser logins, as rows of the store."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
 
     async def log_in(self, key: str) -> Login:
         """A new login, whose token acts as this API key."""
         token = new_secret()
-        await self._store.add_login(_digest(token), key, timedelta(seconds=LOGIN_FOR), MOST_LOGINS)
+        await self._hf.add_login(_digest(token), key, timedelta(seconds=LOGIN_FOR), MOST_LOGINS)
         return Login(token, key)
 
     async def find(self, token: str) -> Login | None:
-        key = await self._store.login(_digest(token)) if token else None
+        key = await self._hf.login(_digest(token)) if token else None
         return Login(token, key) if key else None
 
     async def log_out(self, login: Login) -> None:
-        await self._store.end_login(_digest(login.token))
+        await self._hf.end_login(_digest(login.token))
 
 
 class LinkBook:

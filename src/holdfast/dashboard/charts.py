@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..domain.figures import Pulse
 from ..domain.sessions import Edge, Session, SessionState
 from ..domain.turns import TurnStatus
 from ..domain.views import Summary
-from ..store.base import Pulse
 
 # --- bars ----------------------------------------------------------------------------------------------
 

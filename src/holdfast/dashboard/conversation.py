@@ -14,19 +14,18 @@ from typing import Any
 
 import msgspec
 
+from ..app import Holdfast
 from ..domain.ids import new_id
 from ..domain.messages import Message, MessageStatus
 from ..domain.sessions import Session
 from ..domain.turns import Turn, TurnStatus, said
 from ..errors import BadInput
-from ..runtime.states import states_of
 from ..server import objects
 from ..server.admin.turns import take_up
 from ..server.http import HttpResponse, JsonResponse, RequestContext, Services
 from ..server.owners import note_reading, owner_of
 from ..server.streams import HEADERS as STREAM_HEADERS
 from ..server.streams import Listener, TurnStream, framed
-from ..store.base import Store
 from .actions import acts_for
 from .charts import picture_of, summary_in
 from .pages import go, html, own_page
@@ -137,24 +136,24 @@ def timeline(history: Sequence[Mapping[str, Any]], turns: Sequence[Turn]) -> lis
 
 
 async def conversation(visit: PageRequest) -> HttpResponse:
-    store, name = visit.store, {"id": visit.path("id")}
+    hf, name = visit.hf, {"id": visit.path("id")}
     inner = visit.inner("GET", names=name)
     owner = owner_of(inner)
     session = await visit.ask("GET", "/api/sessions/{id}", names=name)
-    found = await store.session(owner, session["id"])
+    found = await hf.find_session(owner, session["id"])
     conversation_id = found.conversation_id
     before = visit.call.query_number("before", 0) or None
     page, turns, line, forks, why, processes = await asyncio.gather(
-        store.messages(
+        hf.messages(
             owner,
             conversation_id,
             last=before - 1 if before else None,
             limit=SHOWN,
             newest_first=True,
         ),
-        store.turns(owner, conversation_id, limit=MOST_TURNS),
-        store.line(owner, conversation_id),
-        store.forks(owner, conversation_id),
+        hf.turns(owner, conversation_id, limit=MOST_TURNS),
+        hf.line(owner, conversation_id),
+        hf.forks(owner, conversation_id),
         visit.ask("GET", "/api/sessions/{id}/why", names={"id": found.id}),
         visit.ask("GET", "/api/processes", query={"session": found.id, "limit": 20}),
     )
@@ -174,7 +173,7 @@ async def conversation(visit: PageRequest) -> HttpResponse:
         doing=_doing(visit.services, tip.running_turn),
         why=why,
         processes=processes["data"],
-        picture=picture_of(line, forks, await states_of(store, [*line, *forks]), found.id),
+        picture=picture_of(line, forks, await hf.states_of([*line, *forks]), found.id),
         happened=timeline(why["history"], [turn for turn in turns if turn.session_id == found.id]),
         acts=acts_for(visit, session),
         speaks=owner == visit.caller.owner,
@@ -231,7 +230,7 @@ async def speak(visit: PageRequest, named: Mapping[str, str], text: str, once: s
 async def retry(visit: PageRequest) -> HttpResponse:
     """Retry a turn; redirects to the page, which streams the reply."""
     inner = visit.inner("POST", names={"id": visit.path("id")})
-    turn = await visit.store.turn(owner_of(inner), visit.path("id"))
+    turn = await visit.hf.turn(owner_of(inner), visit.path("id"))
     await take_up(inner)
     back = visit.form.get("back")
     return go(own_page(back) if back else visit.link(f"/sessions/{turn.session_id}") + "#end")
@@ -243,12 +242,12 @@ async def retry(visit: PageRequest) -> HttpResponse:
 async def draft_of(services: Services, turn_id: str) -> str:
     """The reply of a running turn so far: from memory if it runs in this process, else from its drafts."""
     running = services.runner.running.get(turn_id)
-    return running.said() if running is not None else await kept_of(services.store, turn_id)
+    return running.said() if running is not None else await kept_of(services.holdfast, turn_id)
 
 
-async def kept_of(store: Store, turn_id: str) -> str:
+async def kept_of(hf: Holdfast, turn_id: str) -> str:
     """The part of the running reply that is on disk."""
-    drafts = await store.drafts(turn_id)
+    drafts = await hf.drafts(turn_id)
     behind = max((draft.after_seq for draft in drafts), default=0)
     return said(draft for draft in drafts if draft.after_seq == behind).get("content", "")
 
@@ -256,8 +255,8 @@ async def kept_of(store: Store, turn_id: str) -> str:
 async def reply(visit: PageRequest) -> HttpResponse:
     inner = visit.inner("GET", names={"id": visit.path("id")})
     owner = owner_of(inner)
-    turn = await visit.store.turn(owner, visit.path("id"))
-    await note_reading(inner, owner, await visit.store.session(owner, turn.session_id))
+    turn = await visit.hf.turn(owner, visit.path("id"))
+    await note_reading(inner, owner, await visit.hf.find_session(owner, turn.session_id))
     return ReplyStream(owner, turn.id)
 
 
@@ -270,24 +269,24 @@ class ReplyStream:
     turn_id: str
 
     async def send(self, call: RequestContext) -> None:
-        services, store = call.services, call.store
+        services, hf = call.services, call.hf
         async with Listener(call) as listener:
             await call.start(200, STREAM_HEADERS)
             told = ""
             while not listener.gone and not services.draining.is_set():
                 running = services.runner.running.get(self.turn_id)
-                version = store.version()
+                version = hf.version()
                 now = await draft_of(services, self.turn_id)
                 if now != told:
                     at = len(told) if now.startswith(told) else 0
                     await listener.say(framed(msgspec.json.encode({"at": at, "text": now[at:]})))
                     told = now
                 if running is None:
-                    turn = await store.turn(self.owner, self.turn_id)
+                    turn = await hf.turn(self.owner, self.turn_id)
                     if turn.status is not TurnStatus.RUNNING:
                         await listener.say(framed(msgspec.json.encode({"end": turn.status.value})))
                         break
-                    await store.changed(version, LOOK_SECONDS)
+                    await hf.changed(version, LOOK_SECONDS)
                 else:
                     await running.heard(len(running.events), LOOK_SECONDS)
                 if listener.is_due and not await listener.still_there():

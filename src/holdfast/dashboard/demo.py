@@ -33,13 +33,14 @@ from pathlib import Path
 
 import msgspec
 
+from ..app import Holdfast
 from ..domain.conversations import Address
 from ..domain.ids import new_id
 from ..domain.messages import text_of
+from ..domain.pages import Resolved
 from ..errors import NotFound
 from ..server.http import HttpResponse, JsonResponse, RequestContext
 from ..settings import home
-from ..store.base import Resolved, Store
 from .conversation import MOST_TURNS, draft_of, kept_of, shown, speak
 from .endpoint import PageRoute
 from .pages import go, html
@@ -95,24 +96,24 @@ class KillBook:
         return [msgspec.json.decode(line, type=Kill) for line in lines]
 
 
-async def score_of(store: Store, kills: list[Kill]) -> Score:
+async def score_of(hf: Holdfast, kills: list[Kill]) -> Score:
     """The number of kills, and how much of what was acknowledged before the newest of them is missing now."""
     lost, highest = 0, dict[str, int]()
     for kill in kills[-MOST_CHECKED:]:
         highest[kill.conversation] = max(kill.last_seq, highest.get(kill.conversation, 0))
-        if kill.turn is not None and kill.kept and not await _is_kept(store, kill):
+        if kill.turn is not None and kill.kept and not await _is_kept(hf, kill):
             lost += 1
     for conversation_id, last in highest.items():
-        found = await store.messages(None, conversation_id, last=last)
+        found = await hf.messages(None, conversation_id, last=last)
         lost += last - len(found.items)
     return Score(len(kills), lost)
 
 
-async def _is_kept(store: Store, kill: Kill) -> bool:
+async def _is_kept(hf: Holdfast, kill: Kill) -> bool:
     """True: the partial reply still exists, with every character that was on disk."""
     assert kill.turn is not None
-    texts = [text_of(each.content().get("content")) for each in await store.turn_messages(kill.turn)]
-    texts.append(await kept_of(store, kill.turn))  # the turn may not be marked interrupted yet
+    texts = [text_of(each.content().get("content")) for each in await hf.turn_messages(kill.turn)]
+    texts.append(await kept_of(hf, kill.turn))  # the turn may not be marked interrupted yet
     return any(_hash(text[: kill.kept]) == kill.hash for text in texts)
 
 
@@ -122,18 +123,18 @@ def _hash(text: str) -> str:
 
 async def _place(visit: PageRequest) -> Resolved | None:
     try:
-        return await visit.store.resolve(visit.caller.owner, Address(key=KEY, create=False))
+        return await visit.hf.resolve(visit.caller.owner, Address(key=KEY, create=False))
     except NotFound:
         return None
 
 
 async def page(visit: PageRequest) -> HttpResponse:
-    store, place = visit.store, await _place(visit)
+    hf, place = visit.hf, await _place(visit)
     kills = KillBook(home()).all()
     if place is None:
         return html(visit, "demo.html", messages=[], running=None, tip=None, score=Score(len(kills), 0))
-    found = await store.messages(place.tip.owner, place.conversation.id, limit=SHOWN, newest_first=True)
-    turns = await store.turns(place.tip.owner, place.conversation.id, limit=MOST_TURNS)
+    found = await hf.messages(place.tip.owner, place.conversation.id, limit=SHOWN, newest_first=True)
+    turns = await hf.turns(place.tip.owner, place.conversation.id, limit=MOST_TURNS)
     running = place.tip.running_turn
     return html(
         visit,
@@ -143,7 +144,7 @@ async def page(visit: PageRequest) -> HttpResponse:
         running=running,
         draft=await draft_of(visit.services, running) if running else "",
         speaks=True,
-        score=await score_of(store, kills),
+        score=await score_of(hf, kills),
     )
 
 
@@ -156,7 +157,7 @@ async def kill(visit: PageRequest) -> HttpResponse:
     place = await _place(visit)
     if place is not None:
         running = place.tip.running_turn
-        kept = await kept_of(visit.store, running) if running else ""
+        kept = await kept_of(visit.hf, running) if running else ""
         KillBook(home()).add(Kill(place.conversation.id, place.tip.last_seq, running, len(kept), _hash(kept)))
     return LastWords(html(visit, "killed.html"))
 

@@ -56,7 +56,7 @@ class _PageEndpoint:
             services, Request(scope, receive), headers, receive, send, request_id_of(headers)
         )
         visit = PageRequest(self._desk, call)
-        services.meters.begin()
+        services.metrics.begin()
         name = next(iter(self._pages.values())).path
         try:
             await (await self._answer(visit)).send(call)
@@ -74,12 +74,12 @@ class _PageEndpoint:
             await self._fail(visit, error)
         finally:
             call.give_back_all()
-            services.meters.end(name, call.status, call.began)
+            services.metrics.end(name, call.status, call.began)
             services.access_log.note(call, name)
 
     async def _answer(self, visit: PageRequest) -> HttpResponse:
-        call, doors = visit.call, self._desk.services.doors
-        doors.check(call.headers)
+        call, gate = visit.call, self._desk.services.gate
+        gate.check(call.headers)
         method = call.request.method
         page = self._pages.get("GET" if method == "HEAD" else method)
         if page is None:
@@ -102,12 +102,12 @@ class _PageEndpoint:
             return await page.handler(visit)
         if call.key is not None:
             call.hold_slot()
-            visit.cursor = (await visit.store.event_bounds())[1]
+            visit.cursor = (await visit.hf.event_bounds())[1]
         return await page.handler(visit)
 
     async def _recognise(self, visit: PageRequest) -> None:
         """Authenticate by a program's API key, else by the browser's cookie; raises BadKey if invalid."""
-        call, keys = visit.call, self._desk.services.keys
+        call, keys = visit.call, visit.hf.authenticator
         scheme, _, token = call.headers.get("authorization").partition(" ")
         if scheme.lower() == "bearer":
             key = await keys.authenticate(token.strip())

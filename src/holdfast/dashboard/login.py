@@ -28,8 +28,8 @@ async def log_in(visit: PageRequest) -> HttpResponse:
         wrong = "This link was used before, or is too old. `holdfast serve` prints a new one at each start."
     else:
         try:
-            key = await visit.services.keys.authenticate(visit.form.get("key", "").strip())
-            made = await desk.logins.log_in(visit.services.keys.name_of(key))
+            key = await visit.hf.authenticator.authenticate(visit.form.get("key", "").strip())
+            made = await desk.logins.log_in(visit.hf.authenticator.name_of(key))
         except BadKey:
             made = None
         wrong = "No key like this opens this server. `holdfast env` prints yours."

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..readings import leaked_sessions
+from ..app import Holdfast
+from ..domain.figures import OwnerUsage
 from ..server.http import HttpResponse
-from ..store.base import OwnerUsage, Store
 from .charts import chart_of
 from .memories import counted
 from .pages import html
@@ -26,12 +26,12 @@ MOST_REMEMBERED = 1_000
 
 
 async def overview(visit: PageRequest) -> HttpResponse:
-    store, owner = visit.store, visit.owner
+    hf, owner = visit.hf, visit.owner
     activity, pulse, waiting, leaked, beyond, flushes, usage = await asyncio.gather(
         visit.ask("GET", "/api/activity"),
-        store.pulse(owner, MINUTE, MINUTES),
-        store.resets_waiting(owner),
-        leaked_sessions(store, owner),
+        hf.pulse(owner, MINUTE, MINUTES),
+        hf.resets_waiting(owner),
+        hf.leaked_sessions(owner),
         _for_admins(visit),
         _flushes(visit),
         _usage(visit),
@@ -76,19 +76,19 @@ async def _flushes(visit: PageRequest) -> dict[str, Any]:
     return {"pending": pending, "dead": dead}
 
 
-_usages: WeakKeyDictionary[Store, dict[str | None, tuple[float, list[OwnerUsage]]]] = WeakKeyDictionary()
+_usages: WeakKeyDictionary[Holdfast, dict[str | None, tuple[float, list[OwnerUsage]]]] = WeakKeyDictionary()
 
 
 async def _usage(visit: PageRequest) -> list[OwnerUsage]:
     """Storage used per owner: for admins all owners, for others their own. Cached for USAGE_SECONDS, because
     the page is rendered again at every event, and this reads every conversation."""
     owner = None if visit.is_admin and not visit.owner_named else visit.owner
-    known = _usages.setdefault(visit.store, {})
+    known = _usages.setdefault(visit.hf, {})
     now = time.monotonic()
     if owner not in known or now - known[owner][0] > USAGE_SECONDS:
         if len(known) >= MOST_REMEMBERED:
             known.clear()
-        known[owner] = now, await visit.store.usage(owner, limit=MOST_OWNERS)
+        known[owner] = now, await visit.hf.usage(owner, limit=MOST_OWNERS)
     return known[owner][1]
 
 
@@ -96,5 +96,5 @@ async def _for_admins(visit: PageRequest) -> dict[str, Any]:
     """For admins: figures of the whole store, and its nodes."""
     if not visit.is_admin:
         return {"figures": None, "nodes": []}
-    figures, nodes = await asyncio.gather(visit.store.figures(), visit.ask("GET", "/api/nodes"))
+    figures, nodes = await asyncio.gather(visit.hf.figures(), visit.ask("GET", "/api/nodes"))
     return {"figures": figures, "nodes": nodes["data"]}

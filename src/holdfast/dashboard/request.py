@@ -20,13 +20,13 @@ from urllib.parse import parse_qsl, quote, urlencode
 import msgspec
 from starlette.requests import Request, cookie_parser
 
+from ..app import Holdfast
 from ..domain.api_keys import Caller, Scope, acting_for
 from ..errors import BadInput
 from ..server.gate import Headers
 from ..server.http import Handler, HttpResponse, JsonResponse, RequestContext, Services
 from ..server.http_errors import HttpError
 from ..server.limits import FORM_SECONDS
-from ..store.base import Store
 from .browser_sessions import LinkBook, Login, Logins
 
 LONGEST_FORM = 2**20
@@ -62,8 +62,9 @@ class PageRequest:
         return self.desk.services
 
     @property
-    def store(self) -> Store:
-        return self.services.store
+    def hf(self) -> Holdfast:
+        """The operations that pages call."""
+        return self.services.holdfast
 
     @property
     def caller(self) -> Caller:
@@ -75,7 +76,7 @@ class PageRequest:
 
     @property
     def now(self) -> datetime:
-        return self.store.now()
+        return self.hf.now()
 
     @property
     def owner_named(self) -> str | None:
@@ -107,10 +108,10 @@ class PageRequest:
         return (method, path) in self.desk.handlers
 
     async def ask(self, method: str, path: str, **asked: Any) -> Any:
-        """The JSON object that this route of the API returns."""
+        """The JSON object that this route of the API returns, as dictionaries and lists."""
         answer = await self.answer(method, path, **asked)
         assert isinstance(answer, JsonResponse)
-        return answer.value
+        return msgspec.to_builtins(answer.value)
 
     async def answer(
         self,
@@ -167,7 +168,7 @@ class PageRequest:
         if headers.get("transfer-encoding") or not length.isdecimal() or int(length) > LONGEST_FORM:
             raise HttpError(413, "this form is too long, or does not say how long it is", "request_too_large")
         if self.call.key is None:
-            with self.services.doors.form():
+            with self.services.gate.form():
                 body = await self.call.body(FORM_SECONDS)
         else:
             body = await self.call.body()

@@ -78,7 +78,7 @@ def dashboard(
     desk = DashboardServices(
         services,
         {(route.method, route.path): route.handler for route in routes},
-        Logins(services.store),
+        Logins(services.holdfast),
         links or LinkBook(home()),
         demo=shows,
     )

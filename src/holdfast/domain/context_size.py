@@ -12,9 +12,11 @@ corrects the estimate if it is plausible, and never causes messages to leave a c
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 TOKENS_PER_BYTE = 0.3
 LEAST_PER_BYTE, MOST_PER_BYTE = 0.05, 1.0
@@ -209,3 +211,20 @@ class Growth:
         if now.tokens < base.tokens * PLATEAU_SHARE:
             return Growth(now)  # its reports have another meaning: start over
         return Growth(base, self.rises, self.flat + 1)
+
+
+def weight_of(bodies: Iterable[bytes]) -> Size:
+    """The total size of these messages."""
+    found = Size()
+    for body in bodies:
+        found += weigh(body) + Size(1)
+    return found
+
+
+def extra_of(instructions: Iterable[bytes], options: Mapping[str, Any]) -> Size:
+    """The size of what is sent besides the context: instructions, tools, response format."""
+    found = weight_of(instructions)
+    for name in ("tools", "functions", "response_format"):
+        if options.get(name):
+            found += Size(len(msgspec.json.encode(options[name])))
+    return found

@@ -18,6 +18,7 @@ class EventType(StrEnum):
     CONVERSATION_DELETED = "conversation.deleted"
     CONVERSATION_IMPORTED = "conversation.imported"
     MESSAGES_ADDED = "messages.added"
+    MESSAGES_REMOVED = "messages.removed"
     MESSAGE_EXCLUDED = "message.excluded"
     MESSAGE_REDUCED = "message.reduced"
     MESSAGE_DELETED = "message.deleted"
@@ -38,6 +39,7 @@ class EventType(StrEnum):
     TURN_INTERRUPTED = "turn.interrupted"
     TURN_FAILED = "turn.failed"
     TURN_CANCELLED = "turn.cancelled"
+    REQUEST_SIDE = "request.side"
     NODE_JOINED = "node.joined"
     NODE_LEFT = "node.left"
     NODE_REAPED = "node.reaped"
@@ -84,6 +86,10 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.WINDOW_SUSPECTED: (
         "a model reports no more tokens though it is given more: it may leave out the oldest; data: model, "
         "reported, given, reports, window"
+    ),
+    EventType.REQUEST_SIDE: (
+        "a program's side request was answered, and is no turn; data: name, kind, model, input_tokens, "
+        "output_tokens"
     ),
     EventType.TURN_STARTED: "a message was accepted and is on disk; data: seq, node",
     EventType.TURN_TAKEN_UP: "an unfinished turn was taken up again by a retry; data: attempt, node",

@@ -43,6 +43,8 @@ class NewMessage:
     """True: exchanged between the model and the server's own tools; not shown to clients."""
     own_calls: tuple[str, ...] = ()
     """Calls that the server answers itself; clients see only the others."""
+    extra: str | None = None
+    """A JSON object with data that is not for the model."""
 
 
 def size_of(messages: Iterable[NewMessage]) -> int:

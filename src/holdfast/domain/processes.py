@@ -341,3 +341,14 @@ def pinned_until(hours: float, now: datetime, *, by_agent: bool) -> datetime | N
     if by_agent and length > LONGEST_PIN_OF_AN_AGENT:
         raise BadInput("an agent may pin a process for at most 24 hours; a person may for longer")
     return now + length if hours else None
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """A part of a process's output."""
+
+    text: str
+    next: int
+    """The offset to continue reading from."""
+    dropped: int = 0
+    """How many bytes between the head and the tail were dropped."""

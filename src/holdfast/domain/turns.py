@@ -357,6 +357,8 @@ class TurnRequest:
     response: NewResponse | None = None
     matches: tuple[str, ...] = ()
     """For a request that names none: the conversations whose whole history it carries."""
+    parent: str | None = None
+    """The name of the conversation that a new one works for, as a sub-agent."""
     streams: bool = False
     """True: the answer is streamed, so after a crash it is unknown what the client received."""
 

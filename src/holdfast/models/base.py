@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -27,6 +27,20 @@ class Purpose(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class NativeRequest:
+    """A client's request in the API it used, for a model that speaks that API itself."""
+
+    body: Mapping[str, Any]
+    """The request as the client sent it."""
+    blocks: Mapping[bytes, list[Mapping[str, Any]]]
+    """The content blocks of its messages, by the fingerprint of the chat message made of them."""
+    system: str = ""
+    """The text of the chat message made of its `system` blocks."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Its headers that choose a version and features of the API."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRequest:
     messages: bytes
     """A JSON array of OpenAI messages."""
@@ -39,6 +53,8 @@ class ModelRequest:
     on_accepted: Callable[[], None] | None = field(default=None, compare=False, repr=False)
     """Called when the model has accepted the request, which may be long before its first chunk. A model that
     cannot know this does not call it: its first chunk implies acceptance."""
+    native: NativeRequest | None = field(default=None, compare=False, repr=False)
+    """The client's request in Anthropic's API, if it used that; only a model that speaks it reads this."""
 
     @property
     def wants_usage(self) -> bool:
@@ -134,6 +150,13 @@ class Model(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A model whose server counts the tokens of a request in Anthropic's API."""
+
+    async def count_tokens(self, native: NativeRequest, model: str | None) -> int: ...
 
 
 def request_body(request: ModelRequest, model: str, **ours: Any) -> bytes:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KINDS = ("auto", "openai", "local", "scripted")
+KINDS = ("auto", "openai", "anthropic", "local", "scripted")
 OLLAMA = "http://127.0.0.1:11434/v1"
 OLLAMA_SECONDS = 0.3
 REPLACED_KEY = "HOLDFAST_UPSTREAM_API_KEY"
@@ -118,6 +118,14 @@ async def choose(
         return Upstream(
             base_url, api_key, name, timeout_seconds, key_variable=key_variable, longest_wait=longest_wait
         )
+    if kind == "anthropic":
+        if not base_url:
+            raise BadSetting(
+                '[model] kind = "anthropic" needs base_url, such as https://api.anthropic.com/v1'
+            )
+        from .anthropic import AnthropicUpstream
+
+        return AnthropicUpstream(base_url, api_key, name, timeout_seconds)
     if kind == "auto" and (found := await _ollama(ollama_url, name, timeout_seconds)):
         return found
     from . import local

@@ -180,6 +180,12 @@ class Connection:
         except (aiohttp.ClientError, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
+    def send_key_as(self, header: str) -> None:
+        """Send the key in this header instead of `Authorization`. Call it before the first request."""
+        if self._key:
+            self._headers = {**self._headers, header: self._key}
+            del self._headers["Authorization"]
+
     async def close(self) -> None:
         self._closed = True
         if self._session is not None:

@@ -2,7 +2,8 @@
 
 A line has the method, the route (not the path: it holds ids), the status, the owner and the id of the API
 key, milliseconds, bytes of the response and the request id. Lines are written in batches, a tenth of a second
-after the first: a process that is killed loses those. Probes (`PROBES`) are not logged.
+after the first: a process that is killed loses those. Probes (`/healthz`, `/readyz`, `/metrics`) are not
+logged.
 """
 
 from __future__ import annotations

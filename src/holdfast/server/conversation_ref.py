@@ -7,23 +7,28 @@ headers of Hermes work too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
 
 from ..domain.conversations import Address
 from ..domain.ids import check_name
+from ..domain.notices import Notice
 from ..domain.sessions import Session
 from ..domain.turns import RequestKey, Turn, TurnBegun, reset_before
 from ..errors import BadInput, NotFound
+from .client_names import ClientName, client_name
 from .http import RequestContext
 from .objects import notice
+from .schemas import HoldfastObject
 
 SESSION_ID = ("x-holdfast-session-id", "x-hermes-session-id")
 SESSION_KEY = ("x-holdfast-session-key", "x-hermes-session-key")
 SOURCE = "x-holdfast-source"
 WHEN_BUSY = "x-holdfast-when-busy"
 ON_DISCONNECT = "x-holdfast-on-disconnect"
+STORE = "x-holdfast-store"
+STORED = "x-holdfast-stored"
 IDEMPOTENCY_KEY = "idempotency-key"
 RETRY_COUNT = "x-stainless-retry-count"
 CLIENT = ("user-agent", "x-forwarded-for")
@@ -42,6 +47,10 @@ class ConversationRef:
     """A new alias to add to the conversation."""
     interrupts_others: bool
     interrupted_by_leaving: bool
+    client: ClientName | None = None
+    """The name that the client's program gives its session, if no holdfast header names a conversation."""
+    never: bool = False
+    """True: nothing of this request is stored (`X-Holdfast-Store: never`)."""
 
     def at(self, address: Address) -> ConversationRef:
         """A copy with the address of the conversation that the body names."""
@@ -51,15 +60,29 @@ class ConversationRef:
     def names_something(self) -> bool:
         return self.address.id is not None or self.address.key is not None
 
+    def keeps(self, store: bool, dropped: bool) -> bool:
+        """True: the request's turn is stored. `store` is what the request says, True by default; `dropped`:
+        `[clients] store_false` is `drop`, so a program's name does not override it."""
+        if self.never:
+            return False
+        if store or not self.names_something:
+            return store
+        return self.client is None or (self.client.overrides_store and not dropped)
 
-async def conversation_ref_of(call: RequestContext) -> ConversationRef:
+
+async def conversation_ref_of(call: RequestContext, cache_key: object = None) -> ConversationRef:
     """Read the headers. If both an id and a session key are sent, the id decides; an unknown id becomes an
-    alias of the session key's conversation."""
+    alias of the session key's conversation. Without either, a name that the client's program sends is used;
+    `cache_key` is the body's `prompt_cache_key`."""
     id_, key = call.header(*SESSION_ID), call.header(*SESSION_KEY)
     alias: str | None = None
+    client = None
+    if id_ is None and key is None:
+        client = client_name(call.headers, call.services.settings.clients.names, cache_key)
+        id_ = client.name if client else None
     if id_ is not None and key is not None:
         try:
-            await call.store.resolve(call.owner, Address(id=id_))
+            await call.hf.resolve(call.owner, Address(id=id_))
             key = None
         except NotFound:
             if not Address(id=id_).may_create:
@@ -76,22 +99,28 @@ async def conversation_ref_of(call: RequestContext) -> ConversationRef:
         _choice(call, WHEN_BUSY, ("wait", "interrupt"), "wait") == "interrupt",
         _choice(call, ON_DISCONNECT, ("finish", "interrupt"), call.services.settings.server.on_disconnect)
         == "interrupt",
+        client,
+        _choice(call, STORE, ("never",), "") == "never",
     )
 
 
-def request_key(call: RequestContext, route: str, digest: bytes, *, opener: bool) -> RequestKey:
+def request_key(
+    call: RequestContext, route: str, digest: bytes, *, opener: bool, client: ClientName | None = None
+) -> RequestKey:
     """The idempotency key by which a retry is recognised: the header Idempotency-Key, else a hash of the body
     and of the conversation it names. An `opener` names no conversation and has no answer in its history. Its
     hash includes the client's address and program too, so that few other clients can be mistaken for it."""
     named = "\0".join(call.header(*names) or "" for names in (SESSION_ID, SESSION_KEY))
+    if client is not None:
+        named = f"{client.name}\0"
     key = call.header(IDEMPOTENCY_KEY)
     if key is not None:
         names = sha256(named.encode()).digest()[:16] if named.strip("\0") else b""
         return RequestKey(route, check_name("an Idempotency-Key", key), digest, named=names)
     whose = named
     if not named.strip("\0"):
-        client = call.request.client
-        whose = f"{call.caller.key_id}\0{client.host if client and opener else ''}"
+        peer = call.request.client
+        whose = f"{call.caller.key_id}\0{peer.host if peer and opener else ''}"
         if opener:
             whose = "\0".join((whose, *(call.headers.get(name) for name in CLIENT)))
     implied = sha256(f"{whose}\0\0".encode() + digest).hexdigest()
@@ -117,23 +146,22 @@ def headers_begun(begun: TurnBegun) -> dict[str, str]:
     return headers_of(begun.session, begun.turn)
 
 
-def about(session: Session, turn: Turn, addressed: str | None = None) -> dict[str, Any]:
-    """The `holdfast` field of a response. `compacted`: the session addressed is not the effective one."""
-    return {
-        "session_id": session.id,
-        "conversation_id": session.conversation_id,
-        "turn_id": turn.id,
-        "compacted": addressed is not None and addressed != session.id,
-        "reset": reset_before(session, turn),
-        "notices": [],
-    }
+def about(
+    session: Session, turn: Turn, addressed: str | None = None, notices: Sequence[Notice] = ()
+) -> HoldfastObject:
+    """The `holdfast` field of a response. `addressed`: the session that the request named."""
+    return HoldfastObject(
+        session_id=session.id,
+        conversation_id=session.conversation_id,
+        turn_id=turn.id,
+        compacted=addressed is not None and addressed != session.id,
+        reset=reset_before(session, turn),
+        notices=[notice(each) for each in notices],
+    )
 
 
-def about_begun(begun: TurnBegun) -> dict[str, Any]:
-    ours = about(begun.session, begun.turn, begun.addressed)
-    if begun.notices:
-        ours["notices"] = [notice(each) for each in begun.notices]
-    return ours
+def about_begun(begun: TurnBegun) -> HoldfastObject:
+    return about(begun.session, begun.turn, begun.addressed, begun.notices)
 
 
 def _choice(call: RequestContext, header: str, choices: tuple[str, ...], default: str) -> str:

@@ -1,8 +1,9 @@
 """One HTTP request: authentication, limits, body, response and error handling.
 
 `Endpoint` is the ASGI endpoint of a route. Before its handler runs, it checks Host and Origin, authenticates
-the caller and applies the limits on requests. Exceptions of the handler are answered in OpenAI's error shape.
-A body is read only on demand, within limits of size and time, and must be a JSON object.
+the caller and applies the limits on requests. Exceptions of the handler are answered in the error shape of
+the API that the request uses, OpenAI's or Anthropic's. A body is read only on demand, within limits of size
+and time, and must be a JSON object.
 """
 
 from __future__ import annotations
@@ -21,29 +22,25 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from ..app import Holdfast
+from ..app import Holdfast, ModelWatch, TurnRunner
 from ..domain.api_keys import ApiKey, Caller, acting_as, acting_for
 from ..domain.ids import new_request_id
 from ..domain.turns import Delivery
 from ..errors import BadInput, BadKey, HoldfastError, KeyRevoked, ModelError, StoreError, StoreFailed
 from ..models.base import REQUEST_ID, Model
-from ..runtime.agents.authenticator import Authenticator
-from ..runtime.agents.model_watch import ModelWatch
-from ..runtime.turns.history_matcher import HistoryMatcher
-from ..runtime.turns.runner import TurnRunner
 from ..settings import Settings
-from ..store.base import Store
 from .access_log import AccessLog
 from .gate import Gate, Headers
-from .http_errors import ErrorResponse, HttpError, failure_of
+from .http_errors import ErrorResponse, HttpError, anthropic_error, failure_of
 from .limits import BODY_SECONDS, PIECE, KeyLimits
 from .metrics import Metrics
-from .openai.parameters import BadParameter
+from .openai.parameters import BadParameter, body_from
 from .work import Workers, check_values
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 _encode = msgspec.json.Encoder().encode
@@ -55,13 +52,10 @@ class Services:
 
     holdfast: Holdfast
     model: Model
-    runner: TurnRunner
-    continuity: HistoryMatcher
-    keys: Authenticator
-    doors: Gate
+    gate: Gate
     limits: KeyLimits
     workers: Workers
-    meters: Metrics
+    metrics: Metrics
     draining: asyncio.Event
     """Set when the server begins to stop: endless streams end now."""
     broken: asyncio.Event
@@ -70,8 +64,8 @@ class Services:
     access_log: AccessLog
 
     @property
-    def store(self) -> Store:
-        return self.holdfast.store
+    def runner(self) -> TurnRunner:
+        return self.holdfast.runner
 
     @property
     def settings(self) -> Settings:
@@ -132,6 +126,8 @@ class RequestContext:
     _bytes: int = 0
     sent_bytes: int = 0
     """Bytes of the response's body so far."""
+    reply_headers: dict[str, str] = field(default_factory=dict)
+    """Headers to add to the response, whatever it is."""
 
     @property
     def known_caller(self) -> Caller | None:
@@ -155,8 +151,25 @@ class RequestContext:
         return acting_for(self.caller, self.request.query_params.get("owner"))
 
     @property
-    def store(self) -> Store:
-        return self.services.store
+    def hf(self) -> Holdfast:
+        """The operations that handlers call."""
+        return self.services.holdfast
+
+    @property
+    def is_anthropic(self) -> bool:
+        """True: the request uses Anthropic's API, so its errors have Anthropic's shape."""
+        path: str = self.request.scope["path"]
+        return path.startswith("/v1/messages") or (
+            path.startswith("/v1/models") and bool(self.headers.get("anthropic-version"))
+        )
+
+    def error(self, failure: ErrorResponse, ours: object = None) -> dict[str, Any]:
+        """The body of an error response, in the shape of the API that the request uses; `ours`: its
+        `holdfast` field."""
+        added = {} if ours is None else {"holdfast": ours}
+        if self.is_anthropic:
+            return {**anthropic_error(failure, self.id), **added}
+        return {"error": failure.object(), **added}
 
     async def check_key(self) -> None:
         """Raises KeyRevoked unless the request's API key, and its browser login if any, are still valid.
@@ -165,7 +178,7 @@ class RequestContext:
         """
         if self.key is None:
             return
-        if not await self.services.keys.is_valid(self.key):
+        if not await self.hf.authenticator.is_valid(self.key):
             raise KeyRevoked
         if self.still_logged_in is not None and not await self.still_logged_in():
             raise KeyRevoked
@@ -223,6 +236,11 @@ class RequestContext:
         body = await self.body()
         return await self.work(len(body), lambda: self.parsed(body, optional=optional))
 
+    async def decoded(self, kind: type[Body]) -> Body:
+        """The body as this Struct; a missing body is an empty object. Raises BadParameter if it does not
+        match."""
+        return body_from(await self.json(optional=True), kind)
+
     def parsed(self, body: bytes, *, optional: bool = False) -> dict[str, Any]:
         """Parse a body as a JSON object, within the limit on JSON values."""
         check_values(body, self.services.settings.limits.messages_per_request)
@@ -237,16 +255,16 @@ class RequestContext:
     def hold_slot(self) -> None:
         """Count this request among all requests under way and those of its API key; raises HttpError over
         either limit."""
-        doors, requests, key_id = self.services.doors, self.services.limits.requests, self.caller.key_id
-        doors.enter()
+        gate, requests, key_id = self.services.gate, self.services.limits.requests, self.caller.key_id
+        gate.enter()
         try:
             requests.take(key_id)
         except BaseException:
-            doors.leave()
+            gate.leave()
             raise
 
         def leave() -> None:
-            doors.leave()
+            gate.leave()
             requests.give_back(key_id)
 
         self._held["slot"] = leave
@@ -308,11 +326,14 @@ class RequestContext:
 
     async def start(self, status: int, headers: Mapping[str, str], length: int | None = None) -> None:
         self.started, self.status = True, status
-        listed = [(name.encode("latin-1"), _header_value(value)) for name, value in headers.items()]
+        given = {**headers, **self.reply_headers} if self.reply_headers else headers
+        listed = [(name.encode("latin-1"), _header_value(value)) for name, value in given.items()]
         listed.append((b"x-request-id", self.id.encode()))
+        if self.is_anthropic:
+            listed.append((b"request-id", self.id.encode()))
         if "x-content-type-options" not in headers:
             listed.append(_NO_SNIFFING)
-        listed.extend(self.services.doors.headers_for(self.headers))
+        listed.extend(self.services.gate.headers_for(self.headers))
         if length is not None:
             listed.append((b"content-length", b"%d" % length))
         await self._send({"type": "http.response.start", "status": status, "headers": listed})
@@ -353,9 +374,9 @@ class Endpoint:
             services, Request(scope, receive), headers, receive, send, request_id_of(headers)
         )
         REQUEST_ID.set(call.id)
-        services.meters.begin()
+        services.metrics.begin()
         try:
-            services.doors.check(headers)
+            services.gate.check(headers)
             if self._open:
                 await (await self._handler(call)).send(call)
             else:
@@ -374,12 +395,12 @@ class Endpoint:
             await fail(call, failure_of(error))
         finally:
             call.give_back_all()
-            services.meters.end(self._name, call.status, call.began)
+            services.metrics.end(self._name, call.status, call.began)
             services.access_log.note(call, self._name)
 
     async def _answer(self, call: RequestContext) -> None:
         services, headers = self._services, call.headers
-        call.key = await services.keys.authenticate(_bearer(headers))
+        call.key = await services.holdfast.authenticator.authenticate(_token(headers))
         call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
         call.hold_slot()
         answer = await self._handler(call)
@@ -433,7 +454,7 @@ def note_trouble(route: str, call: RequestContext, error: BaseException) -> None
 async def fail(call: RequestContext, failure: ErrorResponse) -> None:
     """Send an error response. If a response has started, send nothing: the connection just ends."""
     if not call.started:
-        await JsonResponse({"error": failure.object()}, failure.status, failure.headers).send(call)
+        await JsonResponse(call.error(failure), failure.status, failure.headers).send(call)
 
 
 def parsed(body: bytes, *, optional: bool = False) -> dict[str, Any]:
@@ -455,9 +476,10 @@ def _header_value(text: str) -> bytes:
     return quote(text, safe=string.printable.strip()).encode()
 
 
-def _bearer(headers: Headers) -> str:
+def _token(headers: Headers) -> str:
+    """The API key of a request: a bearer token, else the header `x-api-key`; empty: none."""
     scheme, _, token = headers.get("authorization").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    return (token.strip() if scheme.lower() == "bearer" else "") or headers.get("x-api-key").strip()
 
 
 def _too_large(limit: int) -> HttpError:

@@ -59,6 +59,25 @@ class ErrorResponse:
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 
 
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
+
+def anthropic_error(failure: ErrorResponse, request_id: str) -> dict[str, Any]:
+    """The body of an error in Anthropic's shape. `code` and `param` are ours, as in OpenAI's shape."""
+    type_ = ANTHROPIC_TYPES.get(failure.status)
+    if type_ is None:
+        type_ = "api_error" if failure.status >= 500 else "invalid_request_error"
+    return {"type": "error", "error": {**failure.object(), "type": type_}, "request_id": request_id}
+
+
 class HttpError(HoldfastError):
     """A request rejected at the HTTP level: wrong path, method or host, too large, or too many."""
 

@@ -13,8 +13,8 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from ..domain.figures import Figures, FlushFigures
 from ..domain.turns import TurnStatus
-from ..store.base import Figures, FlushFigures
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 

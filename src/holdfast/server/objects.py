@@ -1,35 +1,69 @@
-"""Converts values to the public JSON objects that `--json` prints and HTTP sends.
-
-Pure functions, value → dict. Every documented field is always present, null if it has no value. Times are
-RFC 3339 in UTC. Fields are added, never removed.
-"""
+"""Makes the public JSON objects (`schemas.py`) from values. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar, overload
+
+import msgspec
+from msgspec import UNSET, Struct
 
 from ..domain.api_keys import ApiKey
 from ..domain.events import Event
+from ..domain.figures import OwnerUsage, Statistics
 from ..domain.flushes import Flush
 from ..domain.memories import Memory
 from ..domain.messages import Message
 from ..domain.nodes import Liveness, Node
 from ..domain.notices import Notice
-from ..domain.processes import Process, program_of
+from ..domain.pages import Found, LineageTree
+from ..domain.processes import LogPart, Process, program_of
 from ..domain.resets import Reason
 from ..domain.sessions import Session, SessionState
 from ..domain.turns import Turn
 from ..domain.views import Part, Summary
 from ..domain.why import Why
-from ..readings import LineageTree
-from ..runtime.processes.files import LogPart
-from ..store.base import Found, OwnerUsage, Statistics
+from .schemas import (
+    ApiKeyObject,
+    DeletedMemoryObject,
+    EventObject,
+    FlushObject,
+    FlushStatusObject,
+    FoundObject,
+    GoneObject,
+    LineageObject,
+    LineageSessionObject,
+    ListObject,
+    LivingObject,
+    MemoryObject,
+    MessageObject,
+    NodeObject,
+    NoticeObject,
+    OwnerUsageObject,
+    PolicyValueObject,
+    ProcessLogObject,
+    ProcessObject,
+    ReasonObject,
+    RunningProcessObject,
+    SessionObject,
+    StatisticsObject,
+    TurnObject,
+    UsageObject,
+    ViewPartObject,
+    WhyObject,
+)
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
-NO_FLUSH: Mapping[str, Any] = {"state": "none", "attempts": 0, "error": None}
+NO_FLUSH = FlushStatusObject(state="none", attempts=0, error=None)
+
+
+@overload
+def time(value: datetime) -> str: ...
+@overload
+def time(value: datetime | None) -> str | None: ...
 
 
 def time(value: datetime | None) -> str | None:
@@ -39,52 +73,62 @@ def time(value: datetime | None) -> str | None:
     return value.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
-def listed(data: Sequence[Object], *, has_more: bool = False) -> Object:
+def listed(data: Sequence[T], *, has_more: bool = False) -> ListObject[T]:
     """A list in OpenAI's shape; the next page begins after `last_id`."""
-    return {
-        "object": "list",
-        "data": list(data),
-        "first_id": data[0].get("id") if data else None,
-        "last_id": data[-1].get("id") if data else None,
-        "has_more": has_more,
-    }
+    return ListObject(
+        object="list",
+        data=list(data),
+        first_id=_id_of(data[0]) if data else None,
+        last_id=_id_of(data[-1]) if data else None,
+        has_more=has_more,
+    )
+
+
+def _id_of(value: Any) -> str | int | None:
+    found: str | int | None = value.get("id") if isinstance(value, dict) else getattr(value, "id", None)
+    return found
+
+
+def fields_of(value: Struct) -> Object:
+    """The fields of an object that are set, by name."""
+    return {name: each for name, each in msgspec.structs.asdict(value).items() if each is not UNSET}
 
 
 def session(
     value: Session, state: SessionState, flush: Flush | None = None, *, with_owner: bool = False
-) -> Object:
+) -> SessionObject:
     """`with_owner`: adds the field `owner`, for an operator who lists all owners."""
-    fields: Object = {
-        "id": value.id,
-        "conversation_id": value.conversation_id,
-        "key": value.key,
-        "source": value.source,
-        "title": value.title,
-        "state": state.value,
-        "attached": value.attached,
-        "edge": value.edge.value if value.edge else None,
-        "parent_id": value.parent_id,
-        "tip_id": value.tip_id,
-        "node": value.running_node or value.node_id,
-        "host": value.host,
-        "opened_at": time(value.opened_at),
-        "last_activity_at": time(value.last_activity_at),
-        "last_heartbeat_at": time(value.last_heartbeat_at),
-        "next_due_at": time(value.next_due_at),
-        "ended_at": time(value.ended_at),
-        "end_reason": value.end_reason,
-        "message_count": value.message_count,
-        "usage": {"input_tokens": value.input_tokens, "output_tokens": value.output_tokens},
-        "model": value.model,
-        "flush": _flush_in_short(flush),
-    }
-    return {**fields, "owner": value.owner} if with_owner else fields
+    return SessionObject(
+        id=value.id,
+        conversation_id=value.conversation_id,
+        key=value.key,
+        source=value.source,
+        title=value.title,
+        state=state,
+        attached=value.attached,
+        edge=value.edge,
+        parent_id=value.parent_id,
+        tip_id=value.tip_id,
+        node=value.running_node or value.node_id,
+        host=value.host,
+        opened_at=time(value.opened_at),
+        last_activity_at=time(value.last_activity_at),
+        last_heartbeat_at=time(value.last_heartbeat_at),
+        next_due_at=time(value.next_due_at),
+        ended_at=time(value.ended_at),
+        end_reason=value.end_reason,
+        message_count=value.message_count,
+        usage=UsageObject(input_tokens=value.input_tokens, output_tokens=value.output_tokens),
+        model=value.model,
+        flush=_flush_status(flush),
+        owner=value.owner if with_owner else UNSET,
+    )
 
 
-def _flush_in_short(value: Flush | None) -> Object:
+def _flush_status(value: Flush | None) -> FlushStatusObject:
     if value is None:
-        return dict(NO_FLUSH)
-    return {"state": value.shown, "attempts": value.attempts, "error": value.error}
+        return NO_FLUSH
+    return FlushStatusObject(state=value.shown, attempts=value.attempts, error=value.error)
 
 
 def sessions(
@@ -94,47 +138,40 @@ def sessions(
     *,
     has_more: bool = False,
     with_owner: bool = False,
-) -> Object:
+) -> ListObject[SessionObject]:
     data = [
         session(value, states[value.id], flushes.get(value.id), with_owner=with_owner) for value in values
     ]
     return listed(data, has_more=has_more)
 
 
-RESERVED = frozenset(
-    {
-        *("id", "object", "seq", "session_id", "conversation_id", "turn_id", "owner", "created_at", "status"),
-        *("inner", "key", "title", "snippet"),
-    }
-)
+RESERVED = frozenset({*FoundObject.__struct_fields__, "object", "owner"})
 """Field names of message objects and search hits that only holdfast sets. A client's or model's own fields of
 these names are stored and sent to the model, but not shown."""
 
 
 def message(value: Message) -> Object:
-    """Our fields, and the message's other fields whose names are not RESERVED."""
+    """The fields of `MessageObject`, and the message's other fields whose names are not RESERVED."""
     body = value.content()
-    ours: Object = {
-        "id": value.id,
-        "seq": value.seq,
-        "session_id": value.session_id,
-        "turn_id": value.turn_id,
-        "role": value.role,
-        "content": body.get("content"),
-        "tool_calls": body.get("tool_calls"),
-        "tool_call_id": body.get("tool_call_id"),
-        "created_at": time(value.created_at),
-        "status": value.status.value,
-    }
-    if value.inner:
-        ours["inner"] = True
+    ours = MessageObject(
+        id=value.id,
+        seq=value.seq,
+        session_id=value.session_id,
+        turn_id=value.turn_id,
+        role=value.role,
+        content=body.get("content"),
+        tool_calls=body.get("tool_calls"),
+        tool_call_id=body.get("tool_call_id"),
+        created_at=time(value.created_at),
+        status=value.status,
+        inner=True if value.inner else UNSET,
+    )
     others = {**value.carried(), **body}
-    named = ours.keys() | RESERVED
-    return {**ours, **{name: field for name, field in others.items() if name not in named}}
+    return {**fields_of(ours), **{name: each for name, each in others.items() if name not in RESERVED}}
 
 
 def found(value: Found) -> Object:
-    """A search hit: the message, its conversation, and a snippet around the match."""
+    """A search hit: the fields of `FoundObject`, and the message's other fields."""
     return {
         **message(value.message),
         "conversation_id": value.message.conversation_id,
@@ -144,155 +181,160 @@ def found(value: Found) -> Object:
     }
 
 
-def usage(value: Mapping[str, Any] | None) -> Object | None:
+def usage(value: Mapping[str, Any] | None) -> UsageObject | None:
     """Token counts under one pair of names, from either of OpenAI's; None: the model reported none."""
     if not value:
         return None
-    return {
-        "input_tokens": value.get("input_tokens", value.get("prompt_tokens", 0)),
-        "output_tokens": value.get("output_tokens", value.get("completion_tokens", 0)),
-    }
+    return UsageObject(
+        input_tokens=value.get("input_tokens", value.get("prompt_tokens", 0)),
+        output_tokens=value.get("output_tokens", value.get("completion_tokens", 0)),
+    )
 
 
-def turn(value: Turn) -> Object:
-    return {
-        "id": value.id,
-        "session_id": value.session_id,
-        "conversation_id": value.conversation_id,
-        "status": value.status.value,
-        "error": value.error,
-        "started_at": time(value.started_at),
-        "ended_at": time(value.ended_at),
-        "node": value.node_id,
-        "usage": usage(value.usage),
-        "response_id": value.response_id,
-    }
+def turn(value: Turn) -> TurnObject:
+    return TurnObject(
+        id=value.id,
+        session_id=value.session_id,
+        conversation_id=value.conversation_id,
+        status=value.status,
+        error=value.error,
+        started_at=time(value.started_at),
+        ended_at=time(value.ended_at),
+        node=value.node_id,
+        usage=usage(value.usage),
+        response_id=value.response_id,
+    )
 
 
-def event(value: Event) -> Object:
-    return {
-        "id": value.id,
-        "at": time(value.at),
-        "type": value.type,
-        "conversation_id": value.conversation_id,
-        "session_id": value.session_id,
-        "turn_id": value.turn_id,
-        "data": dict(value.data),
-    }
+def event(value: Event) -> EventObject:
+    return EventObject(
+        id=value.id,
+        at=time(value.at),
+        type=value.type,
+        conversation_id=value.conversation_id,
+        session_id=value.session_id,
+        turn_id=value.turn_id,
+        data=dict(value.data),
+    )
 
 
-def process(value: Process, active: bool, *, with_owner: bool = False, whole: bool = True) -> Object:
+def process(value: Process, active: bool, *, with_owner: bool = False, whole: bool = True) -> ProcessObject:
     """`active`: it was active recently, so it may delay a reset. `whole`: the reader may see the command line
     and directory of a watched process, which no session started; else only its program is shown."""
     hidden = value.watched and not whole
-    fields: Object = {
-        "id": value.id,
-        "session_id": value.session_id,
-        "conversation_id": value.conversation_id,
-        "host": value.host,
-        "pid": value.pid,
-        "command": program_of(value.command) if hidden else value.command,
-        "cwd": "" if hidden else value.cwd,
-        "state": value.state.value,
-        "exit_code": value.exit_code,
-        "active": active,
-        "activity": value.activity,
-        "started_at": time(value.started_at),
-        "last_active_at": time(value.last_active_at),
-        "ended_at": time(value.ended_at),
-        "stop_requested_at": time(value.stop_requested_at),
-        "stop_reason": value.stop_reason,
-        "pinned_until": time(value.pinned_until),
-        "watched": value.watched,
-    }
-    return {**fields, "owner": value.owner} if with_owner else fields
+    return ProcessObject(
+        id=value.id,
+        session_id=value.session_id,
+        conversation_id=value.conversation_id,
+        host=value.host,
+        pid=value.pid,
+        command=program_of(value.command) if hidden else value.command,
+        cwd="" if hidden else value.cwd,
+        state=value.state,
+        exit_code=value.exit_code,
+        active=active,
+        activity=value.activity,
+        started_at=time(value.started_at),
+        last_active_at=time(value.last_active_at),
+        ended_at=time(value.ended_at),
+        stop_requested_at=time(value.stop_requested_at),
+        stop_reason=value.stop_reason,
+        pinned_until=time(value.pinned_until),
+        watched=value.watched,
+        owner=value.owner if with_owner else UNSET,
+    )
 
 
-def running_process(value: Process, active: bool, *, whole: bool = True) -> Object:
+def running_process(value: Process, active: bool, *, whole: bool = True) -> RunningProcessObject:
     """A process in short, as part of `living`."""
     hidden = value.watched and not whole
-    return {
-        "id": value.id,
-        "pid": value.pid,
-        "command": program_of(value.command) if hidden else value.command,
-        "state": value.state.value,
-        "active": active,
-    }
+    return RunningProcessObject(
+        id=value.id,
+        pid=value.pid,
+        command=program_of(value.command) if hidden else value.command,
+        state=value.state,
+        active=active,
+    )
 
 
-def process_log(value: Process, part: LogPart) -> Object:
-    return {
-        "object": "process.log",
-        "id": value.id,
-        "text": part.text,
-        "next": part.next,
-        "dropped": part.dropped,
-    }
+def process_log(value: Process, part: LogPart) -> ProcessLogObject:
+    return ProcessLogObject(
+        object="process.log", id=value.id, text=part.text, next=part.next, dropped=part.dropped
+    )
 
 
-def notice(value: Notice, *, with_owner: bool = False) -> Object:
-    fields: Object = {
-        "id": value.id,
-        "conversation_id": value.conversation_id,
-        "key": value.key,
-        "kind": value.kind,
-        "text": value.text,
-        "created_at": time(value.created_at),
-        "delivered_at": time(value.delivered_at),
-    }
-    return {**fields, "owner": value.owner} if with_owner else fields
+def notice(value: Notice, *, with_owner: bool = False) -> NoticeObject:
+    return NoticeObject(
+        id=value.id,
+        conversation_id=value.conversation_id,
+        key=value.key,
+        kind=value.kind,
+        text=value.text,
+        created_at=time(value.created_at),
+        delivered_at=time(value.delivered_at),
+        owner=value.owner if with_owner else UNSET,
+    )
 
 
-def memory(value: Memory, *, with_owner: bool = False) -> Object:
-    fields: Object = {
-        "id": value.id,
-        "session_id": value.session_id,
-        "conversation_id": value.conversation_id,
-        "key": value.key,
-        "text": value.text,
-        "origin": value.origin.value,
-        "created_at": time(value.created_at),
-        "edited_at": time(value.edited_at),
-    }
-    return {**fields, "owner": value.owner} if with_owner else fields
+def memory(value: Memory, *, with_owner: bool = False) -> MemoryObject:
+    return MemoryObject(
+        id=value.id,
+        session_id=value.session_id,
+        conversation_id=value.conversation_id,
+        key=value.key,
+        text=value.text,
+        origin=value.origin,
+        created_at=time(value.created_at),
+        edited_at=time(value.edited_at),
+        owner=value.owner if with_owner else UNSET,
+    )
 
 
-def flush(value: Flush, *, with_owner: bool = False) -> Object:
+def deleted_memory(memory_id: str) -> DeletedMemoryObject:
+    return DeletedMemoryObject(id=memory_id, object="memory.deleted", deleted=True)
+
+
+def flush(value: Flush, *, with_owner: bool = False) -> FlushObject:
     """A flush, under the id of its session. Unlike a session's `flush` field, `state` can be `skipped` or
     `taken` here."""
-    fields: Object = {
-        "id": value.session_id,
-        "session_id": value.session_id,
-        "conversation_id": value.conversation_id,
-        "key": value.key,
-        "reason": value.reason,
-        "state": value.state.value,
-        "attempts": value.attempts,
-        "error": value.error,
-        "next_attempt_at": time(value.next_attempt_at),
-        "created_at": time(value.created_at),
-        "settled_at": time(value.settled_at),
-    }
-    return {**fields, "owner": value.owner} if with_owner else fields
+    return FlushObject(
+        id=value.session_id,
+        session_id=value.session_id,
+        conversation_id=value.conversation_id,
+        key=value.key,
+        reason=value.reason,
+        state=value.state,
+        attempts=value.attempts,
+        error=value.error,
+        next_attempt_at=time(value.next_attempt_at),
+        created_at=time(value.created_at),
+        settled_at=time(value.settled_at),
+        owner=value.owner if with_owner else UNSET,
+    )
 
 
-def why(value: Why) -> Object:
-    return {
-        "session_id": value.session_id,
-        "decision": value.decision.value,
-        "next_due_at": time(value.next_due_at),
-        "sentence": value.sentence,
-        "policy": {name: {"value": each.value, "origin": each.origin} for name, each in value.policy.items()},
-        "reasons": [reason(each) for each in value.reasons],
-        "history": [event(each) for each in value.history],
-    }
+def why(value: Why) -> WhyObject:
+    return WhyObject(
+        session_id=value.session_id,
+        decision=value.decision,
+        next_due_at=time(value.next_due_at),
+        sentence=value.sentence,
+        policy={
+            name: PolicyValueObject(value=each.value, origin=each.origin)
+            for name, each in value.policy.items()
+        },
+        reasons=[reason(each) for each in value.reasons],
+        history=[event(each) for each in value.history],
+    )
 
 
-def reason(value: Reason) -> Object:
-    fields: Object = {"code": value.code, "message": value.message}
-    if value.process_id is not None:
-        fields["process_id"] = value.process_id
-    return {**fields, "until": time(value.until)} if value.until is not None else fields
+def reason(value: Reason) -> ReasonObject:
+    return ReasonObject(
+        code=value.code,
+        message=value.message,
+        process_id=UNSET if value.process_id is None else value.process_id,
+        until=UNSET if value.until is None else time(value.until),
+    )
 
 
 def living(
@@ -300,104 +342,109 @@ def living(
     state: SessionState,
     doing: str | None,
     *,
-    processes: Sequence[Object] = (),
+    processes: Sequence[RunningProcessObject] = (),
     with_owner: bool = False,
-) -> Object:
+) -> LivingObject:
     """A live session: what it is doing, since when it has been active or idle, and the background processes
     of its conversation."""
-    fields: Object = {
-        "session_id": value.id,
-        "conversation_id": value.conversation_id,
-        "key": value.key,
-        "source": value.source,
-        "title": value.title,
-        "model": value.model,
-        "state": state.value,
-        "doing": doing,
-        "since": time(value.ended_at or value.last_activity_at),  # does not change while a turn runs
-        "last_activity_at": time(value.last_activity_at),
-        "last_heartbeat_at": time(value.last_heartbeat_at),
-        "node": value.running_node or value.node_id,
-        "host": value.host,
-        "processes": list(processes),
-    }
-    return {**fields, "owner": value.owner} if with_owner else fields
+    return LivingObject(
+        session_id=value.id,
+        conversation_id=value.conversation_id,
+        key=value.key,
+        source=value.source,
+        title=value.title,
+        model=value.model,
+        state=state,
+        doing=doing,
+        since=time(value.ended_at or value.last_activity_at),  # does not change while a turn runs
+        last_activity_at=time(value.last_activity_at),
+        last_heartbeat_at=time(value.last_heartbeat_at),
+        node=value.running_node or value.node_id,
+        host=value.host,
+        processes=list(processes),
+        owner=value.owner if with_owner else UNSET,
+    )
 
 
-def gone(value: Session, *, with_owner: bool = False) -> Object:
+def gone(value: Session, *, with_owner: bool = False) -> GoneObject:
     """A session that has just ended, with the fields of `living`, `ended_at` and `end_reason`."""
-    told = living(value, SessionState.ENDED, None, with_owner=with_owner)
-    return {**told, "ended_at": time(value.ended_at), "end_reason": value.end_reason}
+    assert value.ended_at is not None and value.end_reason is not None
+    alive = living(value, SessionState.ENDED, None, with_owner=with_owner)
+    return GoneObject(
+        **msgspec.structs.asdict(alive), ended_at=time(value.ended_at), end_reason=value.end_reason
+    )
 
 
-def node(value: Node, liveness: Liveness, why: str) -> Object:
-    return {
-        "id": value.id,
-        "kind": value.kind.value,
-        "host": value.identity.host,
-        "pid": value.identity.pid,
-        "state": liveness.value,
-        "why": why,
-        "started_at": time(value.started_at),
-        "last_heartbeat_at": time(value.heartbeat_at),
-        "left_at": time(value.left_at),
-        "reaped_at": time(value.reaped_at),
-    }
+def node(value: Node, liveness: Liveness, why: str) -> NodeObject:
+    return NodeObject(
+        id=value.id,
+        kind=value.kind,
+        host=value.identity.host,
+        pid=value.identity.pid,
+        state=liveness,
+        why=why,
+        started_at=time(value.started_at),
+        last_heartbeat_at=time(value.heartbeat_at),
+        left_at=time(value.left_at),
+        reaped_at=time(value.reaped_at),
+    )
 
 
-def api_key(value: ApiKey) -> Object:
-    return {
-        "id": value.id,
-        "owner": value.owner,
-        "scope": value.scope.value,
-        "tools": sorted(value.tools),
-        "created_at": time(value.created_at),
-        "revoked_at": time(value.revoked_at),
-    }
+def api_key(value: ApiKey) -> ApiKeyObject:
+    return ApiKeyObject(
+        id=value.id,
+        owner=value.owner,
+        scope=value.scope,
+        tools=sorted(value.tools),
+        created_at=time(value.created_at),
+        revoked_at=time(value.revoked_at),
+    )
 
 
-def lineage(value: LineageTree, states: Mapping[str, SessionState], flushes: Mapping[str, Flush]) -> Object:
+def lineage(
+    value: LineageTree, states: Mapping[str, SessionState], flushes: Mapping[str, Flush]
+) -> LineageObject:
     """A conversation's sessions, oldest first, and the conversations forked from it, as a tree."""
     first = value.sessions[0]
-    return {
-        "object": "lineage",
-        "conversation_id": first.conversation_id,
-        "key": first.key,
-        "title": first.title,
-        "forked_from": first.parent_id,
-        "data": [
-            {
-                **session(each, states[each.id], flushes.get(each.id)),
-                "first_seq": each.first_seq,
-                "last_seq": each.last_seq,
-                "view": [view_part(part) for part in each.view.parts],
-            }
+    return LineageObject(
+        object="lineage",
+        conversation_id=first.conversation_id,
+        key=first.key,
+        title=first.title,
+        forked_from=first.parent_id,
+        data=[
+            LineageSessionObject(
+                **msgspec.structs.asdict(session(each, states[each.id], flushes.get(each.id))),
+                first_seq=each.first_seq,
+                last_seq=each.last_seq,
+                view=[view_part(part) for part in each.view.parts],
+            )
             for each in value.sessions
         ],
-        "forks": [lineage(fork, states, flushes) for fork in value.forks],
-    }
+        forks=[lineage(fork, states, flushes) for fork in value.forks],
+    )
 
 
-def view_part(value: Part) -> Object:
+def view_part(value: Part) -> ViewPartObject:
     """A part of a session's view. A summary's text is in the session's context, not here."""
     if isinstance(value, Summary):
         size = len(value.text)
-        return {"kind": "summary", "first": value.first, "last": value.last, "characters": size}
-    return {"kind": "messages", "first": value.first, "last": value.last, "characters": None}
+        return ViewPartObject(kind="summary", first=value.first, last=value.last, characters=size)
+    return ViewPartObject(kind="messages", first=value.first, last=value.last, characters=None)
 
 
-def owner_usage(value: OwnerUsage) -> Object:
-    return {"owner": value.owner, "conversations": value.conversations, "bytes": value.bytes}
+def owner_usage(value: OwnerUsage) -> OwnerUsageObject:
+    return OwnerUsageObject(owner=value.owner, conversations=value.conversations, bytes=value.bytes)
 
 
-def statistics(value: Statistics, leaked: int) -> Object:
-    return {
-        "object": "statistics",
-        "total": value.sessions,
-        "open": value.open,
-        "leaked": leaked,
-        "conversations": value.conversations,
-        "messages": value.messages,
-        "end_reasons": dict(value.end_reasons),
-        "sources": dict(value.sources),
-    }
+def statistics(value: Statistics, leaked: int) -> StatisticsObject:
+    return StatisticsObject(
+        object="statistics",
+        total=value.sessions,
+        open=value.open,
+        leaked=leaked,
+        conversations=value.conversations,
+        messages=value.messages,
+        end_reasons=dict(value.end_reasons),
+        sources=dict(value.sources),
+    )

@@ -12,15 +12,17 @@ from .http import RequestContext
 from .openai.parameters import BadParameter
 from .routes import Parameter
 
-OWNER = Parameter("owner", "Whose; only an admin may name another than its own.")
-OWNERS = Parameter("owner", "Whose, or `*` for everybody's; only an admin may name another than its own.")
+OWNER = Parameter("owner", "The owner of the data; only an admin may name another than its own.")
+OWNERS = Parameter(
+    "owner", "The owner of the data, `*` for all; only an admin may name another than its own."
+)
 
 
 def owner_of(call: RequestContext) -> str:
     """The one owner whose data this request accesses."""
     owner = call.read_owner
     if owner is None:
-        raise BadParameter("owner", "must name one owner here; * is for lists that hold no message text")
+        raise BadParameter("owner", "must name one owner here; * is for lists without message text")
     return owner
 
 
@@ -37,4 +39,4 @@ def shows_owner(call: RequestContext) -> bool:
 async def note_reading(call: RequestContext, owner: str, session: Session | None = None) -> None:
     """Record the event of reading another owner's messages; must be called before they are shown."""
     if owner != call.owner:
-        await call.store.note_reading(owner, call.caller.key_id, session)
+        await call.hf.note_reading(owner, call.caller.key_id, session)

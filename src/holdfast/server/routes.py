@@ -1,6 +1,6 @@
-"""A route's description: method, path, authentication, parameters, request and response schemas.
+"""A route's declaration: method, path, authentication, and the types of its parameters, body and answer.
 
-`/openapi.json` is generated from these.
+`/openapi.json` is derived from these.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from starlette.types import Receive, Scope, Send
 from .http import Endpoint, Handler, HttpResponse, JsonResponse, RequestContext, Services
 from .http_errors import HttpError
 
-Schema = Mapping[str, Any]
+TypeForm = Any
+"""A type as `msgspec.json.schema` takes it (a Struct, `str`, `Annotated[int, Meta(ge=1)]`); or a JSON schema,
+for an object of another API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,10 @@ class Parameter:
 
     name: str
     meaning: str
-    schema: Schema = field(default_factory=lambda: {"type": "string"})
+    type: TypeForm = str
     where: str = "query"
     required: bool = False
+    default: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,13 @@ class Route:
     open: bool = False
     """True: no API key is needed."""
     parameters: tuple[Parameter, ...] = ()
-    body: Schema | None = None
+    body: TypeForm | None = None
     body_optional: bool = False
-    answer: Schema = field(default_factory=lambda: {"type": "object"})
+    answer: TypeForm = dict[str, Any]
+    """The type of a successful response; a tuple: any of these types."""
     status: int = 200
     also: Mapping[int, str] = field(default_factory=dict)
-    """Other statuses that are not errors, with their meaning: 2xx has the same response schema, 3xx none."""
+    """Other statuses that are not errors, with their meaning: 2xx has the same answer, 3xx none."""
     media_types: tuple[str, ...] = ("application/json",)
 
 
@@ -75,7 +79,7 @@ class _Methods:
 
     async def _preflight(self, call: RequestContext) -> HttpResponse:
         headers = {"allow": self._allowed}
-        if call.services.doors.headers_for(call.headers):
+        if call.services.gate.headers_for(call.headers):
             headers |= {
                 "access-control-allow-methods": self._allowed,
                 "access-control-allow-headers": call.headers.get("access-control-request-headers", "*"),

@@ -1,9 +1,17 @@
-"""JSON schemas of the public objects, for `/openapi.json`. `server/objects.py` makes the objects."""
+"""The public JSON objects that HTTP sends and `--json` prints, one Struct each.
+
+`/openapi.json` and docs/reference/objects.md are derived from them, under the class name without `Object`.
+Every documented field is always present, null if it has no value, except those that may be `UNSET`. Times are
+RFC 3339 in UTC. Fields are added, never removed. `objects.py` makes them from values.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ..domain.api_keys import Scope
 from ..domain.flushes import FlushState
 from ..domain.memories import MemoryOrigin
 from ..domain.messages import MessageStatus
@@ -13,258 +21,444 @@ from ..domain.resets import Decision
 from ..domain.sessions import Edge, SessionState
 from ..domain.turns import TurnStatus
 
-Schema = dict[str, Any]
-
-TEXT: Schema = {"type": "string"}
-MAYBE_NUMBER: Schema = {"type": ["integer", "null"]}
-MAYBE_TEXT: Schema = {"type": ["string", "null"]}
-TIME: Schema = {"type": "string", "format": "date-time"}
-MAYBE_TIME: Schema = {"type": ["string", "null"], "format": "date-time"}
-NUMBER: Schema = {"type": "integer", "minimum": 0}
-FLAG: Schema = {"type": "boolean"}
+T = TypeVar("T")
 
 
-def ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
+def doc(text: str) -> Meta:
+    """The documentation of a field."""
+    return Meta(description=text)
 
 
-def list_of(name: str) -> Schema:
-    """A list in OpenAI's shape."""
-    return _object(
-        object={"const": "list"},
-        data={"type": "array", "items": ref(name)},
-        first_id=_MAYBE_ID,
-        last_id=_MAYBE_ID,
-        has_more=FLAG,
-    )
+Count = Annotated[int, Meta(ge=0)]
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+OwnerName = Annotated[str, doc("Its owner. Present only if the request names `owner`")]
 
 
-def one_of(*values: str, null: bool = False) -> Schema:
-    kinds: Schema = {"type": ["string", "null"] if null else "string"}
-    return {**kinds, "enum": [*values, *([None] if null else [])]}
+class PublicObject(Struct, frozen=True, kw_only=True):
+    """Base of every public object."""
 
 
-def _object(required: bool = True, /, **properties: Schema) -> Schema:
-    schema: Schema = {"type": "object", "properties": properties}
-    return {**schema, "required": list(properties)} if required else schema
+class ErrorDetail(PublicObject, frozen=True, kw_only=True):
+    """What is wrong with a request, in OpenAI's shape."""
+
+    message: Annotated[str, doc("What is wrong and what to do, for people")]
+    type: Annotated[str, doc("The class of the error, as OpenAI names it")]
+    param: Annotated[str | None, doc("The field, parameter or setting that is wrong")]
+    code: Annotated[str | None, doc("The error's code, for programs")]
 
 
-_MAYBE_ID: Schema = {"type": ["string", "integer", "null"]}
-_USAGE = _object(input_tokens=NUMBER, output_tokens=NUMBER)
-_PLACE: Schema = {
-    "session_id": TEXT,
-    "conversation_id": TEXT,
-    "key": MAYBE_TEXT,
-    "source": TEXT,
-    "title": MAYBE_TEXT,
-    "model": MAYBE_TEXT,
-    "state": one_of(*SessionState),
-    "doing": MAYBE_TEXT,
-    "since": TIME,
-    "last_activity_at": TIME,
-    "last_heartbeat_at": MAYBE_TIME,
-    "node": MAYBE_TEXT,
-    "host": MAYBE_TEXT,
-    "processes": {"type": "array", "items": {"$ref": "#/components/schemas/RunningProcess"}},
-}
+class ErrorObject(PublicObject, frozen=True, kw_only=True):
+    """The body of every error."""
 
-SCHEMAS: dict[str, Schema] = {
-    "Error": _object(
-        error=_object(message=TEXT, type=TEXT, param=MAYBE_TEXT, code=MAYBE_TEXT),
-    ),
-    "Session": _object(
-        id=TEXT,
-        conversation_id=TEXT,
-        key=MAYBE_TEXT,
-        source=TEXT,
-        title=MAYBE_TEXT,
-        state=one_of(*SessionState),
-        attached=FLAG,
-        edge=one_of(*Edge, null=True),
-        parent_id=MAYBE_TEXT,
-        tip_id=TEXT,
-        node=MAYBE_TEXT,
-        host=MAYBE_TEXT,
-        opened_at=TIME,
-        last_activity_at=TIME,
-        last_heartbeat_at=MAYBE_TIME,
-        next_due_at=MAYBE_TIME,
-        ended_at=MAYBE_TIME,
-        end_reason=MAYBE_TEXT,
-        message_count=NUMBER,
-        usage=_USAGE,
-        model=MAYBE_TEXT,
-        flush=_object(
-            state=one_of("none", "pending", "running", "done", "dead"), attempts=NUMBER, error=MAYBE_TEXT
+    error: ErrorDetail
+
+
+class ListObject(PublicObject, Generic[T], frozen=True, kw_only=True):
+    """A page of a list, in OpenAI's shape."""
+
+    object: Literal["list"]
+    data: list[T]
+    first_id: Annotated[str | int | None, doc("The id of the first entry")]
+    last_id: Annotated[str | int | None, doc("The id of the last entry: `after` of the next page")]
+    has_more: Annotated[bool, doc("True: there is a next page")]
+
+
+class UsageObject(PublicObject, frozen=True, kw_only=True):
+    """Token counts."""
+
+    input_tokens: Count
+    output_tokens: Count
+
+
+class FlushStatusObject(PublicObject, frozen=True, kw_only=True):
+    """Whether the memories of a session have been extracted."""
+
+    state: Annotated[
+        str,
+        Meta(
+            description="`none`: it is not flushed; `dead`: all attempts failed",
+            extra_json_schema={"enum": ["none", "pending", "running", "done", "dead"]},
         ),
-    ),
-    "DeletedSession": _object(
-        id=TEXT, object={"const": "session.deleted"}, conversation_id=TEXT, deleted={"const": True}
-    ),
-    "Message": _object(
-        id=TEXT,
-        seq=NUMBER,
-        session_id=TEXT,
-        turn_id=MAYBE_TEXT,
-        role=TEXT,
-        content={},
-        tool_calls={},
-        tool_call_id={},
-        created_at=TIME,
-        status=one_of(*MessageStatus),
-    ),
-    "ContextMessage": {
-        "type": "object",
-        "description": "A message as the model would get it.",
-        "properties": {"role": TEXT},
-        "required": ["role"],
-    },
-    "Found": {
-        "allOf": [
-            ref("Message"),
-            _object(conversation_id=TEXT, key=MAYBE_TEXT, title=MAYBE_TEXT, snippet=TEXT),
+    ]
+    attempts: Annotated[Count, doc("How many attempts were made")]
+    error: Annotated[str | None, doc("Why the last attempt failed")]
+
+
+class SessionObject(PublicObject, frozen=True, kw_only=True):
+    """A session: one stretch of context within a conversation."""
+
+    id: Annotated[str, doc("`sess_…`")]
+    conversation_id: Annotated[str, doc("Its conversation, `conv_…`; never changes")]
+    key: Annotated[str | None, doc("The session key of its conversation")]
+    source: Annotated[str, doc("Where the conversation comes from: `cli`, `telegram`, …")]
+    title: Annotated[str | None, doc("The title of the conversation")]
+    state: Annotated[SessionState, doc("`active` while a turn runs; `orphaned` if its node is gone")]
+    attached: Annotated[bool, doc("True: it ends with the process that opened it")]
+    edge: Annotated[Edge | None, doc("How it follows from `parent_id`")]
+    parent_id: Annotated[str | None, doc("The session that it continues or was copied from")]
+    tip_id: Annotated[str, doc("The newest session of the conversation")]
+    node: Annotated[str | None, doc("The node that runs its turn, or that it is attached to")]
+    host: Annotated[str | None, doc("The host of that node")]
+    opened_at: Time
+    last_activity_at: Annotated[Time, doc("When its last turn started or ended")]
+    last_heartbeat_at: Annotated[Time | None, doc("The last heartbeat of its node")]
+    next_due_at: Annotated[Time | None, doc("When it is due to be reset")]
+    ended_at: Time | None
+    end_reason: Annotated[str | None, doc("Why it ended: `idle`, `daily`, `new`, `closed`, …")]
+    message_count: Annotated[Count, doc("How many messages it has added")]
+    usage: UsageObject
+    model: Annotated[str | None, doc("The model of its last turn")]
+    flush: FlushStatusObject
+    owner: OwnerName | UnsetType = UNSET
+
+
+class DeletedSessionObject(PublicObject, frozen=True, kw_only=True):
+    """Confirms that a conversation was deleted."""
+
+    id: Annotated[str, doc("The session that the request named")]
+    object: Literal["session.deleted"]
+    conversation_id: Annotated[str, doc("The conversation that was deleted")]
+    deleted: Literal[True]
+
+
+class MessageObject(PublicObject, frozen=True, kw_only=True):
+    """A stored message. Other fields of a client or a model are shown too, unless their name is reserved."""
+
+    id: Annotated[str, doc("`msg_…`, with its conversation and its number")]
+    seq: Annotated[Count, doc("Its number in the conversation, from 1")]
+    session_id: Annotated[str, doc("The session that added it")]
+    turn_id: Annotated[str | None, doc("The turn that added it")]
+    role: Annotated[str, doc("`user`, `assistant`, `tool`, …")]
+    content: Annotated[Any, doc("Its text, or a list of parts")]
+    tool_calls: Annotated[Any, doc("The calls of an assistant's message")]
+    tool_call_id: Annotated[Any, doc("The call that a tool's message answers")]
+    created_at: Time
+    status: Annotated[MessageStatus, doc("`interrupted`: the part that an unfinished turn left")]
+    inner: (
+        Annotated[
+            Literal[True],
+            doc("Only on messages between the model and the server's tools"),
         ]
-    },
-    "Turn": _object(
-        id=TEXT,
-        session_id=TEXT,
-        conversation_id=TEXT,
-        status=one_of(*TurnStatus),
-        error=MAYBE_TEXT,
-        started_at=TIME,
-        ended_at=MAYBE_TIME,
-        node=TEXT,
-        usage={"anyOf": [_USAGE, {"type": "null"}]},
-        response_id=MAYBE_TEXT,
-    ),
-    "ViewPart": _object(
-        kind=one_of("messages", "summary"), first=NUMBER, last=MAYBE_NUMBER, characters=MAYBE_NUMBER
-    ),
-    "Lineage": _object(
-        object={"const": "lineage"},
-        conversation_id=TEXT,
-        key=MAYBE_TEXT,
-        title=MAYBE_TEXT,
-        forked_from=MAYBE_TEXT,
-        data={
-            "type": "array",
-            "items": {
-                "allOf": [
-                    ref("Session"),
-                    _object(
-                        first_seq=NUMBER, last_seq=NUMBER, view={"type": "array", "items": ref("ViewPart")}
-                    ),
-                ]
-            },
-        },
-        forks={"type": "array", "items": ref("Lineage")},
-    ),
-    "Event": _object(
-        id=NUMBER,
-        at=TIME,
-        type=TEXT,
-        conversation_id=MAYBE_TEXT,
-        session_id=MAYBE_TEXT,
-        turn_id=MAYBE_TEXT,
-        data={"type": "object"},
-    ),
-    "Notice": _object(
-        id=TEXT,
-        conversation_id=TEXT,
-        key=MAYBE_TEXT,
-        kind=TEXT,
-        text=TEXT,
-        created_at=TIME,
-        delivered_at=MAYBE_TIME,
-    ),
-    "Memory": _object(
-        id=TEXT,
-        session_id=MAYBE_TEXT,
-        conversation_id=TEXT,
-        key=MAYBE_TEXT,
-        text=TEXT,
-        origin=one_of(*MemoryOrigin),
-        created_at=TIME,
-        edited_at=MAYBE_TIME,
-    ),
-    "DeletedMemory": _object(id=TEXT, object={"const": "memory.deleted"}, deleted={"const": True}),
-    "Flush": _object(
-        id=TEXT,
-        session_id=TEXT,
-        conversation_id=TEXT,
-        key=MAYBE_TEXT,
-        reason=TEXT,
-        state=one_of(*FlushState),
-        attempts=NUMBER,
-        error=MAYBE_TEXT,
-        next_attempt_at=MAYBE_TIME,
-        created_at=TIME,
-        settled_at=MAYBE_TIME,
-    ),
-    "Process": _object(
-        id=TEXT,
-        session_id=TEXT,
-        conversation_id=TEXT,
-        host=TEXT,
-        pid={"type": ["integer", "null"]},
-        command=TEXT,
-        cwd=TEXT,
-        state=one_of(*ProcessState),
-        exit_code={"type": ["integer", "null"]},
-        active=FLAG,
-        activity=MAYBE_TEXT,
-        started_at=TIME,
-        last_active_at=MAYBE_TIME,
-        ended_at=MAYBE_TIME,
-        stop_requested_at=MAYBE_TIME,
-        stop_reason=MAYBE_TEXT,
-        pinned_until=MAYBE_TIME,
-        watched=FLAG,
-    ),
-    "RunningProcess": _object(
-        id=TEXT, pid={"type": ["integer", "null"]}, command=TEXT, state=one_of(*ProcessState), active=FLAG
-    ),
-    "ProcessLog": _object(object={"const": "process.log"}, id=TEXT, text=TEXT, next=NUMBER, dropped=NUMBER),
-    "Why": _object(
-        session_id=TEXT,
-        decision=one_of(*Decision),
-        next_due_at=MAYBE_TIME,
-        sentence=TEXT,
-        policy={
-            "type": "object",
-            "additionalProperties": _object(value={"type": ["string", "number"]}, origin=TEXT),
-        },
-        reasons={
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"code": TEXT, "message": TEXT, "process_id": TEXT, "until": TIME},
-                "required": ["code", "message"],
-            },
-        },
-        history={"type": "array", "items": ref("Event")},
-    ),
-    "Node": _object(
-        id=TEXT,
-        kind=one_of(*NodeKind),
-        host=TEXT,
-        pid=NUMBER,
-        state=one_of(*Liveness),
-        why=TEXT,
-        started_at=MAYBE_TIME,
-        last_heartbeat_at=MAYBE_TIME,
-        left_at=MAYBE_TIME,
-        reaped_at=MAYBE_TIME,
-    ),
-    "Living": _object(**_PLACE),
-    "Gone": _object(**_PLACE, ended_at=TIME, end_reason=TEXT),
-    "Activity": _object(
-        as_of=TIME,
-        node=TEXT,
-        host=TEXT,
-        running_turns=NUMBER,
-        data={"type": "array", "items": ref("Living")},
-        ended={"type": "array", "items": ref("Gone")},
-    ),
-    "Health": _object(status=TEXT, running_turns=NUMBER, idle_seconds={"type": "number"}),
-}
+        | UnsetType
+    ) = UNSET
+
+
+class FoundObject(MessageObject, frozen=True, kw_only=True):
+    """A search hit: a message, its conversation, and a snippet around the match."""
+
+    conversation_id: Annotated[str, doc("Its conversation")]
+    key: Annotated[str | None, doc("The session key of the conversation")]
+    title: Annotated[str | None, doc("The title of the conversation")]
+    snippet: Annotated[str, doc("The text around the match")]
+
+
+class ContextMessageObject(PublicObject, frozen=True, kw_only=True):
+    """A message of a context, as the model would get it."""
+
+    role: str
+
+
+class TurnObject(PublicObject, frozen=True, kw_only=True):
+    """A turn: one request and its answer."""
+
+    id: Annotated[str, doc("`turn_…`")]
+    session_id: Annotated[str, doc("The session that it belongs to")]
+    conversation_id: Annotated[str, doc("The conversation that it belongs to")]
+    status: TurnStatus
+    error: Annotated[str | None, doc("Why it has no complete answer")]
+    started_at: Time
+    ended_at: Time | None
+    node: Annotated[str, doc("The node that runs it, or ran it last")]
+    usage: Annotated[UsageObject | None, doc("What the model reported; null: nothing")]
+    response_id: Annotated[str | None, doc("Its id in the Responses API, `resp_…`")]
+
+
+class ViewPartObject(PublicObject, frozen=True, kw_only=True):
+    """A part of a session's context: messages, or a summary that replaces them."""
+
+    kind: Literal["messages", "summary"]
+    first: Annotated[Count, doc("The number of the first message")]
+    last: Annotated[int | None, doc("The number of the last message; null: open-ended")]
+    characters: Annotated[int | None, doc("The length of a summary")]
+
+
+class LineageSessionObject(SessionObject, frozen=True, kw_only=True):
+    """A session in a lineage: the session, its own messages and its context."""
+
+    first_seq: Annotated[Count, doc("The number of its first message")]
+    last_seq: Annotated[Count, doc("The number of its last message; below `first_seq`: it has none")]
+    view: Annotated[list[ViewPartObject], doc("Its context")]
+
+
+class LineageObject(PublicObject, frozen=True, kw_only=True):
+    """The sessions of a conversation, and the conversations forked from it, as a tree."""
+
+    object: Literal["lineage"]
+    conversation_id: str
+    key: Annotated[str | None, doc("The session key of the conversation")]
+    title: Annotated[str | None, doc("The title of the conversation")]
+    forked_from: Annotated[str | None, doc("The session that it is a fork of")]
+    data: Annotated[list[LineageSessionObject], doc("Its sessions, oldest first")]
+    forks: Annotated[list[LineageObject], doc("The conversations forked from it")]
+
+
+class EventObject(PublicObject, frozen=True, kw_only=True):
+    """An event: what happened, with ids and numbers, never text."""
+
+    id: Annotated[Count, doc("Its number; later events have higher ones")]
+    at: Time
+    type: Annotated[str, doc("See the reference of events")]
+    conversation_id: str | None
+    session_id: str | None
+    turn_id: str | None
+    data: Annotated[dict[str, Any], doc("The data of this type of event")]
+
+
+class NoticeObject(PublicObject, frozen=True, kw_only=True):
+    """A text for a person."""
+
+    id: Annotated[str, doc("`note_…`")]
+    conversation_id: str
+    key: Annotated[str | None, doc("The session key of the conversation")]
+    kind: Annotated[str, doc("What it is about, such as `reset`")]
+    text: Annotated[str, doc("What to show the person")]
+    created_at: Time
+    delivered_at: Annotated[Time | None, doc("When a client confirmed its delivery")]
+    owner: OwnerName | UnsetType = UNSET
+
+
+class MemoryObject(PublicObject, frozen=True, kw_only=True):
+    """A text that later sessions are given."""
+
+    id: Annotated[str, doc("`mem_…`")]
+    session_id: Annotated[str | None, doc("The session that it was extracted from")]
+    conversation_id: str
+    key: Annotated[str | None, doc("The session key of the conversation")]
+    text: str
+    origin: Annotated[MemoryOrigin, doc("What created it: a flush, the model by its tool, or a person")]
+    created_at: Time
+    edited_at: Time | None
+    owner: OwnerName | UnsetType = UNSET
+
+
+class DeletedMemoryObject(PublicObject, frozen=True, kw_only=True):
+    """Confirms that a memory was deleted."""
+
+    id: str
+    object: Literal["memory.deleted"]
+    deleted: Literal[True]
+
+
+class FlushObject(PublicObject, frozen=True, kw_only=True):
+    """The flush of an ended session: extracting what is worth remembering."""
+
+    id: Annotated[str, doc("The id of its session")]
+    session_id: str
+    conversation_id: str
+    key: Annotated[str | None, doc("The session key of the conversation")]
+    reason: Annotated[str, doc("Why the session ended")]
+    state: Annotated[FlushState, doc("`dead`: all attempts failed; `taken`: the session was resumed")]
+    attempts: Annotated[Count, doc("How many attempts were made")]
+    error: Annotated[str | None, doc("Why the last attempt failed, or why it was skipped")]
+    next_attempt_at: Time | None
+    created_at: Time
+    settled_at: Annotated[Time | None, doc("When it was done, skipped or given up")]
+    owner: OwnerName | UnsetType = UNSET
+
+
+class FlushCountObject(PublicObject, frozen=True, kw_only=True):
+    """How many flushes a request has changed."""
+
+    object: Literal["flushes.retried", "flushes.skipped"]
+    count: Count
+
+
+class ProcessObject(PublicObject, frozen=True, kw_only=True):
+    """A background process of a session."""
+
+    id: Annotated[str, doc("`proc_…`")]
+    session_id: str
+    conversation_id: str
+    host: Annotated[str, doc("The host that it runs on")]
+    pid: Annotated[int | None, doc("Its process id; null before it has started")]
+    command: Annotated[str, doc("Its command line; of a watched process only the program, unless permitted")]
+    cwd: Annotated[str, doc("Its working directory; empty if the reader may not see it")]
+    state: ProcessState
+    exit_code: int | None
+    active: Annotated[bool, doc("True: it was active recently, so it may defer a reset")]
+    activity: Annotated[str | None, doc("The evidence of its last activity")]
+    started_at: Time
+    last_active_at: Time | None
+    ended_at: Time | None
+    stop_requested_at: Time | None
+    stop_reason: Annotated[str | None, doc("Why it was asked to stop")]
+    pinned_until: Annotated[Time | None, doc("Until when it defers resets, active or not")]
+    watched: Annotated[bool, doc("True: it was started elsewhere, and no session is its parent")]
+    owner: OwnerName | UnsetType = UNSET
+
+
+class RunningProcessObject(PublicObject, frozen=True, kw_only=True):
+    """A background process in short."""
+
+    id: str
+    pid: int | None
+    command: str
+    state: ProcessState
+    active: Annotated[bool, doc("True: it was active recently, so it may defer a reset")]
+
+
+class ProcessLogObject(PublicObject, frozen=True, kw_only=True):
+    """A part of a process's output."""
+
+    object: Literal["process.log"]
+    id: Annotated[str, doc("The process")]
+    text: str
+    next: Annotated[Count, doc("The offset to continue reading from: `after` of the next request")]
+    dropped: Annotated[Count, doc("How many bytes between the head and the tail were dropped")]
+
+
+class PolicyValueObject(PublicObject, frozen=True, kw_only=True):
+    """A value of a reset policy."""
+
+    value: str | float
+    origin: Annotated[str, doc("Where it was set: a file, a variable, or `default`")]
+
+
+class ReasonObject(PublicObject, frozen=True, kw_only=True):
+    """A reason for or against a reset."""
+
+    code: Annotated[str, doc("For programs")]
+    message: Annotated[str, doc("For people")]
+    process_id: Annotated[str, doc("The process that defers it")] | UnsetType = UNSET
+    until: Annotated[Time, doc("Until when this reason holds")] | UnsetType = UNSET
+
+
+class WhyObject(PublicObject, frozen=True, kw_only=True):
+    """Whether and when a session is reset, and why."""
+
+    session_id: str
+    decision: Decision
+    next_due_at: Annotated[Time | None, doc("When it is due")]
+    sentence: Annotated[str, doc("The whole in one sentence")]
+    policy: Annotated[dict[str, PolicyValueObject], doc("The policy that applies, by name of the setting")]
+    reasons: list[ReasonObject]
+    history: Annotated[list[EventObject], doc("The events about its resets")]
+
+
+class NodeObject(PublicObject, frozen=True, kw_only=True):
+    """A holdfast process of this store."""
+
+    id: Annotated[str, doc("`node_…`")]
+    kind: NodeKind
+    host: str
+    pid: Count
+    state: Liveness
+    why: Annotated[str, doc("The evidence for its state")]
+    started_at: Time | None
+    last_heartbeat_at: Time | None
+    left_at: Annotated[Time | None, doc("When it stopped in good order")]
+    reaped_at: Annotated[Time | None, doc("When it was found dead and its work released")]
+
+
+class LivingObject(PublicObject, frozen=True, kw_only=True):
+    """A live session, in short."""
+
+    session_id: str
+    conversation_id: str
+    key: Annotated[str | None, doc("The session key of the conversation")]
+    source: str
+    title: str | None
+    model: str | None
+    state: SessionState
+    doing: Annotated[str | None, doc("`model`, `compacting` or `tool:NAME`; null: it is idle")]
+    since: Annotated[Time, doc("Since when it has been active or idle")]
+    last_activity_at: Time
+    last_heartbeat_at: Time | None
+    node: str | None
+    host: str | None
+    processes: Annotated[list[RunningProcessObject], doc("The running background processes")]
+    owner: OwnerName | UnsetType = UNSET
+
+
+class GoneObject(LivingObject, frozen=True, kw_only=True):
+    """A session that has just ended, in short."""
+
+    ended_at: Time
+    end_reason: str
+
+
+class ActivityObject(PublicObject, frozen=True, kw_only=True):
+    """The live sessions, and those that ended in the last minute."""
+
+    as_of: Annotated[Time, doc("When this was read; not part of the ETag")]
+    node: Annotated[str, doc("The node that answers")]
+    host: Annotated[str, doc("The host of that node")]
+    running_turns: Annotated[Count, doc("How many of the sessions have a running turn")]
+    data: list[LivingObject]
+    ended: list[GoneObject]
+
+
+class HealthObject(PublicObject, frozen=True, kw_only=True):
+    """The liveness of a server."""
+
+    status: Annotated[str, doc("`ok` or `draining`")]
+    running_turns: Annotated[Count, doc("Turns that a stop would interrupt")]
+    idle_seconds: Annotated[float, doc("Seconds since a turn last started or ended; 0 while one runs")]
+
+
+class ModelHealthObject(PublicObject, frozen=True, kw_only=True):
+    """Whether the model answered when it was last checked."""
+
+    status: str
+    since: Time
+    error: str | UnsetType = UNSET
+
+
+class ReadyObject(PublicObject, frozen=True, kw_only=True):
+    """A server that can serve, and whether its model is up."""
+
+    status: Literal["ready"]
+    model: ModelHealthObject
+
+
+class ApiKeyObject(PublicObject, frozen=True, kw_only=True):
+    """An API key, without its secret. Only printed by commands."""
+
+    id: str
+    owner: str
+    scope: Scope
+    tools: Annotated[list[str], doc("The tools of the server that it may use")]
+    created_at: Time
+    revoked_at: Time | None
+
+
+class OwnerUsageObject(PublicObject, frozen=True, kw_only=True):
+    """How much an owner has stored. Only printed by commands."""
+
+    owner: str
+    conversations: Count
+    bytes: Annotated[Count, doc("Bytes of messages")]
+
+
+class StatisticsObject(PublicObject, frozen=True, kw_only=True):
+    """Figures of a store. Only printed by commands."""
+
+    object: Literal["statistics"]
+    total: Annotated[Count, doc("Sessions")]
+    open: Annotated[Count, doc("Open sessions")]
+    leaked: Annotated[Count, doc("Open sessions whose node is gone")]
+    conversations: Count
+    messages: Count
+    end_reasons: Annotated[dict[str, int], doc("Ended sessions by reason")]
+    sources: Annotated[dict[str, int], doc("Sessions by source")]
+
+
+class HoldfastObject(PublicObject, frozen=True, kw_only=True):
+    """The field `holdfast` of an answer: the session that the turn became part of."""
+
+    session_id: str
+    conversation_id: str
+    turn_id: str
+    compacted: Annotated[bool, doc("True: the session that the request named is not the effective one")]
+    reset: Annotated[str | None, doc("`idle` or `daily` on the first turn after such a reset")]
+    notices: Annotated[list[NoticeObject], doc("Undelivered notices of this conversation")]

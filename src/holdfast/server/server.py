@@ -22,19 +22,14 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..app import Holdfast, compactor_of
+from ..app import Holdfast, ModelWatch
 from ..dashboard.browser_sessions import LinkBook
 from ..dashboard.routes import dashboard
 from ..domain.nodes import NodeKind
 from ..errors import BadSetting
 from ..models.base import Model
 from ..os_support import hide_from_own_user
-from ..runtime.agents.authenticator import Authenticator
-from ..runtime.agents.model_watch import ModelWatch
-from ..runtime.turns.history_matcher import HistoryMatcher
-from ..runtime.turns.runner import TurnRunner
 from ..settings import Settings
-from ..store.base import Store
 from . import openapi
 from .access_log import AccessLog
 from .admin import (
@@ -50,6 +45,7 @@ from .admin import (
     turns,
 )
 from .admin import health as nodes
+from .anthropic import messages
 from .connections import Connections, http_config
 from .gate import Gate
 from .http import Endpoint, Services
@@ -63,6 +59,7 @@ log = logging.getLogger(__name__)
 
 ROUTES: tuple[Route, ...] = (
     *chat.ROUTES,
+    *messages.ROUTES,
     *responses.ROUTES,
     *conversations.ROUTES,
     *models.ROUTES,
@@ -125,7 +122,7 @@ async def serve(
     model: Model,
     *,
     watch: ModelWatch | None = None,
-    prepare: Callable[[Store, Settings], Awaitable[None]] = _nothing,
+    prepare: Callable[[Holdfast, Settings], Awaitable[None]] = _nothing,
     announce: Callable[[Listening], Awaitable[None]] = _nothing,
 ) -> int:
     """Serve until a signal arrives; returns the exit code.
@@ -138,14 +135,14 @@ async def serve(
     holdfast = Holdfast(settings, kind=NodeKind.SERVER, catch_signals=False, model=model)
     try:
         await holdfast.start()
-        await prepare(holdfast.store, settings)
+        await prepare(holdfast, settings)
     except BaseException:
         listening.close()
         await holdfast.stop()
         raise
     services = services_of(holdfast, model, watch)
     port = listening.getsockname()[1]
-    where = Listening(settings.server.host, port, holdfast.store.location, holdfast.backlog)
+    where = Listening(settings.server.host, port, holdfast.location, holdfast.backlog)
     most_requests = settings.server.max_requests
     server = _Server(
         http_config(
@@ -165,7 +162,6 @@ async def serve(
     finally:
         services.access_log.flush()
         await services.model_watch.stop()
-        await services.runner.close()
         await holdfast.stop()
     return leaving.exit_code
 
@@ -215,32 +211,17 @@ def bound(host: str, port: int) -> socket.socket:
 def services_of(holdfast: Holdfast, model: Model, watch: ModelWatch | None = None) -> Services:
     """The services that handlers use, built on a holdfast that has started."""
     settings = holdfast.settings
-    store = holdfast.store
-    meters = Metrics()
-    runner = TurnRunner(
-        store,
-        holdfast.keeper,
-        holdfast.leases,
-        model,
-        settings.server.checkpoint_seconds,
-        meters.spoken,
-        meters.ended,
-        holdfast.toolbox,
-        holdfast.news,
-        holdfast.compactor or compactor_of(holdfast, model),
-    )
+    metrics = Metrics()
+    holdfast.answer_with(model, metrics.spoken, metrics.ended)
     return Services(
         holdfast=holdfast,
         model=model,
-        runner=runner,
-        continuity=HistoryMatcher(store),
-        keys=Authenticator(store, os.environ.get("HOLDFAST_API_KEY"), settings.agent.tools),
-        doors=Gate(settings.server),
+        gate=Gate(settings.server),
         limits=KeyLimits(
             settings.limits, settings.server.max_requests, int(settings.server.max_body_mb * 2**20)
         ),
         workers=Workers(),
-        meters=meters,
+        metrics=metrics,
         draining=asyncio.Event(),
         broken=asyncio.Event(),
         model_watch=watch or ModelWatch(model),

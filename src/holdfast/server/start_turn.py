@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from ..app import Placement, RunningTurn, TurnSpec
 from ..domain.messages import instruction
 from ..domain.turns import ConversationVersion, Delivery, Turn, TurnOutdated, TurnRepeated
 from ..errors import ConversationBusy, ToolCallClosed
-from ..runtime.turns.history_matcher import Placement
-from ..runtime.turns.live import RunningTurn, TurnSpec
 from .conversation_ref import ConversationRef
 from .http import RequestContext
 from .http_errors import RETRY, HttpError
@@ -58,9 +57,7 @@ async def _begun(
         outcome = await services.runner.begin(attempt, left, interrupt=naming.interrupts_others)
         if not isinstance(outcome, TurnOutdated):
             if naming.alias is not None and isinstance(outcome, RunningTurn):
-                await services.store.add_alias(
-                    order.request.owner, naming.alias, outcome.session.conversation_id
-                )
+                await call.hf.add_alias(order.request.owner, naming.alias, outcome.session.conversation_id)
             return outcome
     raise ConversationBusy(str(naming.address))
 

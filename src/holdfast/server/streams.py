@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
+from ..app import Answered, Receipts, RunningTurn, Unanswered
 from ..domain.turns import Delivery, TurnStatus
 from ..errors import BadKey, HoldfastError, StoreFailed
-from ..runtime.turns.live import Answered, RunningTurn, Unanswered
-from ..runtime.turns.receipts import Receipts
 from .conversation_ref import about_begun, headers_begun
 from .http import JsonResponse, RequestContext
 from .http_errors import failure_of
+from .schemas import HoldfastObject
 
 HEADERS_SECONDS = 9.5
 """Below 10, so that the headers have reached the client within 10 seconds."""
@@ -135,7 +135,7 @@ class WholeAnswer:
 
     running: RunningTurn
     interrupts: bool
-    render: Callable[[Answered, dict[str, Any]], Any]
+    render: Callable[[Answered, HoldfastObject], Any]
     """Makes the route's response object, with the `holdfast` field."""
 
     async def send(self, call: RequestContext) -> None:
@@ -170,7 +170,7 @@ async def refuse(call: RequestContext, running: RunningTurn, error: HoldfastErro
     if isinstance(error, StoreFailed):
         raise error  # the store has failed for good: the server must stop
     failure = failure_of(error)
-    body = {"error": failure.object(), "holdfast": about_begun(running.begun)}
+    body = call.error(failure, about_begun(running.begun))
     await JsonResponse(body, failure.status, {**failure.headers, **headers_begun(running.begun)}).send(call)
 
 
@@ -251,7 +251,8 @@ class Listener:
         try:
             await self.check_key()
         except BadKey as error:
-            await self.say(framed(msgspec.json.encode({"error": failure_of(error).object()})))
+            named = b"event: error\n" if self._call.is_anthropic else b""
+            await self.say(named + framed(msgspec.json.encode(self._call.error(failure_of(error)))))
             return False
         if self._loop.time() - self._said_at >= KEEPALIVE_SECONDS:
             await self.say(b": keepalive\n\n")

@@ -14,7 +14,7 @@ from ..domain.api_keys import ApiKey, Scope
 from ..domain.events import EventType
 from ..domain.sessions import Session
 from ..errors import Conflict, NotFound
-from .rows import Row, to_json, to_stamp, to_time, to_time_or_none
+from .rows import MICROSECOND, Row, to_json, to_stamp, to_time, to_time_or_none
 from .transaction import Q, Transaction
 
 
@@ -31,6 +31,7 @@ def to_key(row: Row) -> ApiKey:
 
 
 def add(tx: Transaction, key: ApiKey, secret_hash: bytes) -> None:
+    """Add this key. Conflict, having changed nothing, if its id exists."""
     added = tx.run(
         Q.insert_key,
         id=key.id,
@@ -46,6 +47,8 @@ def add(tx: Transaction, key: ApiKey, secret_hash: bytes) -> None:
 
 
 def revoke(tx: Transaction, key_id: str, owner: str | None) -> bool:
+    """Revoke this key for good and delete its logins. False if it was already revoked; NotFound if this
+    owner has no such key."""
     row = tx.one(Q.key_by_id, id=key_id)
     if row is None or owner not in (None, row[1]):
         raise NotFound("API key", key_id)
@@ -60,21 +63,41 @@ PRUNED_AT_ONCE = 100
 
 
 def add_login(tx: Transaction, token_hash: bytes, api_key: str, lasts: timedelta, most: int) -> None:
+    """Add a login: the token of this hash acts as this key, on every node, for this long. If the key has
+    more than `most` logins, its oldest end; those of other keys stay. Some expired ones are deleted."""
     tx.run(Q.prune_logins, now=tx.now, limit=PRUNED_AT_ONCE)
-    until = tx.now + lasts // timedelta(microseconds=1)
+    until = tx.now + lasts // MICROSECOND
     tx.run(Q.insert_login, secret_hash=token_hash, name=api_key, now=tx.now, until=until)
     tx.run(Q.drop_oldest_logins, name=api_key, limit=most)
 
 
 def login(tx: Transaction, token_hash: bytes) -> str | None:
+    """The key id of this login; None if there is none, or it has ended or expired."""
     row = tx.one(Q.login_by_token, secret_hash=token_hash, now=tx.now)
     return None if row is None else row[0]
 
 
 def end_login(tx: Transaction, token_hash: bytes) -> bool:
+    """End this login. False if there was none."""
     return tx.run(Q.delete_login, secret_hash=token_hash) > 0
 
 
-def note_reading(tx: Transaction, owner: str, key_id: str, session: Session | None) -> None:
+def note_reading(tx: Transaction, owner: str, key_id: str, session: Session | None = None) -> None:
+    """Write an event for this owner: an admin's key has read their messages, of this session or by a
+    search."""
     conversation_id, session_id = (session.conversation_id, session.id) if session else (None, None)
     tx.event(EventType.MESSAGES_READ_BY_ADMIN, owner, conversation_id, session_id, key_id=key_id)
+
+
+def key_of(tx: Transaction, key_id: str) -> tuple[ApiKey, bytes] | None:
+    """The key of this id, revoked or not, and the hash of its secret; None if there is none."""
+    row = tx.one(Q.key_by_id, id=key_id)
+    if row is None:
+        return None
+    *columns, secret_hash = row
+    return to_key(columns), secret_hash
+
+
+def keys_of(tx: Transaction, owner: str | None) -> list[ApiKey]:
+    """All keys of an owner, revoked ones too, in creation order."""
+    return [to_key(row) for row in tx.all(Q.keys_of, owner=owner)]

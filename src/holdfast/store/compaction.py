@@ -7,10 +7,8 @@ turn). It happens only if the tip and its visible messages are still what was su
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 
@@ -39,17 +37,15 @@ from ..domain.turns import Lease, reset_before
 from ..domain.views import Summary, View, spans
 from ..errors import LeaseLost
 from .context import rendering_with_marks
-from .reads import LARGEST_LIST
 from .resolve import conversation_of, find, session_of
-from .rows import to_message, to_stamp, to_time, to_time_or_none, to_turn
+from .rows import MICROSECOND, to_message, to_stamp, to_time, to_time_or_none, to_turn
 from .sessions import continue_conversation, require_node, write_end
 from .transaction import Q, Transaction
-
-_MICROSECOND = timedelta(microseconds=1)
+from .values import LARGEST_LIST
 
 
 def report_of(tx: Transaction, conversation_id: str) -> Report | None:
-    """The model's last token report for this conversation's context."""
+    """A model's last token report for this conversation's context; None: there is none yet."""
     for usage, session_id, model in tx.all(Q.newest_usages, conversation=conversation_id):
         measured = measured_in(msgspec.json.decode(usage)) if usage else None
         if measured is not None:
@@ -58,7 +54,7 @@ def report_of(tx: Transaction, conversation_id: str) -> Report | None:
 
 
 def outline(tx: Transaction, owner: str | None, session_id: str) -> ContextOutline:
-    """A session's context, message by message."""
+    """A session's context, message by message. Cost depends on the context, not on what is stored."""
     session = session_of(tx, owner, session_id)
     conversation = conversation_of(tx, owner, session.conversation_id)
     rendering, marks, hidden = rendering_with_marks(tx, conversation.id, session.view, session.last_seq)
@@ -101,10 +97,15 @@ def claim(
     why: Trigger,
     tokens: int,
     window: int,
-    lease: Lease | None,
+    lease: Lease | None = None,
 ) -> Claim | ClaimRefused:
-    """Claim the compaction of this session's conversation, for `span` at most. A turn takes the claim from
-    any holder; for a manual one, earlier failures do not count."""
+    """Claim the compaction of the conversation whose tip this is, for `span` at most, and write its
+    event.
+
+    ClaimRefused, having written nothing: it is not the open tip, a live node holds the claim, or earlier
+    compactions failed (ignored for a manual one). A turn, by its lease, takes the claim from any holder.
+    LeaseLost and NodeReaped write nothing.
+    """
     session = session_of(tx, None, session_id)
     if lease is not None:
         require_lease(tx, lease)
@@ -127,7 +128,7 @@ def claim(
         session=session_id,
         node=node_id,
         token=token,
-        until=tx.now + span // _MICROSECOND,
+        until=tx.now + span // MICROSECOND,
     )
     if row is None:  # another node claimed it first
         return ClaimRefused(f"conversation {conversation_id} is being compacted already")
@@ -152,8 +153,22 @@ def require_lease(tx: Transaction, lease: Lease) -> None:
 
 
 def compact(
-    tx: Transaction, claim: Claim, view: View, revision: int, facts: CompactionStats, lease: Lease | None
+    tx: Transaction,
+    claim: Claim,
+    view: View,
+    revision: int,
+    facts: CompactionStats,
+    *,
+    lease: Lease | None = None,
 ) -> CompactionOutcome:
+    """End the session as `compaction` and open one with this view after it: one transaction.
+
+    The child inherits everything of its parent but the context: source, program, dates, deferral, model,
+    background processes; no timer changes. A turn, by its lease, continues in the child. Done only if the
+    tip is still the claimed one and nothing but appended messages has changed (`revision`). Otherwise, or
+    if another turn holds the conversation, it returns an outcome and has written nothing. LeaseLost
+    writes nothing.
+    """
     if lease is not None:
         require_lease(tx, lease)
     found = find(tx, None, Address(id=claim.conversation_id))
@@ -225,9 +240,10 @@ def _go_on(tx: Transaction, parent: Session, view: View, lease: Lease | None) ->
 
 
 def give_up(
-    tx: Transaction, claim: Claim, failure: CompactionFailure, why: Trigger, turn_id: str | None
+    tx: Transaction, claim: Claim, failure: CompactionFailure, why: Trigger, *, turn_id: str | None = None
 ) -> bool:
-    """Release the claim of a failed compaction, with the reason. False if another holder has taken it
+    """Release the claim of a failed compaction and write its event; everything else stays. Repeatable
+    failures back off, longer with each failure in a row. False if another holder has taken the claim
     over."""
     breaker = _after(tx, claim, failure, why)
     if not _let_go(tx, claim, breaker):
@@ -249,7 +265,7 @@ def _after(tx: Transaction, claim: Claim, failure: CompactionFailure, why: Trigg
     if failure.is_nobodys_fault or failure is CompactionFailure.COOLING_DOWN or why is Trigger.BY_HAND:
         return _Breaker(claim.failures, to_stamp(claim.retry_at) if claim.retry_at else None)
     failures = claim.failures + 1
-    return _Breaker(failures, tx.now + pause_after(failures) // _MICROSECOND)
+    return _Breaker(failures, tx.now + pause_after(failures) // MICROSECOND)
 
 
 def _let_go(tx: Transaction, claim: Claim, breaker: _Breaker) -> bool:
@@ -285,6 +301,26 @@ def _tell_failure(
     )
 
 
-def note_suspected_window(tx: Transaction, session: Session, data: Mapping[str, Any]) -> None:
-    where = (session.owner, session.conversation_id, session.id)
-    tx.event(EventType.WINDOW_SUSPECTED, *where, **data)
+def note_suspected_window(
+    tx: Transaction,
+    session: Session,
+    model: str | None,
+    *,
+    reported: int,
+    given: int,
+    reports: int,
+    window: int,
+) -> None:
+    """Write an event of this session: its model seems to drop input beyond `reported` tokens. By our
+    estimate it was given more, this many times."""
+    tx.event(
+        EventType.WINDOW_SUSPECTED,
+        session.owner,
+        session.conversation_id,
+        session.id,
+        model=model,
+        reported=reported,
+        given=given,
+        reports=reports,
+        window=window,
+    )

@@ -9,33 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from ..domain.conversations import Address, Conversation, check_metadata
 from ..domain.events import EventType
-from ..domain.messages import NewMessage, is_part, size_of
+from ..domain.messages import NewMessage, size_of
 from ..domain.sessions import Session
-from ..errors import BadInput, Conflict, ConversationBusy, NotFound
-from .base import Page
-from .quotas import check_quotas
-from .reads import check_limit
+from ..errors import BadInput, ConversationBusy, NotFound
 from .resets import touch
 from .resolve import conversation_of, place, session_of
-from .rows import to_conversation_with_metadata, to_json
-from .sessions import forget_text, open_conversation, release_orphaned, require_node
+from .rows import to_conversation, to_conversation_with_metadata, to_json
+from .sessions import check_quotas, open_conversation, release_orphaned, require_node
 from .transaction import Q, Transaction
 from .turns import session_for
+from .values import Page, check_limit
 
 
 def create(
     tx: Transaction,
     owner: str,
     node_id: str,
-    messages: Sequence[NewMessage],
-    metadata: Mapping[str, str],
-    source: str,
+    *,
+    messages: Sequence[NewMessage] = (),
+    metadata: Mapping[str, str] | None = None,
+    source: str = "",
 ) -> Conversation:
-    check_metadata(metadata)
+    """A new conversation without a key; its first session is detached and begins with these messages."""
+    metadata = check_metadata(metadata or {})
     require_node(tx, node_id)
     held = size_of(messages)
     session = open_conversation(tx, owner, Address(), None, source, copied=len(messages), held=held)
@@ -49,6 +47,9 @@ def create(
 def add_messages(
     tx: Transaction, owner: str, conversation_id: str, node_id: str, messages: Sequence[NewMessage]
 ) -> int:
+    """Append a client's messages outside of any turn, to the session that the next message goes to;
+    returns the last seq. Counts as activity. ConversationBusy, having written nothing, while a turn holds
+    the conversation."""
     if not messages:
         raise BadInput("there must be at least one message to add")
     require_node(tx, node_id)
@@ -95,52 +96,26 @@ def _store(tx: Transaction, session: Session, messages: Sequence[NewMessage], la
 def set_metadata(
     tx: Transaction, owner: str | None, conversation_id: str, metadata: Mapping[str, str]
 ) -> None:
+    """Replace a conversation's metadata."""
     noted = to_json(check_metadata(metadata)) if metadata else None
     if tx.one(Q.set_metadata, id=conversation_id, owner=owner, metadata=noted) is None:
         raise NotFound("conversation", conversation_id)
-
-
-def reduce_message(
-    tx: Transaction,
-    owner: str | None,
-    conversation_id: str,
-    seq: int,
-    rest: NewMessage,
-    gaps: Sequence[int],
-) -> None:
-    known = conversation_of(tx, owner, conversation_id)
-    row = tx.one(Q.body, conversation=conversation_id, seq=seq)
-    if row is None or not row[0]:
-        raise NotFound("message", f"{conversation_id} number {seq}")
-    whole, left = msgspec.json.decode(row[0]), msgspec.json.decode(rest.body)
-    if left == whole or left.get("role") != whole["role"] or not is_part(left, whole):
-        raise Conflict(
-            f"message {seq} of {conversation_id} says something else now; look again before taking from it"
-        )
-    changed = tx.one(
-        Q.reduce_message,
-        conversation=conversation_id,
-        seq=seq,
-        body=rest.body,
-        calls=to_json(rest.calls) if rest.calls else None,
-        gaps=to_json(sorted(gaps)) if gaps else None,
-    )
-    assert changed is not None
-    tx.run(Q.free_bytes, id=conversation_id, bytes=len(row[0]) - len(rest.body))
-    forget_text(tx, conversation_id, seq, changed[0])
-    tx.event(EventType.MESSAGE_REDUCED, known.owner, conversation_id, seq=seq)
 
 
 _ABOVE_ALL = 2**62
 
 
 def conversation(tx: Transaction, owner: str | None, address: Address) -> Conversation:
+    """The conversation that a name resolves to, with its metadata. Opens nothing."""
     row = tx.one(Q.conversation_with_metadata, id=place(tx, owner, address).conversation.id)
     assert row is not None  # read before in this same snapshot
     return to_conversation_with_metadata(row)
 
 
-def conversations(tx: Transaction, owner: str | None, after: str | None, limit: int) -> Page[Conversation]:
+def page(
+    tx: Transaction, owner: str | None, *, after: str | None = None, limit: int = 20
+) -> Page[Conversation]:
+    """A page of conversations with their metadata, the newest first, after the conversation `after`."""
     check_limit(limit)
     below = _ABOVE_ALL
     if after is not None:
@@ -153,3 +128,15 @@ def conversations(tx: Transaction, owner: str | None, after: str | None, limit: 
     else:
         rows = tx.all(Q.conversations_of_owner, owner=owner, below=below, limit=limit + 1)
     return Page([to_conversation_with_metadata(row) for row in rows[:limit]], len(rows) > limit)
+
+
+def with_history(
+    tx: Transaction, owner: str, history: bytes, *, forked_from: str | None = None
+) -> list[Conversation]:
+    """Free conversations whose whole visible history has this fingerprint chain, two at most: among those
+    begun without a name, or among the forks of `forked_from`."""
+    if forked_from is None:
+        rows = tx.all(Q.conversations_with_history, owner=owner, history=history)
+    else:
+        rows = tx.all(Q.forks_with_history, owner=owner, history=history, conversation=forked_from)
+    return [to_conversation(row) for row in rows]

@@ -30,13 +30,18 @@ from .rows import Row, to_time, to_time_or_none
 from .transaction import Q, Transaction
 
 
-def conversation_ids(tx: Transaction, owner: str | None, after: int, limit: int) -> list[tuple[int, str]]:
+def conversation_ids(
+    tx: Transaction, owner: str | None, *, after: int = 0, limit: int = 100
+) -> list[tuple[int, str]]:
+    """Conversations in the order in which they began, after the number `after`: numbers and ids."""
     return [(no, id_) for no, id_ in tx.all(Q.conversations_forward, owner=owner, above=after, limit=limit)]
 
 
 def record(
     tx: Transaction, owner: str | None, conversation_id: str
 ) -> tuple[ConversationRecord, Sequence[Hanging]]:
+    """A conversation with everything but its messages, in one snapshot. A running turn is exported as
+    interrupted, because its copy will not continue."""
     row = tx.one(Q.conversation_record, id=conversation_id, owner=owner)
     if row is None:
         raise NotFound("conversation", conversation_id)
@@ -120,8 +125,9 @@ def _turn_record(row: Row, now: datetime) -> TurnRecord:
 
 
 def message_records(
-    tx: Transaction, conversation_id: str, first: int, last: int, limit: int
+    tx: Transaction, conversation_id: str, *, first: int, last: int, limit: int = 500
 ) -> list[MessageRecord]:
+    """Its messages from seq `first` to `last`, with all their fields; deleted ones without text."""
     rows = tx.all(Q.message_records, conversation=conversation_id, first=first, last=last, limit=limit)
     return [_message_record(row) for row in rows]
 

@@ -6,7 +6,7 @@ ended session always has its flush on disk. `domain.flushes` decides whether and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,12 +28,11 @@ from ..domain.sessions import Edge, Session
 from ..domain.views import Summary
 from ..errors import Conflict, NotFound
 from . import memories, policies
-from .base import FlushFigures, Page
 from .resolve import session_of
-from .rows import Row, to_message, to_stamp, to_time, to_time_or_none
+from .rows import MICROSECOND, Row, to_message, to_stamp, to_time, to_time_or_none
 from .transaction import Q, Transaction
+from .values import FlushFigures, Page, check_limit
 
-MICROSECOND = timedelta(microseconds=1)
 MINUTE = timedelta(minutes=1) // MICROSECOND
 NEWEST = 2**62
 ALL = 2**31 - 1
@@ -138,10 +137,16 @@ def _flushed_seq(tx: Transaction, session_id: str) -> int:
 
 
 def are_due(tx: Transaction) -> bool:
+    """True: there is a flush to claim. Cost is constant, whatever is stored or done."""
     return tx.one(Q.flushes_due, now=tx.now) is not None
 
 
-def claim(tx: Transaction, node_id: str, together: int, per_minute: int) -> list[Flush]:
+def claim(tx: Transaction, node_id: str, *, together: int, per_minute: int) -> list[Flush]:
+    """Claim due flushes, the longest waiting first, for this node, under a new token.
+
+    Limits, over all nodes: `together` running, and `per_minute` attempted within a minute. First requeues
+    the claims of nodes that are gone; those do not count as attempts. Each new claim counts as one.
+    """
     token_row = tx.one(Q.next_flush_token)
     assert token_row is not None
     token = token_row[0]
@@ -174,6 +179,7 @@ def _count(tx: Transaction, statement: str) -> int:
 
 
 def read_input(tx: Transaction, session_id: str) -> FlushInput:
+    """Input of a flush: summaries of compacted parts and messages since the last flush."""
     flush, session = flush_of(tx, None, session_id), session_of(tx, None, session_id)
     entries: list[Entry] = []
     for part in unread(session.view, flush.after_seq, flush.last_seq):
@@ -188,7 +194,8 @@ def read_input(tx: Transaction, session_id: str) -> FlushInput:
 
 
 def finish(tx: Transaction, claimed: Flush, text: str | None) -> bool:
-    """Store the memory and mark the flush done, or neither."""
+    """Mark the flush done and store the memory (None: nothing to remember): one transaction. False, having
+    written nothing, if the claim was lost."""
     if not tx.run(Q.finish_flush, session=claimed.session_id, token=claimed.token, now=tx.now):
         return False
     memory_id = None
@@ -201,6 +208,8 @@ def finish(tx: Transaction, claimed: Flush, text: str | None) -> bool:
 
 
 def fail(tx: Transaction, claimed: Flush, error: str, pause: timedelta | None) -> bool:
+    """Record a failed attempt and requeue after this pause. None: no automatic retry, it is a dead
+    letter. False, having written nothing, if the claim was lost."""
     known = {"session": claimed.session_id, "token": claimed.token, "error": storable(error)[:LONGEST_ERROR]}
     if pause is None:
         if not tx.run(Q.bury_flush, now=tx.now, **known):
@@ -215,12 +224,15 @@ def fail(tx: Transaction, claimed: Flush, error: str, pause: timedelta | None) -
 
 
 def release(tx: Transaction, claimed: Flush) -> bool:
+    """Give a claim back; does not count as an attempt. False if the claim was lost."""
     if tx.one(Q.is_claimed, session=claimed.session_id, token=claimed.token) is None:
         return False
     return tx.run(Q.free_flush, session=claimed.session_id, now=tx.now) > 0
 
 
-def release_strays(tx: Transaction, node_id: str, keep: Collection[str]) -> int:
+def release_strays(tx: Transaction, node_id: str, *, keep: Collection[str]) -> int:
+    """Give back claims of this node that it does not work on: all but the sessions `keep`. For a node
+    that does not know whether its claim was committed. Returns how many."""
     strays = [each for (each,) in tx.all(Q.flushes_held_by, node=node_id) if each not in keep]
     for session_id in strays:
         tx.run(Q.free_flush, session=session_id, now=tx.now)
@@ -231,6 +243,7 @@ def release_strays(tx: Transaction, node_id: str, keep: Collection[str]) -> int:
 
 
 def flush_of(tx: Transaction, owner: str | None, session_id: str) -> Flush:
+    """The flush of this session; NotFound if it has none."""
     row = tx.one(Q.flush_by_session, session=session_id, owner=owner)
     if row is None:
         session_of(tx, owner, session_id)
@@ -238,14 +251,22 @@ def flush_of(tx: Transaction, owner: str | None, session_id: str) -> Flush:
     return to_flush(row)
 
 
-def flushes_of(tx: Transaction, session_ids: Sequence[str]) -> dict[str, Flush]:
+def flushes_of(tx: Transaction, session_ids: Sequence[str]) -> Mapping[str, Flush]:
+    """The flushes of these sessions, by session id; sessions without one are omitted."""
     rows = (tx.one(Q.flush_by_session, session=session_id, owner=None) for session_id in session_ids)
     return {flush.session_id: flush for flush in map(to_flush, filter(None, rows))}
 
 
-def flushes(
-    tx: Transaction, owner: str | None, state: FlushState | None, after: str | None, limit: int
+def page(
+    tx: Transaction,
+    owner: str | None,
+    *,
+    state: FlushState | None = None,
+    after: str | None = None,
+    limit: int = 20,
 ) -> Page[Flush]:
+    """A page of flushes, the newest first, after the flush of the session `after`."""
+    check_limit(limit)
     below = NEWEST
     if after is not None:
         flush_of(tx, owner, after)
@@ -262,6 +283,8 @@ def flushes(
 
 
 def retry(tx: Transaction, owner: str | None, session_id: str) -> Flush:
+    """Make a dead, skipped or pending flush due now, with a fresh count of attempts. Conflict, having
+    changed nothing, if it is running, done or taken over."""
     found = flush_of(tx, owner, session_id)
     if found.state not in (FlushState.DEAD, FlushState.SKIPPED, FlushState.PENDING):
         raise Conflict(_CANNOT[found.state].format(session_id))
@@ -277,7 +300,8 @@ _CANNOT = {
 }
 
 
-def retry_dead(tx: Transaction, owner: str | None, limit: int) -> int:
+def retry_dead(tx: Transaction, owner: str | None, *, limit: int = 1000) -> int:
+    """Make dead letters due now, the oldest first, with a fresh count of attempts; returns how many."""
     rows = tx.all(Q.dead_letters, owner=owner, limit=limit)
     for (session_id,) in rows:
         retry(tx, owner, session_id)
@@ -285,6 +309,8 @@ def retry_dead(tx: Transaction, owner: str | None, limit: int) -> int:
 
 
 def skip(tx: Transaction, owner: str | None, session_id: str, why: str) -> Flush:
+    """Do not flush this session; `why` is stored. Conflict, having changed nothing, if it is running,
+    done or taken over."""
     found = flush_of(tx, owner, session_id)
     if found.state is FlushState.SKIPPED:
         return found
@@ -295,8 +321,9 @@ def skip(tx: Transaction, owner: str | None, session_id: str, why: str) -> Flush
     return flush_of(tx, owner, session_id)
 
 
-def skip_before(tx: Transaction, owner: str | None, before: datetime, why: str, limit: int) -> int:
-    """Skip pending and dead flushes, and what open sessions hold so far, a bounded number of each."""
+def skip_before(tx: Transaction, owner: str | None, before: datetime, why: str, *, limit: int = 1000) -> int:
+    """Skip flushes of sessions without activity since `before`: pending and dead ones, and open sessions
+    that may become due. Bounded; returns how many, 0: no more."""
     stamp = to_stamp(before)
     # Open sessions first: one that ends in between has its flush by the time the flushes are read.
     still_open = tx.all(Q.sessions_to_skip, owner=owner, before=stamp, limit=limit)
@@ -310,6 +337,7 @@ def skip_before(tx: Transaction, owner: str | None, before: datetime, why: str, 
 
 
 def figures(tx: Transaction) -> FlushFigures:
+    """How many flushes are pending, running and dead, and how many sessions are due for a reset."""
     row = tx.one(Q.flush_figures)
     assert row is not None
     coming = tx.one(Q.sessions_due_now, stamp=tx.policies.stamp, now=tx.now)

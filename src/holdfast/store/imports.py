@@ -45,6 +45,7 @@ MAX_ID = 80
 
 
 def imported(tx: Transaction, owner: str, origin: str, names: Sequence[str]) -> Mapping[str, Imported]:
+    """Import state of these names of the source, for those imported before."""
     found = {}
     for name in names:
         row = tx.one(Q.import_mark, owner=owner, origin=origin, name=name)
@@ -58,11 +59,16 @@ def imported(tx: Transaction, owner: str, origin: str, names: Sequence[str]) -> 
 
 
 def messages_from(tx: Transaction, conversation_id: str, origins: Collection[str]) -> Mapping[str, int]:
+    """By source position: the seqs of messages imported from there that are still valid."""
     rows = tx.all(Q.messages_by_origin, conversation=conversation_id)
     return {origin: seq for origin, seq in rows if origin in origins}
 
 
-def set_key(tx: Transaction, owner: str, conversation_id: str, key: str, instead_of: str | None) -> None:
+def set_key(
+    tx: Transaction, owner: str, conversation_id: str, key: str, *, instead_of: str | None = None
+) -> None:
+    """Set the key of a conversation that has none. Conflict, having changed nothing, if it has another,
+    or if the key belongs to another one; unless that is `instead_of`, which loses it."""
     check_name("a key", key)
     known = conversation_of(tx, owner, conversation_id)
     holding = tx.one(Q.place_by_key, owner=owner, key=key)
@@ -76,6 +82,12 @@ def set_key(tx: Transaction, owner: str, conversation_id: str, key: str, instead
 
 
 def import_part(tx: Transaction, part: Part) -> None:
+    """Import a conversation, or what is new in it, with its ids, numbers, times and marks.
+
+    Not published as current activity: nothing is reset, flushed or run. Conflict, having written nothing,
+    if its id, key or an alias belongs to another conversation, or if the conversation is not at the
+    version where the part continues.
+    """
     conversation = part.conversation
     sessions = [each for each in part.records if isinstance(each, SessionRecord)]
     messages = [each for each in part.records if isinstance(each, MessageRecord)]

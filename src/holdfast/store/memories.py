@@ -7,10 +7,10 @@ from ..domain.events import EventType
 from ..domain.ids import new_id
 from ..domain.memories import Memory, MemoryOrigin, check_memory, holds
 from ..errors import BadInput, NotFound
-from .base import Page
 from .resolve import conversation_of, find
 from .rows import Row, to_time, to_time_or_none
 from .transaction import Q, Transaction
+from .values import Page, check_limit
 
 NEWEST = 2**62
 LOOKED_AT_ONCE = 500
@@ -62,9 +62,11 @@ def remember(
     owner: str,
     conversation_id: str,
     text: str,
-    session_id: str | None,
-    origin: MemoryOrigin,
+    *,
+    session_id: str | None = None,
+    origin: MemoryOrigin = MemoryOrigin.PERSON,
 ) -> Memory:
+    """Add a memory to a conversation."""
     if origin is MemoryOrigin.FLUSH:
         raise BadInput("a flush is finished by its claim, and remembers with it")
     check_memory(text)
@@ -73,6 +75,7 @@ def remember(
 
 
 def memory_of(tx: Transaction, owner: str | None, memory_id: str) -> Memory:
+    """This memory. Raises NotFound."""
     row = tx.one(Q.memory_by_id, id=memory_id, owner=owner)
     if row is None:
         raise NotFound("memory", memory_id)
@@ -80,6 +83,7 @@ def memory_of(tx: Transaction, owner: str | None, memory_id: str) -> Memory:
 
 
 def edit(tx: Transaction, owner: str | None, memory_id: str, text: str) -> Memory:
+    """Replace its text; the old text is gone."""
     check_memory(text)
     found = memory_of(tx, owner, memory_id)
     tx.erased = True
@@ -90,6 +94,7 @@ def edit(tx: Transaction, owner: str | None, memory_id: str, text: str) -> Memor
 
 
 def forget(tx: Transaction, owner: str | None, memory_id: str) -> None:
+    """Delete it with its text. The session it came from is not flushed again."""
     found = memory_of(tx, owner, memory_id)
     tx.erased = True
     if not tx.run(Q.forget_memory, id=memory_id, owner=owner):
@@ -99,15 +104,19 @@ def forget(tx: Transaction, owner: str | None, memory_id: str) -> None:
     )
 
 
-def memories(
+def page(
     tx: Transaction,
     owner: str | None,
-    key: str | None,
-    conversation_id: str | None,
-    words: str | None,
-    after: str | None,
-    limit: int,
+    *,
+    key: str | None = None,
+    conversation_id: str | None = None,
+    words: str | None = None,
+    after: str | None = None,
+    limit: int = 20,
 ) -> Page[Memory]:
+    """A page of memories, the newest first, after the memory `after`: of one key or conversation, and
+    only those that contain all these words."""
+    check_limit(limit)
     below = NEWEST
     if after is not None:
         memory_of(tx, owner, after)

@@ -13,14 +13,16 @@ from ..domain.events import EventType
 from ..domain.nodes import Node
 from ..domain.turns import TurnStatus
 from ..errors import NodeReaped
-from .base import Held, Orphans
 from .resolve import session_of
+from .rows import to_node
 from .sessions import end_left_behind, free_left_behind, write_end
 from .transaction import Q, Transaction
 from .turn_ends import end_without_answer
+from .values import Held, Orphans
 
 
 def join(tx: Transaction, node: Node) -> None:
+    """Insert the row of a node that holds its lock, with its event."""
     who = node.identity
     tx.run(
         Q.insert_node,
@@ -41,16 +43,19 @@ def join(tx: Transaction, node: Node) -> None:
 
 
 def beat(tx: Transaction, node_id: str) -> Held:
+    """Write this node's heartbeat, in one write; returns what it holds. NodeReaped if it was reaped."""
     if tx.one(Q.beat, id=node_id, now=tx.now) is None:
         raise NodeReaped(node_id)
     return held(tx, node_id)
 
 
 def held(tx: Transaction, node_id: str) -> Held:
+    """What this node holds; read-only."""
     return Held({row[0]: row[1] for row in tx.all(Q.held_by, node=node_id)})
 
 
 def leave(tx: Transaction, node_id: str, reason: str) -> None:
+    """Interrupt the turns of this node, end its attached sessions with `reason`, release its leases."""
     # Both lists are read without locks. Each row is read again once its conversation is locked: by then
     # another node may have resumed the turn, detached the session, or deleted both.
     for conversation_id, _ in tx.all(Q.held_by, node=node_id):
@@ -70,13 +75,16 @@ def leave(tx: Transaction, node_id: str, reason: str) -> None:
 
 
 def reap(tx: Transaction, node_id: str, seen_beat: int, why: str) -> bool:
+    """Mark a node as dead. False if its heartbeat has changed since, or it is gone already."""
     if tx.one(Q.reap_node, id=node_id, beat=seen_beat, now=tx.now) is None:
         return False
     tx.event(EventType.NODE_REAPED, node=node_id, why=why)
     return True
 
 
-def leftovers(tx: Transaction, also: Sequence[str]) -> Orphans:
+def leftovers(tx: Transaction, also: Sequence[str] = ()) -> Orphans:
+    """Orphans: leases and attached sessions of nodes that are gone, and of the nodes in `also`. Cost
+    depends on the orphans, not on what is stored."""
     nodes = [*(row[0] for row in tx.all(Q.unsettled_nodes)), *also]
     return Orphans(
         nodes,
@@ -86,12 +94,22 @@ def leftovers(tx: Transaction, also: Sequence[str]) -> Orphans:
 
 
 def settle_node(tx: Transaction, node_id: str) -> bool:
+    """Record that nothing refers to this node any more, so that no sweep looks for it again. False if
+    something still does."""
     return tx.run(Q.settle_node, id=node_id, now=tx.now) > 0
 
 
 def settle_conversation(tx: Transaction, conversation_id: str) -> bool:
+    """Release a conversation orphaned by a node that is gone: its turn is interrupted, its lease released
+    under a higher token. False if there was nothing to do. Never touches last_activity_at."""
     return free_left_behind(tx, conversation_id)
 
 
 def reap_session(tx: Transaction, session_id: str) -> bool:
+    """End an attached session of a node that is gone as `reaped`. False if there was nothing to do."""
     return end_left_behind(tx, session_id)
+
+
+def present(tx: Transaction, *, gone: bool = False) -> list[Node]:
+    """Nodes that have neither left nor been reaped; with `gone`, those too."""
+    return [to_node(row) for row in tx.all(Q.all_nodes if gone else Q.present_nodes)]

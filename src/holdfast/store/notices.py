@@ -10,12 +10,11 @@ from datetime import timedelta
 from ..domain.ids import new_id
 from ..domain.notices import Notice, check_notice
 from ..errors import NotFound
-from .base import Claimed, Page
 from .resolve import conversation_of
-from .rows import Row, to_time, to_time_or_none
+from .rows import MICROSECOND, Row, to_time, to_time_or_none
 from .transaction import Q, Transaction
+from .values import Claimed, Page
 
-MICROSECOND = timedelta(microseconds=1)
 MOST_GIVEN_UP = 1000
 
 
@@ -26,9 +25,15 @@ def to_notice(row: Row) -> Notice:
     )
 
 
-def add(
-    tx: Transaction, owner: str, conversation_id: str, kind: str, text: str, *, process_id: str | None = None
+def add(tx: Transaction, owner: str, conversation_id: str, kind: str, text: str) -> Notice:
+    """Add a notice for the person of this conversation; undelivered until it is marked delivered."""
+    return add_about(tx, owner, conversation_id, kind, text, None)
+
+
+def add_about(
+    tx: Transaction, owner: str, conversation_id: str, kind: str, text: str, process_id: str | None
 ) -> Notice:
+    """The same, about a process."""
     check_notice(kind, text)
     conversation = conversation_of(tx, owner, conversation_id)
     notice = Notice(
@@ -55,13 +60,20 @@ def add(
 
 
 def deliver(tx: Transaction, owner: str | None, notice_id: str) -> Notice:
+    """Mark a notice delivered. Delivering twice keeps the first time. Raises NotFound."""
     tx.run(Q.deliver_notice, id=notice_id, owner=owner, now=tx.now)
     return _one(tx, owner, notice_id)
 
 
-def notices(
-    tx: Transaction, owner: str | None, undelivered: bool, after: str | None, limit: int
+def page(
+    tx: Transaction,
+    owner: str | None,
+    *,
+    undelivered: bool = False,
+    after: str | None = None,
+    limit: int = 20,
 ) -> Page[Notice]:
+    """A page of notices, oldest first, after the notice `after`; if `undelivered`, only those."""
     behind = 0
     if after is not None:
         _one(tx, owner, after)
@@ -78,6 +90,7 @@ def notices(
 
 
 def undelivered(tx: Transaction, conversation_id: str) -> list[Notice]:
+    """Undelivered notices of this conversation, oldest first."""
     return [to_notice(row) for row in tx.all(Q.undelivered_of_conversation, conversation=conversation_id)]
 
 
@@ -96,11 +109,13 @@ def tell(tx: Transaction, conversation_id: str, turn_id: str) -> None:
 
 
 def to_send(tx: Transaction) -> bool:
+    """True: a notice is waiting for the webhook. Cheap: usually none is."""
     return tx.one(Q.notices_to_send, now=tx.now) is not None
 
 
 def claim(tx: Transaction, limit: int, span: timedelta, kept: timedelta) -> Claimed:
-    """Claim notices to send, for `span`; those older than `kept` are given up."""
+    """Claim notices to send, the longest waiting first; for `span` no other node gets them. Notices older
+    than `kept` are given up."""
     tried = tx.all(Q.give_up_notices, now=tx.now, before=tx.now - kept // MICROSECOND, limit=MOST_GIVEN_UP)
     rows = tx.all(Q.claim_notices, now=tx.now, until=tx.now + span // MICROSECOND, limit=limit)
     notices = []
@@ -112,10 +127,13 @@ def claim(tx: Transaction, limit: int, span: timedelta, kept: timedelta) -> Clai
 
 
 def sent(tx: Transaction, notice_id: str) -> None:
+    """Mark a notice accepted by the webhook; it is never sent again."""
     tx.run(Q.notice_sent, id=notice_id, now=tx.now)
 
 
-def unsent(tx: Transaction, notice_id: str, pause: timedelta, tried: bool) -> None:
+def unsent(tx: Transaction, notice_id: str, pause: timedelta, *, tried: bool = True) -> None:
+    """Requeue a notice that the webhook did not accept, for at least this pause. `tried=False`: it was not
+    sent, so this does not count as a try."""
     tx.run(Q.notice_unsent, id=notice_id, again_at=tx.now + pause // MICROSECOND, untried=not tried)
 
 

@@ -14,8 +14,8 @@ import msgspec
 
 from ..domain.flushes import WAIT, FlushPolicy, FlushRules
 from ..domain.nodes import NodeKind
-from .base import Retention, StorePolicy
 from .transaction import Q, Transaction
+from .values import Retention, StorePolicy
 
 RANKS = {NodeKind.CLI: 1, NodeKind.LIBRARY: 2, NodeKind.SERVER: 3}
 ASSUMED = 0
@@ -23,6 +23,7 @@ _SPANS = ("drafts", "events", "requests", "conversations")
 
 
 def read(tx: Transaction) -> StorePolicy:
+    """The policies recorded for the whole store."""
     found = {part: msgspec.json.decode(value) for part, value in tx.all(Q.policies)}
     flush, retention = found.get("flush"), found.get("retention")
     return StorePolicy(

@@ -15,11 +15,10 @@ from ..domain.nodes import Identity
 from ..domain.processes import Process, ProcessState, Sighting, check_command, check_process_step, told_of
 from ..errors import Conflict, NotFound
 from . import notices
-from .base import Page
-from .reads import check_limit
-from .resolve import session_of
+from .resolve import conversation_of, session_of
 from .rows import Row, to_stamp, to_time, to_time_or_none
 from .transaction import Q, Transaction
+from .values import Page, check_limit
 
 _END_OF_TIME = 2**62
 
@@ -60,22 +59,26 @@ def to_process(row: Row) -> Process:
 # --- reading -------------------------------------------------------------------------------------------
 
 
-def process(tx: Transaction, owner: str | None, process_id: str) -> Process:
+def process_of(tx: Transaction, owner: str | None, process_id: str) -> Process:
+    """This process. Raises NotFound."""
     row = tx.one(Q.process_by_id, id=process_id, owner=owner)
     if row is None:
         raise NotFound("process", process_id)
     return to_process(row)
 
 
-def processes(
+def page(
     tx: Transaction,
     owner: str | None,
-    session_id: str | None,
-    conversation_id: str | None,
-    running: bool | None,
-    after: str | None,
-    limit: int,
+    *,
+    session_id: str | None = None,
+    conversation_id: str | None = None,
+    running: bool | None = None,
+    after: str | None = None,
+    limit: int = 100,
 ) -> Page[Process]:
+    """A page of processes, the newest first, after the process `after`: of a session, of a conversation
+    or of the owner; only those that have (not) ended."""
     check_limit(limit)
     below = _END_OF_TIME
     if after is not None:
@@ -103,29 +106,32 @@ def running_of(tx: Transaction, conversation_id: str) -> list[Process]:
 
 
 def unended(tx: Transaction, machine: Identity) -> list[Process]:
+    """Processes on this machine that have not ended, as far as known, oldest first."""
     rows = tx.all(Q.unended_processes, machine=machine.machine or None, boot_id=machine.boot_id)
     return [to_process(row) for row in rows]
 
 
 def unknown(tx: Transaction, ids: Sequence[str]) -> list[str]:
+    """Which of these ids name no process: their files can be deleted."""
     return [id_ for id_ in ids if tx.one(Q.process_number, id=id_, owner=None) is None]
 
 
 # --- writing -------------------------------------------------------------------------------------------
 
 
-def add(tx: Transaction, new: Process) -> Process:
-    check_command(new.command)
-    session = session_of(tx, new.owner, new.session_id)
+def add(tx: Transaction, process: Process) -> Process:
+    """Record a process in this open session, before it is started."""
+    check_command(process.command)
+    session = session_of(tx, process.owner, process.session_id)
     if session.ended:
         raise Conflict(
             f"session {session.id} has ended ({session.end_reason}); start it in the one that is open"
         )
-    who = new.identity
+    who = process.identity
     tx.run(
         Q.insert_process,
-        id=new.id,
-        owner=new.owner,
+        id=process.id,
+        owner=process.owner,
         conversation=session.conversation_id,
         session=session.id,
         host=who.host,
@@ -134,20 +140,26 @@ def add(tx: Transaction, new: Process) -> Process:
         pid=who.pid,
         pid_start=who.pid_start,
         machine=who.machine or None,
-        command=new.command,
-        cwd=new.cwd,
+        command=process.command,
+        cwd=process.cwd,
         state=ProcessState.STARTING.value,
-        supervisor=new.supervisor,
-        watched=new.watched,
-        may_stop=new.may_stop,
+        supervisor=process.supervisor,
+        watched=process.watched,
+        may_stop=process.may_stop,
         now=tx.now,
     )
-    return process(tx, new.owner, new.id)
+    return process_of(tx, process.owner, process.id)
 
 
 def started(
-    tx: Transaction, process_id: str, identity: Identity, shim_pid: int | None, shim_start: str | None
+    tx: Transaction,
+    process_id: str,
+    identity: Identity,
+    *,
+    shim_pid: int | None = None,
+    shim_start: str | None = None,
 ) -> bool:
+    """Record that the process runs, and its identity. False if it was no longer starting."""
     row = tx.one(
         Q.process_started,
         id=process_id,
@@ -175,6 +187,7 @@ def started(
 
 
 def sample(tx: Transaction, sightings: Sequence[Sighting]) -> None:
+    """Store these samples, all at once. Never touches a session's last_activity_at."""
     for seen in sightings:
         tx.run(
             Q.sample_process,
@@ -186,6 +199,7 @@ def sample(tx: Transaction, sightings: Sequence[Sighting]) -> None:
 
 
 def finished(tx: Transaction, process_id: str, exit_code: int) -> bool:
+    """Record the exit code of the command itself, while something it started still runs."""
     return tx.one(Q.process_finished, id=process_id, exit_code=exit_code) is not None
 
 
@@ -193,10 +207,13 @@ def end(
     tx: Transaction,
     process_id: str,
     state: ProcessState,
-    exit_code: int | None,
-    at: datetime | None,
-    why: str | None,
+    *,
+    exit_code: int | None = None,
+    at: datetime | None = None,
+    why: str | None = None,
 ) -> bool:
+    """Record the end of a process: exited, stopped or lost (`why`), at that time or now. False if it had
+    already ended."""
     row = tx.one(Q.process_by_id, id=process_id, owner=None)
     if row is None:
         return False
@@ -218,7 +235,7 @@ def end(
         return True
     if state is not ProcessState.STOPPED:  # a requested stop needs no notice
         text = told_of(before, state, code)
-        notices.add(tx, before.owner, before.conversation_id, "process", text, process_id=process_id)
+        notices.add_about(tx, before.owner, before.conversation_id, "process", text, process_id)
     if state is ProcessState.LOST:
         tx.event(EventType.PROCESS_LOST, *scope, process=process_id, why=why)
     else:
@@ -227,12 +244,14 @@ def end(
 
 
 def request_stop(tx: Transaction, owner: str | None, process_id: str, reason: str) -> Process:
+    """Request that a process be stopped; the node that supervises it does so, now or after a crash.
+    Idempotent. Conflict if it is only watched."""
     check_text("a reason", reason)
-    before = process(tx, owner, process_id)
+    before = process_of(tx, owner, process_id)
     if not before.may_stop:
         raise Conflict(f"process {process_id} is only watched here; stop it where it was started")
     _request_stop(tx, process_id, reason)
-    return process(tx, owner, process_id)
+    return process_of(tx, owner, process_id)
 
 
 def request_stops(tx: Transaction, conversation_id: str, reason: str) -> list[Process]:
@@ -243,6 +262,12 @@ def request_stops(tx: Transaction, conversation_id: str, reason: str) -> list[Pr
     return wanted
 
 
+def request_all_stops(tx: Transaction, owner: str | None, conversation_id: str, reason: str) -> list[Process]:
+    """Request that all processes of this conversation be stopped; returns those that run. Raises NotFound."""
+    conversation_of(tx, owner, conversation_id)
+    return request_stops(tx, conversation_id, reason)
+
+
 def _request_stop(tx: Transaction, process_id: str, reason: str) -> None:
     row = tx.one(Q.request_stop, id=process_id, reason=reason, now=tx.now)
     if row is not None:
@@ -250,7 +275,8 @@ def _request_stop(tx: Transaction, process_id: str, reason: str) -> None:
 
 
 def pin(tx: Transaction, owner: str | None, process_id: str, until: datetime | None) -> Process:
-    before = process(tx, owner, process_id)
+    """Let a process defer resets until then (None: no longer). Conflict if it has ended."""
+    before = process_of(tx, owner, process_id)
     if before.ended:
         raise Conflict(f"process {process_id} has ended; there is nothing to pin")
     row = tx.one(Q.pin_process, id=process_id, until=None if until is None else to_stamp(until))
@@ -258,10 +284,12 @@ def pin(tx: Transaction, owner: str | None, process_id: str, until: datetime | N
     tx.event(
         EventType.PROCESS_PINNED, *row, process=process_id, until=None if until is None else until.isoformat()
     )
-    return process(tx, owner, process_id)
+    return process_of(tx, owner, process_id)
 
 
 def claim(tx: Transaction, process_id: str, node_id: str, seen_supervisor: str | None) -> bool:
+    """Supervise a process from now on. False if its supervisor is not `seen_supervisor`, if it has ended,
+    or if this node is gone."""
     row = tx.one(Q.claim_process, id=process_id, node=node_id, seen=seen_supervisor)
     if row is None:
         return False
@@ -276,5 +304,6 @@ def forget_conversation(tx: Transaction, conversation_id: str) -> None:
     tx.run(Q.forget_processes_of_conversation, conversation=conversation_id)
 
 
-def prune(tx: Transaction, before: datetime, limit: int) -> list[str]:
+def prune(tx: Transaction, before: datetime, limit: int = 1000) -> list[str]:
+    """Delete processes that ended before then, the oldest first; returns their ids."""
     return [id_ for (id_,) in tx.all(Q.prune_processes, before=to_stamp(before), limit=limit)]

@@ -33,9 +33,10 @@ from . import policies as store_policy
 from .context import rendering_of
 from .processes import request_stops, running_of
 from .resolve import session_of
-from .rows import to_stamp, to_time
+from .rows import MICROSECOND, to_session, to_stamp, to_time
 from .sessions import next_due, write_end
 from .transaction import Q, Transaction
+from .values import check_limit
 
 
 def schedule_reset(tx: Transaction, session: Session) -> None:
@@ -50,8 +51,9 @@ def touch(tx: Transaction, session_id: str) -> None:
         schedule_reset(tx, session_of(tx, None, session_id))
 
 
-def date_some(tx: Transaction, limit: int, over_servers: bool) -> int:
-    """Reschedule sessions that were scheduled under other policies; returns how many."""
+def reschedule(tx: Transaction, limit: int = 1000, *, over_servers: bool = True) -> int:
+    """Reschedule sessions that were scheduled under other policies; returns how many, 0: none is left.
+    `over_servers=False`: only if no server has recorded other policies for this store."""
     if not over_servers and store_policy.leaves_dating(tx):
         return 0
     rows = tx.all(Q.dated_by_others, stamp=tx.policies.stamp, limit=limit)
@@ -60,12 +62,16 @@ def date_some(tx: Transaction, limit: int, over_servers: bool) -> int:
     return len(rows)
 
 
-def due_sessions(tx: Transaction, limit: int) -> list[str]:
+def due_sessions(tx: Transaction, limit: int = 100) -> list[str]:
+    """Open sessions whose reset is due, the longest due first; only those scheduled under our own
+    policies. Cost depends on what is due, not on what is stored."""
     rows = tx.all(Q.due_sessions, now=tx.now, stamp=tx.policies.stamp, limit=limit)
     return [session_id for (session_id,) in rows]
 
 
-def judged(tx: Transaction, session: Session) -> ResetDecision:
+def judge_session(tx: Transaction, owner: str | None, session_id: str) -> ResetDecision:
+    """Whether this session would be reset now, with every reason for and against. Changes nothing."""
+    session = session_of(tx, owner, session_id)
     return ResetDecision(session, tx.policies.of(session.source), judge(tx, session))
 
 
@@ -119,7 +125,8 @@ def brings_results(tx: Transaction, session: Session, messages: Sequence[NewMess
 
 
 def reset_session(tx: Transaction, session_id: str) -> Verdict | None:
-    """Reset this session if it is due; defer it, visibly, if something blocks it. None: it is gone."""
+    """Reset this session if it is due: its end, event and notice in one transaction. Deferred, visibly,
+    if something blocks it. Returns the verdict; None if the session no longer exists."""
     try:
         session = session_of(tx, None, session_id)
     except NotFound:
@@ -222,3 +229,13 @@ def reset_before(tx: Transaction, session: Session, messages: Sequence[NewMessag
     if found.decision is Decision.DEFERRED:
         defer(tx, session, found)
     return False
+
+
+def waiting(tx: Transaction, owner: str | None, *, limit: int = 100) -> list[Session]:
+    """Open sessions whose reset is due, deferred or not, the longest due first; only those scheduled
+    under our own policies. Cost depends on what is due, not on what is stored."""
+    check_limit(limit)
+    policies = tx.policies
+    soon = tx.now + policies.look_again // MICROSECOND  # every deferral is checked again by then
+    rows = tx.all(Q.resets_waiting, now=tx.now, soon=soon, stamp=policies.stamp, owner=owner, limit=limit)
+    return [to_session(row) for row in rows]

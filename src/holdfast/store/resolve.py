@@ -10,7 +10,6 @@ from ..domain.resets import ResetPolicies
 from ..domain.sessions import Session
 from ..domain.turns import ConversationVersion
 from ..errors import BadInput, NotFound
-from .base import Resolved
 from .rows import (
     Row,
     bytes_of,
@@ -23,6 +22,7 @@ from .rows import (
     token_of,
 )
 from .transaction import Q, Transaction
+from .values import Resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,16 @@ def find(tx: Transaction, owner: str | None, address: Address) -> Resolved | Non
 
 
 def place(tx: Transaction, owner: str | None, address: Address) -> Resolved:
-    """The same; NotFound if unknown."""
-    found = find(tx, owner, address)
-    if found is None:
+    """Resolve a session id (newest or stale), conversation id, alias or key. Opens nothing. Raises
+    NotFound."""
+    reached = lookup(tx, owner, address)
+    if reached is None:
         raise NotFound("conversation" if address.key else "session", str(address))
-    return found
+    return reached.place()
 
 
 def session_of(tx: Transaction, owner: str | None, session_id: str) -> Session:
+    """That exact session, stale or not. Raises NotFound."""
     row = tx.one(Q.session_by_id, id=session_id, owner=owner)
     if row is None:
         raise NotFound("session", session_id)

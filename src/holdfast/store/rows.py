@@ -1,4 +1,4 @@
-"""Converts rows to values and back. Column order is that of the fragments in `queries/`."""
+"""Converts rows to values and back. Column order is that of the fragments in `sql/`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..domain.views import View
 Row = Sequence[Any]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+MICROSECOND = timedelta(microseconds=1)
 
 
 def to_time(stamp: int) -> datetime:
@@ -32,7 +32,7 @@ def to_time_or_none(stamp: int | None) -> datetime | None:
 
 
 def to_stamp(time: datetime) -> int:
-    return (time - _EPOCH) // _MICROSECOND
+    return (time - _EPOCH) // MICROSECOND
 
 
 def to_json(value: object) -> str:

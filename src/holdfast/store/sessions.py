@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
@@ -14,11 +15,11 @@ from ..domain.turns import TurnStatus
 from ..domain.views import View, plan_copy
 from ..errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
 from . import flushes, processes
-from .quotas import check_quotas
 from .resolve import conversation_of, find, place, session_of
-from .rows import to_stamp, to_time
+from .rows import to_session, to_stamp, to_time
 from .transaction import Q, Transaction
 from .turn_ends import end_without_answer
+from .values import Page, SessionFilter, check_limit
 
 
 def require_node(tx: Transaction, node_id: str) -> None:
@@ -51,6 +52,26 @@ def end_left_behind(tx: Transaction, session_id: str) -> bool:
     return True
 
 
+def check_quotas(
+    tx: Transaction, owner: str, added: int, conversation_id: str | None = None, used: int = 0
+) -> None:
+    """Raises QuotaExceeded if `added` bytes may not be stored; without a `conversation_id`: in a new one.
+
+    Exact for a conversation on both engines: its row is locked, or there is one writer. Exact for an owner on
+    SQLite, where one transaction writes at a time. On PostgreSQL, turns of one owner that begin at the same
+    moment in different conversations do not see each other, so together they may exceed the owner's limit; a
+    lock per owner would make them wait for each other.
+    """
+    quotas = tx.quotas
+    quotas.check_conversation(conversation_id, used, added)
+    if conversation_id is None and quotas.owner_conversations:
+        (count,) = tx.one(Q.owner_conversations, owner=owner) or (0,)
+        quotas.check_owner_conversations(owner, count)
+    if quotas.owner_bytes:
+        (held,) = tx.one(Q.owner_bytes, owner=owner) or (0,)
+        quotas.check_owner_bytes(owner, held, added)
+
+
 def open_conversation(
     tx: Transaction,
     owner: str,
@@ -78,7 +99,7 @@ def open_conversation(
         id=conversation_id,
         owner=owner,
         key=address.key,
-        title=forked_from.title if forked_from else None,
+        title=forked_from.title if forked_from and edge is not Edge.SUBAGENT else None,
         source=source,
         tip=session_id,
         last_seq=copied,
@@ -89,7 +110,7 @@ def open_conversation(
     )
     if address.id is not None:
         tx.run(Q.insert_alias, owner=owner, alias=address.id, conversation=conversation_id, now=tx.now)
-    if forked_from is None:
+    if forked_from is None or edge is Edge.SUBAGENT:
         tx.event(EventType.CONVERSATION_OPENED, owner, conversation_id, key=address.key, source=source)
     opening = Opening(edge, forked_from.id if forked_from else None, view or View.fresh(0))
     _insert_session(tx, session_id, conversation_id, owner, 1, opening, node_id, source, 1)
@@ -200,6 +221,7 @@ def write_end(tx: Transaction, session: Session, reason: str) -> None:
 
 
 def end_session(tx: Transaction, owner: str | None, session_id: str, reason: str) -> bool:
+    """End an open session; False if it had already ended. ConversationBusy while a turn holds it."""
     session = session_of(tx, owner, session_id)
     if session.ended:
         return False
@@ -216,7 +238,10 @@ def require_free(conversation: Conversation) -> None:
         raise ConversationBusy(conversation.id, conversation.holder, conversation.turn_id)
 
 
-def resume_session(tx: Transaction, owner: str, session_id: str, node_id: str, attached: bool) -> Session:
+def resume_session(
+    tx: Transaction, owner: str, session_id: str, node_id: str, *, attached: bool = False
+) -> Session:
+    """Resume that exact session: an open tip ends as `new`, and a session with its view opens."""
     require_node(tx, node_id)
     session = session_of(tx, owner, session_id)
     conversation = conversation_of(tx, owner, session.conversation_id)
@@ -236,12 +261,27 @@ def fork(
     owner: str,
     session_id: str,
     node_id: str,
+    *,
+    up_to: int | None = None,
+    key: str | None = None,
+    attached: bool = False,
+) -> Session:
+    """Open a new conversation that begins with a copy of that session's context (up to a seq)."""
+    return fork_for(tx, owner, session_id, node_id, up_to, key, attached, adds=0)
+
+
+def fork_for(
+    tx: Transaction,
+    owner: str,
+    session_id: str,
+    node_id: str,
     up_to: int | None,
     key: str | None,
     attached: bool,
-    adds: int = 0,
+    *,
+    adds: int,
 ) -> Session:
-    """`adds`: the bytes of messages added to it at once."""
+    """The same, for messages of `adds` bytes that this transaction stores next: they count for its quota."""
     require_node(tx, node_id)
     source = session_of(tx, owner, session_id)
     last_seq = source.last_seq if up_to is None else up_to
@@ -307,12 +347,14 @@ def _view_at(tx: Transaction, session: Session, last_seq: int) -> View:
 
 
 def set_title(tx: Transaction, owner: str | None, conversation_id: str, title: str) -> None:
+    """Set a conversation's title. Raises NotFound."""
     check_text("a title", title)
     if tx.one(Q.set_title, id=conversation_id, owner=owner, title=title) is None:
         raise NotFound("conversation", conversation_id)
 
 
 def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> None:
+    """Add an alias for this conversation. Conflict if the alias is used for another one."""
     check_name("an alias", alias)
     if is_ours(alias):
         raise BadInput(f"{alias!r} has the form of our own ids and cannot be an alias")
@@ -324,45 +366,16 @@ def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> 
         raise Conflict(f"the alias {alias!r} already leads to another conversation")
 
 
-def exclude(
-    tx: Transaction, owner: str | None, conversation_id: str, seqs: Sequence[int], reason: str
-) -> int:
-    conversation = conversation_of(tx, owner, conversation_id)
-    check_text("a reason", reason)
-    for seq in seqs:
-        if not 1 <= seq <= conversation.last_seq:
-            raise NotFound("message", f"{conversation_id} number {seq}")
-    changed = 0
-    for seq in seqs:
-        if tx.run(Q.insert_exclusion, conversation=conversation_id, seq=seq, reason=reason, now=tx.now):
-            changed += 1
-            tx.event(EventType.MESSAGE_EXCLUDED, conversation.owner, conversation_id, seq=seq, reason=reason)
-    if changed:
-        tx.run(Q.touch_revision, id=conversation_id)
-    return changed
-
-
-def delete_message(tx: Transaction, owner: str | None, conversation_id: str, seq: int) -> None:
-    conversation = conversation_of(tx, owner, conversation_id)
-    size = tx.one(Q.body_size, conversation=conversation_id, seq=seq)
-    row = tx.one(Q.empty_message, conversation=conversation_id, seq=seq, now=tx.now)
-    if row is None or size is None:
-        raise NotFound("message", f"{conversation_id} number {seq}")
-    tx.run(Q.free_bytes, id=conversation_id, bytes=size[0])
-    forget_text(tx, conversation_id, seq, row[0])
-    tx.event(EventType.MESSAGE_DELETED, conversation.owner, conversation_id, seq=seq)
-
-
-def forget_text(tx: Transaction, conversation_id: str, seq: int, no: int) -> None:
-    """Delete what else holds a message's text, after it was deleted in whole or in part."""
-    tx.erased = True
-    tx.run(Q.empty_drafts, conversation=conversation_id, seq=seq)
-    tx.run(Q.empty_answer, conversation=conversation_id, seq=seq)
-    tx.run(Q.unindex_message, no=no)
-    tx.run(Q.touch_revision, id=conversation_id)
+def note_side_request(tx: Transaction, owner: str, name: str, kind: str, facts: Mapping[str, Any]) -> None:
+    """Record a program's side request (a title, a topic) as an event `request.side`, linked to the
+    conversation that has this name, if there is one yet. `facts`: numbers and ids, no text."""
+    found = find(tx, owner, Address(id=name))
+    conversation_id = found.conversation.id if found else None
+    tx.event(EventType.REQUEST_SIDE, owner, conversation_id, name=name, kind=kind, **facts)
 
 
 def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str) -> int:
+    """Cancel running work and delete the conversation completely. Returns its number of messages."""
     conversation = place(tx, owner, Address(id=conversation_id)).conversation
     tx.erased = True
     tx.run(Q.unindex_conversation, conversation=conversation.id)
@@ -373,3 +386,90 @@ def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str
         EventType.CONVERSATION_DELETED, conversation.owner, conversation.id, messages=conversation.last_seq
     )
     return conversation.last_seq
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+FEW_TITLES = 100
+LOOKED_AT = 1000
+"""How many of the newest sessions are scanned for open ones without a running turn or attached node."""
+_END_OF_TIME = 2**62
+
+
+def page(
+    tx: Transaction, wanted: SessionFilter, *, after: str | None = None, limit: int = 20
+) -> Page[Session]:
+    """A page of sessions, the most recently active first, after the session `after`."""
+    check_limit(limit)
+    at, below = _END_OF_TIME, ""
+    if after is not None:
+        cursor = session_of(tx, wanted.owner, after)
+        at, below = to_stamp(cursor.last_activity_at), cursor.id
+    values = {
+        "at": at,
+        "id": below,
+        "limit": limit + 1,
+        "ended": wanted.ended,
+        "source": wanted.source,
+        "key": wanted.key,
+        "title": wanted.title,
+    }
+    few = _of_few_titles(tx, wanted)
+    if few is not None:
+        below_cursor = [each for each in few if (to_stamp(each.last_activity_at), each.id) < (at, below)]
+        below_cursor.sort(key=lambda each: (each.last_activity_at, each.id), reverse=True)
+        return Page(below_cursor[:limit], len(below_cursor) > limit)
+    if wanted.owner is None:
+        rows = tx.all(Q.sessions_of_all, **values)
+    else:
+        rows = tx.all(Q.sessions_of_owner, owner=wanted.owner, **values)
+    return Page([to_session(row) for row in rows[:limit]], len(rows) > limit)
+
+
+def _of_few_titles(tx: Transaction, wanted: SessionFilter) -> list[Session] | None:
+    """The matching sessions, if the filter has a title that few conversations have: scanning those is faster
+    than scanning all sessions. None: no title in the filter, or many have it, so a scan finds it soon."""
+    if wanted.title is None:
+        return None
+    titled = tx.all(Q.conversations_titled, owner=wanted.owner, title=wanted.title, limit=FEW_TITLES + 1)
+    if len(titled) > FEW_TITLES:
+        return None
+    lines = (tx.all(Q.line_of_sessions, conversation=row[0], owner=wanted.owner) for row in titled)
+    found = (to_session(row) for line in lines for row in line)
+    return [
+        session
+        for session in found
+        if (wanted.ended is None or session.ended == wanted.ended)
+        and (wanted.source is None or session.source == wanted.source)
+        and (wanted.key is None or session.key == wanted.key)
+    ]
+
+
+def line(tx: Transaction, owner: str | None, conversation_id: str) -> list[Session]:
+    """All sessions of a conversation, oldest first."""
+    conversation_of(tx, owner, conversation_id)
+    rows = tx.all(Q.line_of_sessions, conversation=conversation_id, owner=owner)
+    return [to_session(row) for row in rows]
+
+
+def forks(tx: Transaction, owner: str | None, conversation_id: str) -> list[Session]:
+    """The first sessions of conversations that were forked from this one."""
+    conversation_of(tx, owner, conversation_id)
+    rows = tx.all(Q.forks_of_conversation, conversation=conversation_id, owner=owner)
+    return [to_session(row) for row in rows]
+
+
+def alive(tx: Transaction, owner: str | None, *, limit: int = 200) -> list[Session]:
+    """Open sessions, the most recently active first: all with a running turn or an attached process,
+    others only if they are among the newest. Cheap, however many are stored."""
+    if owner is None:
+        rows = tx.all(Q.alive_of_all, looked_at=LOOKED_AT, limit=limit)
+    else:
+        rows = tx.all(Q.alive_of_owner, owner=owner, looked_at=LOOKED_AT, limit=limit)
+    return [to_session(row) for row in rows]
+
+
+def ended_since(tx: Transaction, owner: str | None, since: datetime, *, limit: int = 200) -> list[Session]:
+    """Sessions that have ended since then, the latest first."""
+    rows = tx.all(Q.ended_since, owner=owner, since=to_stamp(since), limit=limit)
+    return [to_session(row) for row in rows]

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
 from ..domain.history import EMPTY
-from ..domain.ids import storable
 from ..domain.messages import NewMessage, size_of
-from ..domain.sessions import FRESH_AFTER, EndReason, Session, opening_after
+from ..domain.sessions import FRESH_AFTER, Edge, EndReason, Session, opening_after
 from ..domain.turns import (
     OPENER_FOR,
     SHARED,
@@ -52,13 +50,21 @@ from ..errors import (
     TurnSuperseded,
 )
 from .notices import give, tell
-from .quotas import check_quotas
 from .resets import announce, brings_results, overdue, reset_before, schedule_reset, touch
 from .resolve import conversation_of, find, lookup, session_of
-from .rows import to_json, to_session_spoken_in, to_time, to_turn
-from .sessions import continue_conversation, fork, open_conversation, release_orphaned, require_node
+from .responses import append_draft, holds
+from .rows import MICROSECOND, to_json, to_session_spoken_in, to_time, to_turn
+from .sessions import (
+    check_quotas,
+    continue_conversation,
+    fork_for,
+    open_conversation,
+    release_orphaned,
+    require_node,
+)
 from .transaction import Q, Transaction
 from .turn_ends import end_without_answer
+from .values import LARGEST_LIST, check_limit
 
 RESETS = frozenset({EndReason.IDLE, EndReason.DAILY})
 ENDS_CALLS = frozenset({*RESETS, EndReason.NEW})
@@ -93,8 +99,12 @@ def session_for(
 
 
 def open_session(
-    tx: Transaction, owner: str, address: Address, node_id: str, source: str, attached: bool
+    tx: Transaction, owner: str, address: Address, node_id: str, *, source: str = "", attached: bool = False
 ) -> Session:
+    """The session that the next message goes to: the open tip, or a new one opened after it.
+
+    A new key opens a conversation. A tip orphaned by a node that is gone counts as ended.
+    """
     require_node(tx, node_id)
     attached_to = node_id if attached else None
     found = find(tx, owner, address)
@@ -108,6 +118,12 @@ def open_session(
 
 
 def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
+    """Resolve, take the lease, open a session if one is needed, commit the messages: one transaction.
+
+    Idempotent by owner, route, key and body hash. Another turn that holds the conversation, a request
+    seen before, and a conversation that changed since the caller read it are outcomes; RequestMismatch,
+    TurnSuperseded, NotFound and NodeReaped are raised. Nothing is written unless the turn has begun.
+    """
     if not request.messages and not request.again and request.retries is None:
         raise BadInput("a turn needs at least one message")
     known = _known_request(tx, request)
@@ -169,7 +185,7 @@ def _begin_branch(tx: Transaction, request: TurnRequest, branch: ForkPoint) -> T
     """Fork for a history that differs, and begin the turn there; the source conversation is unchanged."""
     node_id, attached = request.node_id, request.attached
     adds = size_of(request.messages)
-    session = fork(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached, adds)
+    session = fork_for(tx, request.owner, branch.session_id, node_id, branch.seq, None, attached, adds=adds)
     return _start(tx, request, _spoken_in(tx, request, session), 0, None, None)
 
 
@@ -208,7 +224,7 @@ def _known_request(tx: Transaction, request: TurnRequest) -> Turn | RequestKey |
         return None
     if not key.may_repeat:
         return None
-    since = tx.now - OPENER_FOR // timedelta(microseconds=1) if key.implied and key.opener else 0
+    since = tx.now - OPENER_FOR // MICROSECOND if key.implied and key.opener else 0
     row = tx.one(Q.turn_by_request, owner=request.owner, route=key.route, key=key.key, since=since)
     if row is None:
         return None
@@ -254,12 +270,15 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
     if (request.address.id or request.address.key) and not request.address.may_create:
         raise NotFound("session" if request.address.id else "conversation", str(request.address))
     node_id = request.node_id if request.attached else None
+    parent = find(tx, request.owner, Address(id=request.parent)) if request.parent else None
     session = open_conversation(
         tx,
         request.owner,
         request.address,
         node_id,
         request.source,
+        forked_from=parent.tip if parent else None,
+        edge=Edge.SUBAGENT if parent else None,
         anonymous=request.anonymous,
         adds=size_of(request.messages),
     )
@@ -455,6 +474,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
 
 
 def append(tx: Transaction, lease: Lease, messages: Sequence[NewMessage]) -> int:
+    """Append the turn's messages as they are made; returns the last seq. LeaseLost writes nothing."""
     last_seq, _ = _write_under(tx, lease, Q.number_messages, messages)
     return last_seq
 
@@ -479,47 +499,23 @@ def _write_under(
     return row[0], row[1]
 
 
-def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
-    said = {
-        "turn": lease.turn_id,
-        "first_event": draft.first_event,
-        "last_event": draft.last_event,
-        "adds": to_json({name: storable(text) for name, text in draft.adds.items()}),
-        "events": draft.events,
-    }
-    changed = tx.run(
-        Q.insert_draft,
-        conversation=lease.conversation_id,
-        token=lease.token,
-        node=lease.node_id,
-        reserved_to=draft.reserved_to,
-        restarts=draft.restarts,
-        now=tx.now,
-        **said,
-    )
-    if not changed:
-        if not _holds(tx, lease):
-            raise LeaseLost(lease.conversation_id, lease.token)
-        if tx.one(Q.same_draft, **said) is not None:
-            return  # already written: its writer did not get the confirmation
-        raise BadInput(f"event {draft.first_event} of turn {lease.turn_id} is not above the ones before it")
-
-
-def _holds(tx: Transaction, lease: Lease) -> bool:
-    row = tx.one(Q.holds_lease, conversation=lease.conversation_id, token=lease.token, node=lease.node_id)
-    return row is not None
-
-
 def commit_reply(
     tx: Transaction,
     lease: Lease,
-    messages: Sequence[NewMessage],
-    usage: Mapping[str, int] | None,
+    messages: Sequence[NewMessage] = (),
+    *,
+    usage: Mapping[str, int] | None = None,
     answer: bytes | None = None,
     history: bytes | None = None,
     draft: Draft | None = None,
     delivery: Delivery | None = None,
 ) -> int:
+    """Append the reply, complete the turn and release the lease: one transaction.
+
+    `answer` is stored for retries of the request. `history`: fingerprint chain of all messages visible to
+    the client now; None: unknown. `draft`: the reply's last events. `delivery`: how much of the answer
+    clients have received; None: unchanged. Returns the conversation's last seq. LeaseLost writes nothing.
+    """
     if draft is not None:
         append_draft(tx, lease, draft)
     last_seq, owner = _write_under(tx, lease, Q.release_lease, messages, history=history)
@@ -543,19 +539,21 @@ def commit_reply(
 
 
 def note_deliveries(tx: Transaction, deliveries: Mapping[str, Delivery]) -> None:
+    """Store how much of these turns' answers clients have received. `WHOLE` never changes back; unknown
+    turns are ignored."""
     # The same order everywhere, to avoid deadlocks between nodes.
     rows = [{"id": turn_id, "delivery": deliveries[turn_id]} for turn_id in sorted(deliveries)]
     tx.run_many(Q.note_delivery, rows)
 
 
-def delete_response(tx: Transaction, owner: str, response_id: str) -> None:
-    if not tx.run(Q.delete_response, id=response_id, owner=owner):
-        raise NotFound("response", response_id)
-
-
 def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
-    """End a turn by its own node. The client has seen it end, so it counts as activity."""
-    if not _holds(tx, lease):
+    """End a turn without an answer (interrupted, failed, cancelled) and release the lease.
+
+    Its draft becomes an interrupted reply; its open tool calls are closed as "interrupted, outcome
+    unknown"; the user's message stays. Counts as activity: the client has seen the turn end. LeaseLost
+    writes nothing.
+    """
+    if not holds(tx, lease):
         raise LeaseLost(lease.conversation_id, lease.token)
     if settlement.messages:
         append(tx, lease, settlement.messages)
@@ -573,6 +571,10 @@ def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
 
 
 def cancel_turn(tx: Transaction, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
+    """End a running turn from outside, as `settle_turn` would; its writer is fenced off.
+
+    False if it was no longer running.
+    """
     check_unanswered(status)
     row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
     if row is None:
@@ -608,3 +610,46 @@ def _touch(tx: Transaction, session_id: str, usage: Mapping[str, int] | None) ->
         output_tokens=usage.get("output_tokens", usage.get("completion_tokens", 0)),
     )
     touch(tx, session_id)
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+_END_OF_TIME = 2**62
+
+
+def turn_of(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
+    """This turn. Raises NotFound."""
+    row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
+    if row is None:
+        raise NotFound("turn", turn_id)
+    return to_turn(row)
+
+
+def page(
+    tx: Transaction,
+    owner: str | None,
+    conversation_id: str,
+    *,
+    session_id: str | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> list[Turn]:
+    """The newest turns of a conversation (or of one of its sessions), newest first, after the turn
+    `after`."""
+    check_limit(limit, LARGEST_LIST)
+    conversation_of(tx, owner, conversation_id)
+    below: int = _END_OF_TIME
+    if after is not None:
+        row = tx.one(Q.turn_number, id=after, conversation=conversation_id)
+        if row is None:
+            raise NotFound("turn", after)
+        below = row[0]
+    rows = tx.all(
+        Q.turns_of_conversation,
+        conversation=conversation_id,
+        owner=owner,
+        session=session_id,
+        below=below,
+        limit=limit,
+    )
+    return [to_turn(row) for row in rows]

@@ -19,9 +19,11 @@ from ..runtime.agents.reaper import Reaper
 from ..store.base import Store
 from ..store.postgres.connections import DatabaseAddress
 from ..store.postgres.engine import open_store
-from ..store.postgres.moving import Move, Moved, OnStep
+from ..store.postgres.moving import Move, Moved, MoveStep, OnStep
 from ..store.rows import to_stamp
 from ..store.sqlite.snapshots import running_on, snapshot
+
+__all__ = ["Arrived", "MoveStep", "Mover"]
 
 STAYED = "it stayed with the store that this one was moved from"
 

@@ -52,7 +52,7 @@ class Running:
 
     @property
     def store(self) -> Store:
-        return self.services.store
+        return self.services.holdfast.store
 
     async def key(self, owner: str = "ada", scope: str = "chat") -> str:
         """The token of a new key."""

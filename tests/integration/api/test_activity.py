@@ -193,7 +193,7 @@ async def test_an_owner_hears_only_what_is_its_own_and_an_operator_everything(se
 async def test_a_stream_ends_when_the_server_is_about_to_stop(server: Running) -> None:
     async with listening(server.client, "?after=now") as told:
         server.services.draining.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert [event async for event in told] == []
 
 
@@ -206,7 +206,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(
     async with client.stream("GET", "/api/events?after=now", timeout=10) as response:
         (key,) = await server.store.keys("ada")
         await server.store.revoke_key(key.id, "ada")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             told = [line async for line in response.aiter_lines() if line.startswith("data: ")]
     assert json.loads(told[-1].removeprefix("data: "))["error"]["code"] == "invalid_api_key"
 

@@ -110,6 +110,24 @@ async def test_pages_that_are_listed_may_call_and_ask_first(start_server: StartS
     check_error(await server.client.get("/api/sessions", headers={"origin": f"{page}.evil.example"}), 403)
 
 
+async def test_a_star_lets_pages_of_every_origin_call_but_only_with_a_key(start_server: StartServer) -> None:
+    server = await start_server(server={"cors_origins": ["*"]})
+    stranger = await server.with_token(None)
+    for origin in ("https://chat.example.com", "http://localhost:3000", "null"):
+        asked = await stranger.options(
+            CHAT, headers={"origin": origin, "access-control-request-headers": "authorization"}
+        )
+        assert asked.status_code == 204
+        assert asked.headers["access-control-allow-origin"] == "*"
+        assert asked.headers["access-control-allow-headers"] == "authorization"
+        assert "access-control-allow-credentials" not in asked.headers
+        response = await server.client.post(CHAT, json=HELLO, headers={"origin": origin})
+        assert (response.status_code, response.headers["access-control-allow-origin"]) == (200, "*")
+        check_error(await stranger.post(CHAT, json=HELLO, headers={"origin": origin}), 401)
+    elsewhere = {"origin": "https://rebound.example", "host": "rebound.example"}
+    check_error(await server.client.get("/api/sessions", headers=elsewhere), 421)
+
+
 async def test_without_a_good_key_nothing_is_told(server: Running) -> None:
     client = await server.with_token(None)
     wrong = ("", "Bearer", "Bearer x", "Basic eDp5", f"Bearer hf_{'0' * 32}_{'A' * 43}", "x" * 5000)

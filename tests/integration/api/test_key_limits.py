@@ -200,11 +200,11 @@ async def test_forms_without_a_key_are_few_and_short(
         yield b"x" * 96
 
     slow = [asyncio.create_task(stranger.post("/login", content=never(), headers=form)) for _ in range(2)]
-    await until(lambda: server.services.doors._forms == 2, "they are being read")
+    await until(lambda: server.services.gate._forms == 2, "they are being read")
     assert (await stranger.post("/login", data={"key": "x"})).status_code == 503
     ada = await server.client_of("ada")
     assert (await ada.get("/api/sessions")).status_code == 200
-    await until(lambda: server.services.doors._forms == 0, "they were given up")
+    await until(lambda: server.services.gate._forms == 0, "they were given up")
     assert (await stranger.post("/login", data={"key": "x"})).status_code == 403
     gate.set()
     await asyncio.gather(*slow, return_exceptions=True)

@@ -23,7 +23,7 @@ async def test_a_context_beyond_the_limit_is_a_413_for_its_caller_alone_until_it
         assert answer.status_code == 200
     ours = answer.json()["holdfast"]
     monkeypatch.setattr(context, "CONTEXT_BYTES", 8_000)
-    server.store._cache.clear()  # type: ignore[attr-defined]
+    server.store._cache.clear()
 
     refused = await post(server, [user("and now?")], by_key("large"), stream=stream)
     assert refused.status_code == 413

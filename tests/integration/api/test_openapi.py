@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any
 
 from holdfast.server.routes import mounted
 from holdfast.server.server import ROUTES
 from tests.integration.api.conftest import Running
+from tests.integration.api.openapi_facts import KEPT, facts
 from tests.integration.api.operating import DOCUMENT, refused
 
 
@@ -50,6 +52,25 @@ def test_every_reference_leads_somewhere() -> None:
     assert found
     known = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
     assert found <= known
+
+
+def test_nothing_that_clients_rely_on_is_lost() -> None:
+    """Every path, method, status, parameter and field, with its type and values, is as it was."""
+    kept = set(KEPT.read_text("utf-8").splitlines())
+    assert sorted(kept - facts(DOCUMENT)) == []
+
+
+def test_a_lost_field_is_noticed() -> None:
+    changed = copy.deepcopy(DOCUMENT)
+    del changed["components"]["schemas"]["Turn"]["properties"]["error"]
+    lost = facts(DOCUMENT) - facts(changed)
+    assert lost == {f"<Turn>.error{fact}" for fact in ("", " required", ": string", ": null")}
+
+
+def test_everything_that_is_added_is_written_down() -> None:
+    """Else it could be lost again: `python -m tests.integration.api.openapi_facts` adds it."""
+    kept = set(KEPT.read_text("utf-8").splitlines())
+    assert sorted(facts(DOCUMENT) - kept) == []
 
 
 def test_only_the_health_of_the_server_is_told_without_a_key() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.domain.turns import Delivery
 from holdfast.store.base import SessionFilter, Store
 from tests.integration.api.conftest import Running
 from tests.integration.api.operating import DOCUMENT, asked, got, refused
@@ -134,6 +135,10 @@ async def told(client: httpx.AsyncClient, operation: Operation, ids: tuple[str, 
 async def everything_of(store: Store, owner: str) -> dict[str, Any]:
     page = await store.sessions(SessionFilter(owner), limit=1000)
     conversations = sorted({session.conversation_id for session in page.items})
+    for each in conversations:
+        # That an answer was received is written a moment after it was.
+        while any(turn.delivery is Delivery.SENDING for turn in await store.turns(owner, each)):
+            await store.changed(store.version(), 0.1)
     return {
         "sessions": page.items,
         "messages": [(await store.messages(owner, each)).items for each in conversations],

@@ -407,7 +407,7 @@ async def test_a_silent_model_keeps_a_background_stream_s_client_waiting_for_not
     words = Words()
     server = await start_server(ScriptedModel([words]))
     body = {"input": "count", "background": True, "stream": True}
-    async with asyncio.timeout(5), server.client.stream("POST", PATH, json=body) as answer:
+    async with asyncio.timeout(60), server.client.stream("POST", PATH, json=body) as answer:
         events = events_of(answer)
         assert (await anext(events))["type"] == "response.created"
         words.finish("one")

@@ -134,7 +134,7 @@ async def test_an_act_that_waited_is_not_done(start_server: StartServer) -> None
     await until(lambda: gate.asked == 1, "the first turn runs")
     (session,) = (await server.client.get("/api/sessions?owner=ada")).json()["data"]
     waited = asyncio.Event()
-    leases = server.services.holdfast.leases
+    leases = server.services.holdfast.gate
     when_free = leases.when_free
 
     async def seen(act: Any, wait_seconds: float) -> Any:

@@ -116,7 +116,7 @@ async def test_many_clients_at_once_each_have_their_own(server: Running) -> None
 async def test_the_sdks_time_out_and_its_retry_are_one_turn(start_server: StartServer) -> None:
     """A slow model, an impatient client: its second try joins the first."""
     server = await start_server(ScriptedModel(["one two three four five"], delay=0.1))
-    client = sdk(server, max_retries=4).with_options(timeout=0.3)
+    client = sdk(server, max_retries=40).with_options(timeout=0.3)
     answer = await client.chat.completions.create(model="m", messages=[user("count")])
     assert answer.choices[0].message.content == "one two three four five"
     assert server.model.calls == 1

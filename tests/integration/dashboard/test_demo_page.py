@@ -128,10 +128,10 @@ async def test_what_is_lost_is_looked_up_and_not_believed(tmp_path: Path) -> Non
         said = (await server.say("hello"))["holdfast"]
         conversation, turn = said["conversation_id"], said["turn_id"]
         book = KillBook(tmp_path)
-        assert await score_of(server.store, book.all()) == Score(0, 0)
+        assert await score_of(server.services.holdfast, book.all()) == Score(0, 0)
         book.add(Kill(conversation, 2))
-        assert await score_of(server.store, book.all()) == Score(1, 0)
+        assert await score_of(server.services.holdfast, book.all()) == Score(1, 0)
         book.add(Kill(conversation, 5))  # three more had been acknowledged
-        assert await score_of(server.store, book.all()) == Score(2, 3)
+        assert await score_of(server.services.holdfast, book.all()) == Score(2, 3)
         book.add(Kill(conversation, 2, turn, 3, "another text's"))
-        assert await score_of(server.store, book.all()) == Score(3, 4)
+        assert await score_of(server.services.holdfast, book.all()) == Score(3, 4)

@@ -164,7 +164,7 @@ async def test_a_login_ends_with_its_key_and_survives_the_server(server_home: Pa
         key = parse_token(token)
         assert key is not None
         await second.store.revoke_key(key.key_id, None)
-        second.services.keys._looked_at = float("-inf")  # it asks once a second
+        second.services.holdfast.authenticator._looked_at = float("-inf")  # it asks once a second
         assert (await client.get("/")).status_code == 303
 
 
@@ -241,9 +241,12 @@ async def test_a_form_needs_the_logins_own_mark(server: Running) -> None:
     assert (await server.client.get("/api/sessions")).json()["data"][0]["ended_at"] is not None
 
 
-async def test_other_pages_cannot_act_even_if_they_may_call_the_api(start_server: StartServer) -> None:
+@pytest.mark.parametrize("allowed", ["http://localhost:3000", "*"])
+async def test_other_pages_cannot_act_even_if_they_may_call_the_api(
+    start_server: StartServer, allowed: str
+) -> None:
     friend = "http://localhost:3000"
-    server = await start_server(server={"cors_origins": [friend]})
+    server = await start_server(server={"cors_origins": [allowed]})
     client = await logged_in(server)
     form = await form_of(client)
     for headers in (

@@ -174,7 +174,7 @@ async def serving(
     keeper = Heartbeat(store, NodeKind.SERVER, 15)
     await keeper.join()
     leases = TurnGate(store, keeper, Reaper(store, lambda: keeper.node_id))
-    runner = TurnRunner(store, keeper, leases, model, checkpoint_seconds, toolbox=toolbox, news=news)
+    runner = TurnRunner(store, keeper, leases, model, checkpoint_seconds, toolbox=toolbox, preamble=news)
     try:
         yield Server(store, keeper, leases, runner, HistoryMatcher(store))
     finally:

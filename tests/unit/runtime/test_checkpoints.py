@@ -113,7 +113,7 @@ async def test_nobody_may_speak_on_while_the_disk_is_behind(
     await asyncio.sleep(0.05)
     assert not waiting.done()
     disk.open.set()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
     assert await drafted(store, begun.turn.id) == "one"
 
 

@@ -155,7 +155,7 @@ async def test_nobody_waits_for_a_summary(store: SQLiteStore) -> None:
     async with compacting(store, script) as (server, compactor):
         for number in range(7):
             await server.answered(user(f"{number} {LONG}"), key="a")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asked.wait()
             assert await server.answered(user("meanwhile"), key="a")
         parent = await tip(store)
@@ -192,7 +192,7 @@ async def test_a_running_turn_is_waited_for_and_the_summary_still_counts(store: 
         for number in range(7):
             await server.answered(user(f"{number} {LONG}"), key="a")
         running = await server.run(user("hold"), key="a")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await holding.wait()
         go_on.set()
         await asyncio.sleep(0.05)
@@ -633,7 +633,7 @@ async def test_by_hand_a_turn_is_waited_for_only_so_long(store: SQLiteStore) -> 
 
         script.answer = lambda messages: words()
         running = await server.run(user("hold"), key="a")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await holding.wait()
         with pytest.raises(ConversationBusy):
             await compactor.by_hand(await tip(store), 0.05)
@@ -668,7 +668,7 @@ async def test_a_turn_that_is_cancelled_while_it_compacts_leaves_the_way_free(st
     async with compacting(store, script, rules=replace(RULES, threshold=1.0)) as (server, compactor):
         await talk(server, compactor, 6)
         running = await server.run(user("more " * 500), key="a")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asked.wait()
         assert running.doing == "compacting"
         assert await server.runner.stop(OWNER, running.turn.id, TurnStatus.CANCELLED, "enough")

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import local_server as local_keys
 from holdfast.domain.api_keys import TOOLS, Scope, Token, new_key, parse_token
 from holdfast.errors import BadSetting, StoreBusy
-from holdfast.runtime import local_server as local_keys
+from holdfast.local_server import ensure_local_key, local_key
 from holdfast.runtime.agents.authenticator import Authenticator
-from holdfast.runtime.local_server import ensure_local_key, local_key
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 
 ASK = """
 import asyncio, sys
 from pathlib import Path
-from holdfast.runtime.local_server import ensure_local_key
+from holdfast.local_server import ensure_local_key
 from holdfast.store.sqlite.engine import open_store
 
 async def ask():

@@ -32,6 +32,7 @@ from holdfast.server.http_errors import failure_of
 from holdfast.store.sqlite.db_errors import translate
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.sqlite.transaction import STATEMENTS
+from holdfast.store.transaction import Transaction
 
 KINDS: dict[type[apsw.Error], type[HoldfastError]] = {
     apsw.FullError: StoreFull,
@@ -150,7 +151,7 @@ async def test_one_job_that_fails_leaves_the_others_of_its_group(store: SQLiteSt
 async def test_a_corrupt_page_still_stops_the_store(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def corrupt(_: apsw.Connection) -> None:
+    def corrupt(_: Transaction) -> None:
         raise apsw.CorruptError("database disk image is malformed")
 
     with pytest.raises(StoreFailed):
@@ -252,7 +253,7 @@ async def test_a_writing_thread_that_vanished_is_noticed(store: SQLiteStore) -> 
 
 
 async def test_the_store_goes_on_after_a_reader_met_an_unknown_error(store: SQLiteStore) -> None:
-    def fail(_: apsw.Connection) -> None:
+    def fail(_: Transaction) -> None:
         raise SystemExit("a reader's work ends its thread, if it may")
 
     for _ in range(8):

@@ -34,7 +34,7 @@ class Home:
         }
 
     def run(self, *arguments: str, said: str = "", **env: str) -> Done:
-        from holdfast.cli.commands import app
+        from holdfast.cli.groups import app
 
         result = CliRunner().invoke(
             app, list(arguments), input=said, env={**self.environment, **env}, prog_name="holdfast"

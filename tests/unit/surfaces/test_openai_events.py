@@ -30,11 +30,15 @@ from holdfast.server.openai.response_object import (
     response_object,
     state_of,
 )
+from holdfast.server.schemas import HoldfastObject
 
 CONVERSATION = "conv_0123456789abcdef0123456789abcdef"
 THEN = datetime(2026, 3, 4, tzinfo=UTC)
 HEAD = ResponseHead("resp_1", THEN, model="m")
 DONE = state_of(TurnStatus.COMPLETED, finish_reason="stop")
+OURS = HoldfastObject(
+    session_id="sess_1", conversation_id="conv_1", turn_id="turn_1", compacted=False, reset=None, notices=[]
+)
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 Events = list[dict[str, Any]]
@@ -358,10 +362,10 @@ def test_the_end_tells_the_message_that_was_stored() -> None:
         "content": "Hello",
         "tool_calls": [{"id": "c1", "function": {"name": "f"}}],
     }
-    ended = events.end(DONE, message=message, holdfast={"turn_id": "t"}, completed_at=THEN)
+    ended = events.end(DONE, message=message, holdfast=OURS, completed_at=THEN)
     response = check(begun + ended)
     assert response["output"] == items_of(kept(new_message(message)))
-    assert response["holdfast"] == {"turn_id": "t"}
+    assert response["holdfast"] == OURS
     assert response["completed_at"] == int(THEN.timestamp())
 
 
@@ -395,9 +399,9 @@ def test_a_turn_of_several_replies_is_one_output() -> None:
 def test_encoded_events_are_framed_with_their_type_and_number() -> None:
     events = ResponseEvents(HEAD, CONVERSATION, 7, first_number=5)
     chunk = chunks_of({"content": "a\nb"})[0]
-    wire = [*events.begin_encoded(), *events.add_encoded(chunk), *events.end_encoded(DONE, holdfast={})]
+    wire = [*events.begin_encoded(), *events.add_encoded(chunk), *events.end_encoded(DONE, holdfast=OURS)]
     plain = ResponseEvents(HEAD, CONVERSATION, 7, first_number=5)
-    same = [*plain.begin(), *plain.add(chunk), *plain.end(DONE, holdfast={})]
+    same = msgspec.to_builtins([*plain.begin(), *plain.add(chunk), *plain.end(DONE, holdfast=OURS)])
     assert [msgspec.json.decode(data) for _, data in wire] == same
     assert [number for number, _ in wire] == list(range(5, 5 + len(same)))
     for number, data in wire:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from openai.types.conversations import Conversation, ConversationDeletedResource
 from openai.types.responses import Response
@@ -31,9 +32,14 @@ from holdfast.server.openai.response_object import (
     state_of,
 )
 from holdfast.server.openai.responses_request import parse
+from holdfast.server.openai.schemas import ConversationHoldfastObject, ResponseObject
+from holdfast.server.schemas import HoldfastObject
 
 THEN = datetime(2026, 3, 4, 5, 6, 7, 800000, tzinfo=UTC)
 SECONDS = int(THEN.timestamp())
+OURS = HoldfastObject(
+    session_id="sess_1", conversation_id="conv_1", turn_id="turn_1", compacted=False, reset=None, notices=[]
+)
 ALL_ASKED = {
     "input": "hi",
     "instructions": "be kind",
@@ -81,7 +87,7 @@ def test_the_sdk_takes_the_response_at_every_moment(state: ResponseState, asked:
         output=items_from({"role": "assistant", "content": "hi"}, "msg_1_2") if state.is_final else (),
         usage={"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
         completed_at=THEN,
-        holdfast={"session_id": "sess_1"},
+        holdfast=OURS,
     )
     taken = Response.model_validate(value)
     assert set(Response.model_fields) - {"access_programs", "image", "moderation"} <= set(value) | {
@@ -91,8 +97,12 @@ def test_the_sdk_takes_the_response_at_every_moment(state: ResponseState, asked:
     assert taken.created_at == SECONDS
     assert taken.completed_at == (SECONDS if state.status == "completed" else None)
     assert taken.output_text == ("hi" if state.is_final else "")
-    assert value["holdfast"] == {"session_id": "sess_1"}
+    assert value["holdfast"] == OURS
     assert value["conversation"] == {"id": "conv_1"}
+    assert list(value) == list(ResponseObject.__struct_fields__)
+    assert msgspec.to_builtins(msgspec.convert(value, ResponseObject, from_attributes=True)) == (
+        msgspec.to_builtins(value)
+    )
     assert {name: value[name] for name in echo} == dict(echo)
 
 
@@ -170,12 +180,15 @@ def test_tokens_are_counted_by_either_name(
 
 
 def test_conversations_have_the_sdks_shapes() -> None:
-    value = conversation_object("conv_1", THEN, {"a": "b"})
+    ours = ConversationHoldfastObject(session_id="sess_1", key=None, title=None)
+    value = msgspec.to_builtins(conversation_object("conv_1", THEN, {"a": "b"}, ours))
     assert Conversation.model_validate(value).created_at == SECONDS
     assert value["metadata"] == {"a": "b"}
-    assert conversation_object("conv_1", THEN)["metadata"] == {}
-    assert ConversationDeletedResource.model_validate(deleted_conversation("conv_1")).deleted
-    assert deleted_response("resp_1") == {"id": "resp_1", "object": "response", "deleted": True}
+    assert ConversationDeletedResource.model_validate(
+        msgspec.to_builtins(deleted_conversation("conv_1"))
+    ).deleted
+    gone = msgspec.to_builtins(deleted_response("resp_1"))
+    assert gone == {"id": "resp_1", "object": "response", "deleted": True}
 
 
 def test_a_new_conversation_may_bring_items_and_metadata() -> None:

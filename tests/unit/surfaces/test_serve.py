@@ -11,6 +11,7 @@ import pytest
 from holdfast.cli.serve import keys_are_ready
 from holdfast.domain.api_keys import Scope, new_key
 from holdfast.errors import BadSetting
+from holdfast.operations import Operations
 from holdfast.settings import Settings, load
 from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
@@ -45,16 +46,16 @@ async def test_a_short_key_is_refused_where_other_machines_reach_it(
     for short in ("a", SHORT, f"  {SHORT}  "):
         monkeypatch.setenv("HOLDFAST_API_KEY", short)
         with pytest.raises(BadSetting, match="use at least 20") as refused:
-            await keys_are_ready(store, settings)
+            await keys_are_ready(Operations(settings, store), settings)
         assert SHORT not in str(refused.value)
     monkeypatch.setenv("HOLDFAST_API_KEY", GOOD)
-    await keys_are_ready(store, settings)
+    await keys_are_ready(Operations(settings, store), settings)
 
 
 async def test_blanks_are_no_key(home: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_API_KEY", "   ")
     with pytest.raises(BadSetting, match="no API key yet"):
-        await keys_are_ready(store, settings_for("0.0.0.0", home))
+        await keys_are_ready(Operations(settings_for("0.0.0.0", home), store), settings_for("0.0.0.0", home))
 
 
 async def test_a_short_key_is_warned_about_on_the_loopback(
@@ -63,9 +64,9 @@ async def test_a_short_key_is_warned_about_on_the_loopback(
     settings = settings_for("127.0.0.1", home)
     with caplog.at_level(logging.WARNING):
         monkeypatch.setenv("HOLDFAST_API_KEY", GOOD)
-        await keys_are_ready(store, settings)
+        await keys_are_ready(Operations(settings, store), settings)
         assert not caplog.records
         monkeypatch.setenv("HOLDFAST_API_KEY", SHORT)
-        await keys_are_ready(store, settings)
+        await keys_are_ready(Operations(settings, store), settings)
     assert "only 19 characters" in caplog.text
     assert SHORT not in caplog.text

@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 import typer.main
 
-from holdfast.cli.commands import app
-from holdfast.cli.keys import ScopeOption
-from holdfast.cli.sessions import State
-from holdfast.domain.api_keys import Scope as KeyScope
-from holdfast.domain.sessions import SessionState
+from holdfast.cli.commands import COMMANDS as COMMANDS_BY_GROUP
+from holdfast.cli.groups import app
 from tests.unit.surfaces.conftest import Home
 
 
@@ -24,7 +21,8 @@ def commands(group: Any, *path: str) -> Iterator[list[str]]:
             yield from commands(below, *path, name)
 
 
-COMMANDS = list(commands(typer.main.get_command(app)))
+ROOT: Any = typer.main.get_command(app)
+COMMANDS = list(commands(ROOT))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -43,9 +41,12 @@ def test_every_command_takes_the_shared_options(home: Home, command: list[str]) 
     assert all(option in said for option in ("--owner NAME", "--config FILE", "--store URL"))
 
 
-def test_every_state_and_scope_can_be_asked_for() -> None:
-    assert {state.value for state in State} == {state.value for state in SessionState}
-    assert {scope.value for scope in ScopeOption} == {scope.value for scope in KeyScope}
+def test_the_help_of_a_group_says_what_each_command_says() -> None:
+    for group, lines in COMMANDS_BY_GROUP.items():
+        found = ROOT if group == "holdfast" else ROOT.commands[group]
+        assert {name: line for name, (_, line) in lines.items()} == {
+            name: command.get_short_help_str(1000) for name, command in found.commands.items()
+        }
 
 
 @pytest.mark.parametrize(

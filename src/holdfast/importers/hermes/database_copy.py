@@ -16,16 +16,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 import apsw
 
 from ...errors import BadInput
 from ...os_support import is_locked
-from ...store.queries import load
+from ...store.queries import parse
 from .home import NOTHING
 
-STATEMENTS = load(__package__)
+STATEMENTS = parse(files(__package__).joinpath("queries/home.sql").read_text("utf-8"))
 
 # Where SQLite marks a write-ahead log as in use: the byte after the eight locks of its shared memory.
 IN_USE_BYTE = 128

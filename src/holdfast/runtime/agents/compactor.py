@@ -159,15 +159,15 @@ class Compactor:
     def __init__(
         self,
         store: Store,
-        keeper: Heartbeat,
-        leases: TurnGate,
+        heartbeat: Heartbeat,
+        gate: TurnGate,
         model: Model,
         settings: WindowSettings,
         rules: CompactionRules,
     ) -> None:
         self._store = store
-        self._keeper = keeper
-        self._leases = leases
+        self._heartbeat = heartbeat
+        self._gate = gate
         self._name = settings.name
         self._rules = rules
         self._summariser = Summariser(model, rules.prompt, rules.summary_seconds)
@@ -331,10 +331,10 @@ class Compactor:
 
     async def _claimed(self, job: _CompactionJob) -> Claim:
         span = timedelta(seconds=2 * self._rules.summary_seconds + job.busy_seconds + 60)
-        found = await self._keeper.as_living(
+        found = await self._heartbeat.as_living(
             lambda: self._store.claim_compaction(
                 job.session_id,
-                job.lease.node_id if job.lease else self._keeper.node_id,
+                job.lease.node_id if job.lease else self._heartbeat.node_id,
                 span,
                 why=job.why,
                 tokens=job.budget.tokens,
@@ -426,7 +426,7 @@ class Compactor:
             return outcome
 
         try:
-            done = await self._leases.when_free(swap, job.busy_seconds)
+            done = await self._gate.when_free(swap, job.busy_seconds)
         except ConversationBusy as busy:
             raise _Unmade(CompactionFailure.BUSY, str(busy)) from busy
         log.info(

@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
+from ...domain.maintenance import Diagnosis, Finding, Progress
 from ...domain.nodes import Liveness
 from ...domain.processes import Process
 from ...os_support import identity
-from ...store.base import Finding, Progress, Store, no_progress
+from ...store.base import Store
 from ..processes.launcher import ProcessReader
 from .reaper import Reaper
 
@@ -23,18 +23,6 @@ SECOND_LOOK_SECONDS = 2.0
 """A supervisor records an end within a second; an end still unrecorded after this was missed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """One invariant, and its violations, if any."""
-
-    invariant: str
-    finding: Finding | None = None
-
-    @property
-    def ok(self) -> bool:
-        return self.finding is None
-
-
 class Doctor:
     """Without a `reader`, processes are not checked."""
 
@@ -43,7 +31,7 @@ class Doctor:
         self._reaper = reaper
         self._reader = reader
 
-    async def examine(self, progress: Progress = no_progress) -> list[Diagnosis]:
+    async def examine(self, progress: Progress | None = None) -> list[Diagnosis]:
         """Every invariant, in a fixed order."""
         broken = {finding.invariant: finding for finding in await self._store.check(progress)}
         for finding in await self._orphans():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,9 +21,7 @@ from ...errors import ModelError
 from ...models.base import Model, ModelRequest, Purpose
 from ...models.effective_window import WindowSettings, window_of
 from ...models.reply import ReplyFolder
-
-if TYPE_CHECKING:
-    import aiohttp
+from ..webhook import Webhook
 
 PROMPT = """\
 You keep the memory of an assistant. Below is the transcript of a session that has ended. Write down what is
@@ -119,39 +117,16 @@ class WebhookTarget:
     """POSTs the input of a flush, and stores no memory. Any status but 2xx is a failure."""
 
     def __init__(self, webhook: str, timeout_seconds: float = WEBHOOK_SECONDS) -> None:
-        self._webhook = webhook
-        self._timeout_seconds = timeout_seconds
-        self._session: aiohttp.ClientSession | None = None
+        self._webhook = Webhook(webhook, timeout_seconds)
 
     async def write(self, flush: Flush, given: FlushInput) -> str | None:
-        import aiohttp
-
-        if self._session is None:
-            # No cookies, and no proxy or login from the environment: it goes where the settings say.
-            self._session = aiohttp.ClientSession(
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
-                headers={"content-type": "application/json", "user-agent": "holdfast"},
-            )
-        try:
-            async with self._session.post(
-                self._webhook,
-                data=msgspec.json.encode(_body(flush, given)),
-                headers={"idempotency-key": flush.idempotency_key},
-                allow_redirects=False,
-            ) as answer:
-                if not 200 <= answer.status < 300:
-                    raise FlushFailed(f"the webhook answered {answer.status}")
-        except TimeoutError:
-            raise FlushFailed(f"the webhook did not answer within {self._timeout_seconds:g} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise FlushFailed(f"the webhook cannot be reached: {type(error).__name__}") from error
+        body = msgspec.json.encode(_body(flush, given))
+        if problem := await self._webhook.post(body, flush.idempotency_key):
+            raise FlushFailed(f"the webhook {problem}")
         return None
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._webhook.close()
 
 
 def _body(flush: Flush, given: FlushInput) -> Mapping[str, Any]:

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,9 +24,7 @@ import msgspec
 from ...domain.notices import Notice
 from ...store.base import Store
 from .. import periodic
-
-if TYPE_CHECKING:
-    import aiohttp
+from ..webhook import Webhook
 
 log = logging.getLogger(__name__)
 
@@ -61,21 +58,16 @@ class Notifier:
         first_pause: timedelta = FIRST_PAUSE,
     ) -> None:
         self._store = store
-        self._webhook = webhook
+        self._webhook = Webhook(webhook, timeout_seconds)
+        self._where = urlsplit(webhook).hostname or "the webhook"
+        """The webhook for the log, without its path and login, which may be secret."""
         self._pause_seconds = pause_seconds
-        self._timeout_seconds = timeout_seconds
         self._first_pause = first_pause
-        self._session: aiohttp.ClientSession | None = None
         self._loop = periodic.every(pause_seconds, self.notify_once, "send notices", pause=self._pause)
         self._refused = 0
         """How many passes in a row the webhook has accepted nothing."""
         self._unwell = ""
         """Why the webhook does not accept notices, if so; logged once, and again when it is over."""
-
-    @property
-    def _where(self) -> str:
-        """The webhook for the log, without its path and login, which may be secret."""
-        return urlsplit(self._webhook).hostname or "the webhook"
 
     async def notify_once(self) -> Notified:
         """One bounded pass over the unsent notices, oldest first."""
@@ -110,38 +102,14 @@ class Notifier:
             done.unsent[notice.id] = f"{type(error).__name__}: {error}"
 
     async def _send_one(self, notice: Notice, attempt: int, done: Notified) -> None:
-        problem = await self._post(notice)
+        problem = await self._webhook.post(notice_body(notice), notice.id)
         if problem is None:
             await self._store.notice_sent(notice.id)
             done.sent.append(notice.id)
         else:
             pause: timedelta = min(self._first_pause * 2 ** min(attempt - 1, 20), LONGEST_PAUSE)
             await self._store.notice_unsent(notice.id, pause)
-            done.unsent[notice.id] = problem
-
-    async def _post(self, notice: Notice) -> str | None:
-        """Why it was not accepted; None: it was."""
-        import aiohttp
-
-        if self._session is None:
-            # No cookies, and no proxy or login from the environment: it goes where the settings say.
-            self._session = aiohttp.ClientSession(
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
-                headers={"content-type": "application/json", "user-agent": "holdfast"},
-            )
-        try:
-            async with self._session.post(
-                self._webhook,
-                data=notice_body(notice),
-                headers={"idempotency-key": notice.id},
-                allow_redirects=False,
-            ) as answer:
-                return None if 200 <= answer.status < 300 else f"it answered {answer.status}"
-        except TimeoutError:
-            return f"it did not answer within {self._timeout_seconds:g} s"
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return f"{type(error).__name__}: {error}"
+            done.unsent[notice.id] = f"it {problem}"
 
     def _tell(self, done: Notified) -> None:
         problem = next(iter(done.unsent.values()), "")
@@ -158,9 +126,7 @@ class Notifier:
 
     async def stop(self) -> None:
         await self._loop.stop()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._webhook.close()
 
     @property
     def running(self) -> bool:

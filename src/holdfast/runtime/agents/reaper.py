@@ -12,9 +12,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from ...domain.maintenance import Reaped
 from ...domain.nodes import BeatWatch, Liveness, Node
 from ...store.base import Store
 from ..periodic import STORE_WIDE
@@ -24,20 +24,6 @@ log = logging.getLogger(__name__)
 TOGETHER = 64
 
 Monotonic = Callable[[], float]
-
-
-@dataclass(slots=True)
-class Reaped:
-    """What one pass has done: nodes with the reason, and how many orphans of each kind were released."""
-
-    nodes: dict[str, str] = field(default_factory=dict)
-    conversations: list[str] = field(default_factory=list)
-    sessions: list[str] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
-
-    @property
-    def anything(self) -> bool:
-        return bool(self.nodes or self.conversations or self.sessions or self.troubles)
 
 
 def _dead(node: Node, proofs: Mapping[str, tuple[Liveness, str]]) -> bool:

@@ -17,9 +17,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ...domain.maintenance import Reset
 from ...domain.resets import Decision
 from ...store.base import Store
 from ..periodic import STORE_WIDE
@@ -38,22 +38,6 @@ class RescheduleMode(StrEnum):
     NEVER = "never"
     ONCE = "once"
     ALWAYS = "always"
-
-
-@dataclass(slots=True)
-class Reset:
-    """What one pass has done, by session id."""
-
-    reset: dict[str, str] = field(default_factory=dict)
-    """The reason for each."""
-    deferred: list[str] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
-    more: bool = False
-    """True if more is due now."""
-
-    @property
-    def anything(self) -> bool:
-        return bool(self.reset or self.deferred or self.troubles)
 
 
 class Resetter:

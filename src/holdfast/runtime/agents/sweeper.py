@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ...store.base import Pruned, Retention, Store
+from ...domain.maintenance import Pruned, Reaped, Reset, Swept
+from ...store.base import Retention, Store
 from .. import periodic
-from .reaper import Reaped, Reaper
-from .resetter import Reset, Resetter
+from .reaper import Reaper
+from .resetter import Resetter
 
 log = logging.getLogger(__name__)
 
@@ -59,24 +59,6 @@ PRUNING_SECONDS = 0.1
 """Pause between two passes when the first could not delete everything: writers get most of the time."""
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Swept:
-    """What one sweep has done."""
-
-    reaped: Reaped = field(default_factory=Reaped)
-    reset: Reset = field(default_factory=Reset)
-    pruned: Pruned = field(default_factory=Pruned)
-
-    @property
-    def anything(self) -> bool:
-        return self.reaped.anything or self.reset.anything or self.pruned.anything
-
-    @property
-    def more(self) -> bool:
-        """True if there is more to do now."""
-        return self.reset.more or self.pruned.more
 
 
 class Sweeper:

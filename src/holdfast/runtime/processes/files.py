@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ...domain.processes import LogPart
 from ...errors import BadInput, Conflict
 from ...os_support import start_of
 
@@ -41,17 +42,6 @@ class ShimExit:
 
     exit_code: int
     at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class LogPart:
-    """A part of a process's output."""
-
-    text: str
-    next: int
-    """The offset to continue reading from."""
-    dropped: int = 0
-    """How many bytes between the head and the tail were dropped."""
 
 
 class ProcessFiles:

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from ...domain.compaction import Compacted
+from ...domain.context_size import extra_of
 from ...domain.contexts import Context
 from ...domain.history import EMPTY, extended, fingerprint_of, fingerprint_of_body, is_current
 from ...domain.ids import message_id
@@ -45,7 +46,7 @@ from ..agents.compactor import Compactor
 from ..shutdown import finished, through
 from ..tools.toolbox import Toolbox, ToolCall, clients_tools
 from .checkpoints import Checkpoints
-from .context_fitter import ContextFitter, extra_of
+from .context_fitter import ContextFitter
 from .live import Answered, RunningTurn, TurnOutput, TurnSpec
 from .preamble import TurnPreamble
 
@@ -91,7 +92,7 @@ class AgentLoop:
         order: TurnSpec,
         checkpoint_seconds: float,
         toolbox: Toolbox,
-        news: TurnPreamble | None,
+        preamble: TurnPreamble | None,
         compactor: Compactor | None = None,
     ) -> None:
         self._store = store
@@ -99,7 +100,7 @@ class AgentLoop:
         self._running = running
         self._order = order
         self._toolbox = toolbox
-        self._news = news
+        self._preamble = preamble
         self._clients_tools = clients_tools(order.options) if toolbox else frozenset()
         self._instructions = order.instructions
         self._room = ContextFitter(compactor, self, order.model) if compactor else None
@@ -159,8 +160,8 @@ class AgentLoop:
         events = telling.begin(begun)
         self._tell(events)
         self._running.preface = len(events)
-        if self._news is not None:
-            self._instructions = (*self._instructions, *await self._news.of(begun))
+        if self._preamble is not None:
+            self._instructions = (*self._instructions, *await self._preamble.of(begun))
         asked = 0
         if begun.taken_up:
             earlier = [each for each in await self._store.turn_messages(begun.turn.id) if each.own_calls]
@@ -215,7 +216,10 @@ class AgentLoop:
         checkpoints, folder, plain = self.checkpoints, self._folder, not self._toolbox
         running.doing = "model"
         messages = b"[%b]" % b",".join((*self._instructions, *context.chunks))
-        request = ModelRequest(messages, self._order.model, options=options, on_accepted=running.accept)
+        order = self._order
+        request = ModelRequest(
+            messages, order.model, options=options, on_accepted=running.accept, native=order.native
+        )
         async for chunk in self._model.stream(request):
             if checkpoints.behind:
                 await checkpoints.room()

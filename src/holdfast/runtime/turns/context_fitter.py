@@ -7,14 +7,12 @@ threshold is compacted in the background.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-import msgspec
-
 from ...domain.compaction import Compacted, Report, Trigger
-from ...domain.context_size import Budget, Growth, Size, TokenEstimator, TokenReport, reserve_of, weigh
+from ...domain.context_size import Budget, Growth, Size, TokenEstimator, TokenReport, reserve_of, weight_of
 from ...domain.contexts import Context
 from ...domain.sessions import Session
 from ...domain.turns import Lease
@@ -159,20 +157,3 @@ class ContextFitter:
 
     async def _tokens(self) -> int:
         return (await self._scale()).total(self._context, self._extra.bytes) + self._extra.parts
-
-
-def weight_of(bodies: Iterable[bytes]) -> Size:
-    """The total size of these messages."""
-    found = Size()
-    for body in bodies:
-        found += weigh(body) + Size(1)
-    return found
-
-
-def extra_of(instructions: Iterable[bytes], options: Mapping[str, Any]) -> Size:
-    """The size of what is sent besides the context: instructions, tools, response format."""
-    found = weight_of(instructions)
-    for name in ("tools", "functions", "response_format"):
-        if options.get(name):
-            found += Size(len(msgspec.json.encode(options[name])))
-    return found

@@ -40,9 +40,9 @@ own_turns: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("own_turns", def
 
 
 class TurnGate:
-    def __init__(self, store: Store, keeper: Heartbeat, reaper: Reaper) -> None:
+    def __init__(self, store: Store, heartbeat: Heartbeat, reaper: Reaper) -> None:
         self._store = store
-        self._keeper = keeper
+        self._heartbeat = heartbeat
         self._reaper = reaper
         self._abandoned: set[asyncio.Task[None]] = set()
 
@@ -73,7 +73,7 @@ class TurnGate:
             try:
                 outcome = await self._begin(request)
             except NodeReaped as reaped:
-                request = replace(request, node_id=await self._keeper.rejoin(reaped.node_id))
+                request = replace(request, node_id=await self._heartbeat.rejoin(reaped.node_id))
                 outcome = await self._begin(request)
             if sent_again is not None and isinstance(outcome, TurnRepeated) and _is_implied(request):
                 judged = await sent_again(request, outcome)
@@ -96,16 +96,16 @@ class TurnGate:
         try:
             outcome = await self._wait(attempt, wait_seconds)
         except BaseException:
-            self._keeper.ran(request.turn_id)
+            self._heartbeat.ran(request.turn_id)
             raise
         if not isinstance(outcome, TurnBegun) or outcome.turn.id != request.turn_id:
-            self._keeper.ran(request.turn_id)
+            self._heartbeat.ran(request.turn_id)
         if isinstance(outcome, TurnBegun):
-            self._keeper.runs(outcome.turn.id)
+            self._heartbeat.runs(outcome.turn.id)
         return outcome
 
     async def _begin(self, request: TurnRequest) -> TurnOutcome:
-        self._keeper.runs(request.turn_id)
+        self._heartbeat.runs(request.turn_id)
         beginning = asyncio.ensure_future(self._store.begin_turn(request))
         try:
             return await asyncio.shield(beginning)

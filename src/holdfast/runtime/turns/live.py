@@ -15,7 +15,7 @@ from ...domain.compaction import Compacted
 from ...domain.sessions import Session
 from ...domain.turns import Delivery, Lease, Turn, TurnBegun, TurnRequest, TurnStatus
 from ...errors import HoldfastError
-from ...models.base import Chunk
+from ...models.base import Chunk, NativeRequest
 from ...models.reply import Reply
 
 
@@ -252,3 +252,5 @@ class TurnSpec:
     check: Callable[[], Awaitable[None]] = allowed
     """Raises when the caller may no longer act (KeyRevoked). Called after every wait: before the turn begins
     and before each tool call."""
+    native: NativeRequest | None = None
+    """The request in Anthropic's API, for a model that speaks it."""

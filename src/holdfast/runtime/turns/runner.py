@@ -54,25 +54,25 @@ class TurnRunner:
     def __init__(
         self,
         store: Store,
-        keeper: Heartbeat,
-        leases: TurnGate,
+        heartbeat: Heartbeat,
+        gate: TurnGate,
         model: Model,
         checkpoint_seconds: float = CHECKPOINT_SECONDS,
         on_speech: Callable[[], None] = lambda: None,
         on_end: Callable[[TurnStatus], None] = lambda status: None,
         toolbox: Toolbox | None = None,
-        news: TurnPreamble | None = None,
+        preamble: TurnPreamble | None = None,
         compactor: Compactor | None = None,
     ) -> None:
         self._store = store
-        self._keeper = keeper
-        self._leases = leases
+        self._heartbeat = heartbeat
+        self._gate = gate
         self._model = model
         self._checkpoint_seconds = checkpoint_seconds
         self._on_speech = on_speech
         self._on_end = on_end
         self._toolbox = toolbox or Toolbox()
-        self._news = news
+        self._preamble = preamble
         self.compactor = compactor
         """Compacts contexts; None: compaction is off."""
         self._running: dict[str, RunningTurn] = {}
@@ -108,7 +108,7 @@ class TurnRunner:
             if key is not None and key.implied and key.opener and key.may_repeat:
                 await self.receipts.write()  # the decision depends on delivery, so the store must know it
             while True:
-                outcome = await self._leases.begin(
+                outcome = await self._gate.begin(
                     order.request,
                     wait_seconds,
                     is_here=self._is_here,
@@ -240,7 +240,7 @@ class TurnRunner:
             order,
             self._checkpoint_seconds,
             self._toolbox,
-            self._news,
+            self._preamble,
             self.compactor,
         )
         outcome: Outcome | None = None
@@ -258,7 +258,7 @@ class TurnRunner:
             if outcome is None:
                 outcome = Unanswered(_SERVER_STOPPED.status, _stopped(begun.turn.id, _SERVER_STOPPED))
             self._running.pop(begun.turn.id, None)
-            self._keeper.ran(begun.turn.id)
+            self._heartbeat.ran(begun.turn.id)
             self._on_speech()
             self._on_end(TurnStatus.COMPLETED if isinstance(outcome, Answered) else outcome.status)
             running.finish(outcome, self._last_words(running, order.telling, outcome))
@@ -332,7 +332,7 @@ class TurnRunner:
         if not before:
             return
         version = self._store.version()
-        held = set((await self._store.held(self._keeper.node_id)).leases.values())
+        held = set((await self._store.held(self._heartbeat.node_id)).leases.values())
         for turn_id, running in before.items():
             if turn_id not in held:
                 self._stop(running, Stop(TurnStatus.INTERRUPTED, "somebody else ended it"))

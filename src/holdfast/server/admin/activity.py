@@ -18,12 +18,11 @@ from ...domain.api_keys import may_see_commands
 from ...domain.processes import Process, ProcessLimits, is_active
 from ...domain.sessions import Session, SessionState
 from ...os_support import identity
-from ...runtime.states import states_of
 from .. import objects
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..owners import OWNERS, owners_of, shows_owner
 from ..routes import Parameter, Route
-from ..schemas import ref
+from ..schemas import ActivityObject, RunningProcessObject
 
 ENDED_FOR = timedelta(seconds=60)
 """How long a session is still listed after it has ended."""
@@ -31,26 +30,27 @@ MOST_PROCESSES = 1000
 
 
 async def activity(call: RequestContext) -> HttpResponse:
-    owner, store = owners_of(call), call.store
-    now = store.now()
+    owner, hf = owners_of(call), call.hf
+    now = hf.now()
     living, ended, running = await asyncio.gather(
-        store.alive(owner),
-        store.ended_since(owner, now - ENDED_FOR),
-        store.processes(owner, running=True, limit=MOST_PROCESSES),
+        hf.alive(owner),
+        hf.ended_since(owner, now - ENDED_FOR),
+        hf.processes(owner, running=True, limit=MOST_PROCESSES),
     )
-    states = await states_of(store, living)
+    states = await hf.states_of(living)
     with_owner = shows_owner(call)
     processes = _by_conversation(
         running.items,
         now,
-        call.services.holdfast.supervisor.limits,
+        call.hf.supervisor.limits,
         whole=may_see_commands(call.caller),
     )
-    told = {
-        "node": call.services.holdfast.node_id,
-        "host": identity().host,
-        "running_turns": sum(state is SessionState.ACTIVE for state in states.values()),
-        "data": [
+    found = ActivityObject(
+        as_of="",
+        node=call.hf.node_id,
+        host=identity().host,
+        running_turns=sum(state is SessionState.ACTIVE for state in states.values()),
+        data=[
             objects.living(
                 session,
                 states[session.id],
@@ -60,22 +60,22 @@ async def activity(call: RequestContext) -> HttpResponse:
             )
             for session in living
         ],
-        "ended": [objects.gone(session, with_owner=with_owner) for session in ended],
-    }
-    tag = f'W/"{sha256(msgspec.json.encode(told)).hexdigest()[:32]}"'
+        ended=[objects.gone(session, with_owner=with_owner) for session in ended],
+    )
+    tag = f'W/"{sha256(msgspec.json.encode(found)).hexdigest()[:32]}"'
     headers = {"etag": tag, "cache-control": "no-cache"}
     if tag in (call.header("if-none-match") or ""):
         return NotModified(headers)
-    return JsonResponse({"as_of": objects.time(now), **told}, headers=headers)
+    return JsonResponse(msgspec.structs.replace(found, as_of=objects.time(now)), headers=headers)
 
 
 def _by_conversation(
     running: Sequence[Process], now: datetime, limits: ProcessLimits, *, whole: bool
-) -> dict[str, list[objects.Object]]:
-    found: dict[str, list[objects.Object]] = {}
+) -> dict[str, list[RunningProcessObject]]:
+    found: dict[str, list[RunningProcessObject]] = {}
     for each in running:
-        told = objects.running_process(each, is_active(each, now, limits), whole=whole)
-        found.setdefault(each.conversation_id, []).append(told)
+        shown = objects.running_process(each, is_active(each, now, limits), whole=whole)
+        found.setdefault(each.conversation_id, []).append(shown)
     return found
 
 
@@ -105,12 +105,16 @@ ROUTES = (
         "GET",
         "/api/activity",
         activity,
-        "What is alive right now, and what has ended in the last minute.",
+        "List the live sessions, and those that ended in the last minute.",
         parameters=(
-            Parameter("if-none-match", "The `ETag` of the last answer.", where="header"),
+            Parameter(
+                "if-none-match",
+                "The `ETag` of the last answer.",
+                where="header",
+            ),
             OWNERS,
         ),
-        answer=ref("Activity"),
+        answer=ActivityObject,
         also={304: "Nothing has changed."},
     ),
 )

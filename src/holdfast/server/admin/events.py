@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from ...app import Holdfast
 from ...domain.events import Event
-from ...store.base import Store
 from .. import objects
 from ..http import HttpResponse, RequestContext
 from ..openai.parameters import BadParameter
 from ..owners import OWNERS, owners_of
 from ..routes import Parameter, Route
-from ..schemas import ref
+from ..schemas import EventObject
 from ..streams import HEADERS, LOOK_SECONDS, Listener
 
 NOW = "now"
@@ -46,7 +48,7 @@ async def _cursor(call: RequestContext) -> int:
         return _number("Last-Event-ID", seen)
     after = call.query("after") or "0"
     if after == NOW:
-        return (await call.store.event_bounds())[1]
+        return (await call.hf.event_bounds())[1]
     return _number("after", after)
 
 
@@ -73,23 +75,23 @@ class EventStream:
             await call.start(200, HEADERS)
             await listener.say(b": holdfast events\n\n")
             while not over():
-                version = call.store.version()
+                version = call.hf.version()
                 if listener.is_due and not await listener.still_there():
                     break
-                async for page in self._pages(call.store):
+                async for page in self._pages(call.hf):
                     await listener.say(b"".join(map(framed, page)))
                     if over():
                         break
                 await self._next(call, version)
             await call.send({"type": "http.response.body", "body": b""})
 
-    async def _pages(self, store: Store) -> AsyncIterator[list[Event]]:
+    async def _pages(self, hf: Holdfast) -> AsyncIterator[list[Event]]:
         """The stored events after the cursor, page by page; advances the cursor."""
-        oldest, newest = await store.event_bounds()
+        oldest, newest = await hf.event_bounds()
         self.cursor = max(self.cursor, oldest - 1)
         while self.cursor < newest:
             upto = min(newest, self.cursor + SLICE)
-            page = await store.events(owner=self.owner, after=self.cursor, upto=upto, limit=PAGE)
+            page = await hf.event_page(owner=self.owner, after=self.cursor, upto=upto, limit=PAGE)
             self.cursor = page[-1].id if len(page) == PAGE else upto
             if page:
                 yield page
@@ -97,7 +99,7 @@ class EventStream:
     async def _next(self, call: RequestContext, version: int) -> None:
         """Wait for a commit, for the server to drain, or LOOK_SECONDS; then PAUSE_SECONDS."""
         waits = (
-            asyncio.ensure_future(call.store.changed(version, LOOK_SECONDS)),
+            asyncio.ensure_future(call.hf.changed(version, LOOK_SECONDS)),
             asyncio.ensure_future(call.services.draining.wait()),
         )
         try:
@@ -118,17 +120,18 @@ ROUTES = (
         "GET",
         "/api/events",
         events,
-        "What happens, from a cursor on, as server-sent events; each has its number as id.",
+        "Stream events from a cursor on, as server-sent events; each has its number as id.",
         parameters=(
             Parameter(
                 "after",
-                "The number of the last event seen; 0: from the oldest kept; `now`: only what comes.",
-                {"type": "string", "pattern": "^([0-9]{1,18}|now)$", "default": "0"},
+                "The number of the last event received; 0: from the oldest kept; `now`: only new ones.",
+                Annotated[str, Meta(pattern="^([0-9]{1,18}|now)$")],
+                default="0",
             ),
-            Parameter("last-event-id", "The same, as clients that come back send it.", where="header"),
+            Parameter("last-event-id", "The same, as clients send it when they reconnect.", where="header"),
             OWNERS,
         ),
-        answer=ref("Event"),
+        answer=EventObject,
         media_types=("text/event-stream",),
     ),
 )

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from msgspec import UNSET
+
 from ...domain.api_keys import check_admin
-from ...readings import judged_nodes
 from .. import objects
 from ..http import JsonResponse, RequestContext
 from ..http_errors import HttpError
 from ..openai.parameters import BadParameter
 from ..routes import Parameter, Route
-from ..schemas import list_of, one_of, ref
+from ..schemas import HealthObject, ListObject, ModelHealthObject, NodeObject, ReadyObject
 
 
 async def healthz(call: RequestContext) -> JsonResponse:
     """Liveness, and the number of running turns that a stop would interrupt."""
     running = len(call.services.runner.running)
-    idle = 0.0 if running else call.services.meters.idle_seconds
+    idle = 0.0 if running else call.services.metrics.idle_seconds
     return JsonResponse(
-        {
-            "status": "draining" if call.services.draining.is_set() else "ok",
-            "running_turns": running,
-            "idle_seconds": round(idle, 3),
-        }
+        HealthObject(
+            status="draining" if call.services.draining.is_set() else "ok",
+            running_turns=running,
+            idle_seconds=round(idle, 3),
+        )
     )
 
 
@@ -30,22 +33,24 @@ async def readyz(call: RequestContext) -> JsonResponse:
     conversations can still be read."""
     if call.services.draining.is_set():
         raise HttpError(503, "the server is about to stop", "draining")
-    await call.store.nodes()  # raises if the store does not answer
+    await call.hf.nodes()  # raises if the store does not answer
     health = await call.services.model_watch.health()
-    model = {"status": health.status, "since": objects.time(health.since)}
-    return JsonResponse(
-        {"status": "ready", "model": model | ({} if health.is_up else {"error": health.public})}
+    model = ModelHealthObject(
+        status=health.status,
+        since=objects.time(health.since),
+        error=UNSET if health.is_up else health.public,
     )
+    return JsonResponse(ReadyObject(status="ready", model=model))
 
 
 async def metrics(call: RequestContext) -> JsonResponse:
     check_admin(call.caller, "/metrics")
     services = call.services
-    flusher = services.holdfast.flusher
-    text = services.meters.text(
+    flusher = call.hf.flusher
+    text = services.metrics.text(
         len(services.runner.running),
-        await call.store.figures(),
-        await call.store.flush_figures(),
+        await call.hf.figures(),
+        await call.hf.flush_figures(),
         flusher.counts if flusher is not None else {},
     )
     return JsonResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -56,12 +61,14 @@ ROUTES = (
         "GET",
         "/healthz",
         healthz,
-        "Is it alive, and would stopping now interrupt someone?",
+        "Report liveness, and how many turns a stop would interrupt.",
         open=True,
-        answer=ref("Health"),
+        answer=HealthObject,
     ),
-    Route("GET", "/readyz", readyz, "Can it serve, and is its model up?", open=True),
-    Route("GET", "/metrics", metrics, "Figures for Prometheus; admin keys.", media_types=("text/plain",)),
+    Route("GET", "/readyz", readyz, "Report readiness: 503 while it drains.", open=True, answer=ReadyObject),
+    Route(
+        "GET", "/metrics", metrics, "Export metrics for Prometheus; admin keys.", media_types=("text/plain",)
+    ),
 )
 
 
@@ -69,7 +76,7 @@ async def nodes(call: RequestContext) -> JsonResponse:
     check_admin(call.caller, "/api/nodes")
     gone = flag(call, "gone")
     return JsonResponse(
-        objects.listed([objects.node(*each) for each in await judged_nodes(call.store, gone=gone)])
+        objects.listed([objects.node(*each) for each in await call.hf.judged_nodes(gone=gone)])
     )
 
 
@@ -81,15 +88,15 @@ def flag(call: RequestContext, name: str) -> bool:
     return value in ("1", "true")
 
 
-FLAG = one_of("0", "1", "true", "false")
+FLAG = Literal["0", "1", "true", "false"]
 
 NODES_ROUTES = (
     Route(
         "GET",
         "/api/nodes",
         nodes,
-        "The holdfast processes of this store, with whether each lives and how that is known; admin keys.",
+        "List the nodes of this store, whether each is alive, and the evidence; admin keys.",
         parameters=(Parameter("gone", "Also those that have left or were reaped.", FLAG),),
-        answer=list_of("Node"),
+        answer=ListObject[NodeObject],
     ),
 )

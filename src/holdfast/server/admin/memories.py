@@ -7,24 +7,31 @@ time, and an event records it. A flush holds no text; its id is its session's id
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Annotated
 
 from ...domain.flushes import FlushState
 from .. import objects
 from ..http import JsonResponse, RequestContext
-from ..openai.parameters import BadParameter, kind
+from ..openai.parameters import BadParameter, RequestBody, must_be
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
 from ..routes import Parameter, Route
-from ..schemas import NUMBER, TEXT, TIME, list_of, one_of, ref
-from .session_actions import body_of, fields_of
+from ..schemas import DeletedMemoryObject, FlushCountObject, FlushObject, ListObject, MemoryObject
 from .sessions import LARGEST_PAGE, paging
 
-MOST_AT_ONCE = 1000
-SKIPPED = "a person skipped it"
+A_TIME = "a time such as 2026-03-01T00:00:00Z"
+
+
+class MemoryBody(RequestBody, frozen=True, kw_only=True):
+    text: Annotated[str, must_be("the new text of the memory", minLength=1, maxLength=20_000)]
+
+
+class SkipBody(RequestBody, frozen=True, kw_only=True):
+    before: Annotated[str, must_be(A_TIME, format="date-time")]
 
 
 async def memories(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    page = await call.store.memories(
+    page = await call.hf.memories(
         owner,
         key=call.query("key") or None,
         words=call.query("q") or None,
@@ -38,24 +45,22 @@ async def memories(call: RequestContext) -> JsonResponse:
 
 async def edit(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    text = (await fields_of(call, "text")).get("text")
-    if not isinstance(text, str):
-        raise BadParameter("text", f"must be the new text of the memory, not {kind(text)}")
-    memory = await call.store.edit_memory(owner, call.path("id"), text)
+    asked = await call.decoded(MemoryBody)
+    memory = await call.hf.edit_memory(owner, call.path("id"), asked.text)
     return JsonResponse(objects.memory(memory, with_owner=shows_owner(call)))
 
 
 async def forget(call: RequestContext) -> JsonResponse:
     memory_id = call.path("id")
-    await call.store.forget_memory(owner_of(call), memory_id)
-    return JsonResponse({"id": memory_id, "object": "memory.deleted", "deleted": True})
+    await call.hf.forget_memory(owner_of(call), memory_id)
+    return JsonResponse(objects.deleted_memory(memory_id))
 
 
 async def flushes(call: RequestContext) -> JsonResponse:
     state = call.query("state") or None
     if state is not None and state not in set(FlushState):
         raise BadParameter("state", f"must be one of {', '.join(FlushState)}, not {state!r:.40}")
-    page = await call.store.flushes(
+    page = await call.hf.flushes(
         owners_of(call),
         state=FlushState(state) if state else None,
         after=call.query("after") or None,
@@ -67,128 +72,120 @@ async def flushes(call: RequestContext) -> JsonResponse:
 
 async def retry(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    await fields_of(call)
-    flush = await call.store.retry_flush(owner, call.path("id"))
+    await call.decoded(RequestBody)
+    flush = await call.hf.retry_flush(owner, call.path("id"))
     return JsonResponse(objects.flush(flush, with_owner=shows_owner(call)))
 
 
 async def retry_all(call: RequestContext) -> JsonResponse:
     owner = owners_of(call)
-    await fields_of(call)
-    retried = 0
-    while some := await call.store.retry_flushes(owner, limit=MOST_AT_ONCE):
-        retried += some
-    return JsonResponse({"object": "flushes.retried", "count": retried})
+    await call.decoded(RequestBody)
+    retried = await call.hf.retry_flushes(owner)
+    return JsonResponse(FlushCountObject(object="flushes.retried", count=retried))
 
 
 async def skip(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    await fields_of(call)
-    flush = await call.store.skip_flush(owner, call.path("id"), SKIPPED)
+    await call.decoded(RequestBody)
+    flush = await call.hf.skip_flush(owner, call.path("id"))
     return JsonResponse(objects.flush(flush, with_owner=shows_owner(call)))
 
 
 async def skip_before(call: RequestContext) -> JsonResponse:
     owner = owners_of(call)
-    before = _time((await fields_of(call, "before")).get("before"))
-    skipped = 0
-    while some := await call.store.skip_flushes(owner, before, SKIPPED, limit=MOST_AT_ONCE):
-        skipped += some
-    return JsonResponse({"object": "flushes.skipped", "count": skipped})
+    before = _time((await call.decoded(SkipBody)).before)
+    skipped = await call.hf.skip_flushes(owner, before)
+    return JsonResponse(FlushCountObject(object="flushes.skipped", count=skipped))
 
 
-def _time(value: object) -> datetime:
+def _time(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(value) if isinstance(value, str) else None
-        if found is not None:
-            return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        found = None
-    raise BadParameter("before", f"must be a time such as 2026-03-01T00:00:00Z, not {value!r:.60}")
+        raise BadParameter("before", f"must be {A_TIME}, not {text!r:.60}") from None
 
-
-_DONE = {"type": "object", "properties": {"object": TEXT, "count": NUMBER}, "required": ["object", "count"]}
 
 ROUTES = (
     Route(
         "GET",
         "/api/memories",
         memories,
-        "What is remembered, the newest first.",
+        "List memories, the newest first.",
         parameters=(
-            Parameter("q", "Only memories that hold all these words."),
+            Parameter("q", "Only memories that contain all these words."),
             Parameter("key", "Only memories of this key's conversation."),
             *paging(),
             OWNER,
         ),
-        answer=list_of("Memory"),
+        answer=ListObject[MemoryObject],
     ),
     Route(
         "PATCH",
         "/api/memories/{id}",
         edit,
-        "From now on it says this; what it said before is gone.",
+        "Replace the text of a memory; the old text is gone.",
         parameters=(OWNER,),
-        body={**body_of(text={**TEXT, "minLength": 1, "maxLength": 20_000}), "required": ["text"]},
-        answer=ref("Memory"),
+        body=MemoryBody,
+        answer=MemoryObject,
     ),
     Route(
         "DELETE",
         "/api/memories/{id}",
         forget,
-        "Forget it: nothing of what it said is left.",
+        "Delete a memory and all of its text.",
         parameters=(OWNER,),
-        answer=ref("DeletedMemory"),
+        answer=DeletedMemoryObject,
     ),
     Route(
         "GET",
         "/api/flushes",
         flushes,
-        "What ended sessions are to be flushed, were, or could not be, the newest first.",
+        "List the flushes of ended sessions, the newest first.",
         parameters=(
-            Parameter("state", "Only these; `dead`: what was given up.", one_of(*FlushState)),
+            Parameter("state", "Only those in this state; `dead`: given up.", FlushState),
             *paging(),
             OWNERS,
         ),
-        answer=list_of("Flush"),
+        answer=ListObject[FlushObject],
     ),
     Route(
         "POST",
         "/api/flushes/retry",
         retry_all,
-        "Try everything again that was given up.",
+        "Retry all flushes that were given up.",
         parameters=(OWNERS,),
-        body=body_of(),
+        body=RequestBody,
         body_optional=True,
-        answer=_DONE,
+        answer=FlushCountObject,
     ),
     Route(
         "POST",
         "/api/flushes/skip",
         skip_before,
-        "Do not flush sessions that nobody has spoken in since then, ended or still open.",
+        "Skip the flush of all sessions, open or ended, without activity since then.",
         parameters=(OWNERS,),
-        body={**body_of(before=TIME), "required": ["before"]},
-        answer=_DONE,
+        body=SkipBody,
+        answer=FlushCountObject,
     ),
     Route(
         "POST",
         "/api/flushes/{id}/retry",
         retry,
-        "Flush this session again that was given up or skipped, or at once if it waits.",
+        "Retry a flush that was given up or skipped; a pending one is due at once.",
         parameters=(OWNER,),
-        body=body_of(),
+        body=RequestBody,
         body_optional=True,
-        answer=ref("Flush"),
+        answer=FlushObject,
     ),
     Route(
         "POST",
         "/api/flushes/{id}/skip",
         skip,
-        "Do not flush this session.",
+        "Skip the flush of this session.",
         parameters=(OWNER,),
-        body=body_of(),
+        body=RequestBody,
         body_optional=True,
-        answer=ref("Flush"),
+        answer=FlushObject,
     ),
 )

@@ -10,13 +10,13 @@ from .. import objects
 from ..http import JsonResponse, RequestContext
 from ..owners import OWNER, OWNERS, owner_of, owners_of, shows_owner
 from ..routes import Parameter, Route
-from ..schemas import list_of, ref
+from ..schemas import ListObject, NoticeObject
 from .health import FLAG, flag
 from .sessions import LARGEST_PAGE, paging
 
 
 async def notices(call: RequestContext) -> JsonResponse:
-    page = await call.store.notices(
+    page = await call.hf.notices(
         owners_of(call),
         undelivered=flag(call, "undelivered"),
         after=call.query("after") or None,
@@ -27,7 +27,7 @@ async def notices(call: RequestContext) -> JsonResponse:
 
 
 async def delivered(call: RequestContext) -> JsonResponse:
-    notice = await call.store.deliver_notice(owner_of(call), call.path("id"))
+    notice = await call.hf.deliver_notice(owner_of(call), call.path("id"))
     return JsonResponse(objects.notice(notice, with_owner=shows_owner(call)))
 
 
@@ -36,20 +36,20 @@ ROUTES = (
         "GET",
         "/api/notices",
         notices,
-        "What people should be told, oldest first.",
+        "List notices for people, oldest first.",
         parameters=(
-            Parameter("undelivered", "Only what nobody has been told yet.", FLAG),
+            Parameter("undelivered", "Only those that are not delivered yet.", FLAG),
             *paging(),
             OWNERS,
         ),
-        answer=list_of("Notice"),
+        answer=ListObject[NoticeObject],
     ),
     Route(
         "POST",
         "/api/notices/{id}/delivered",
         delivered,
-        "The person has been told. Saying so twice is saying it once.",
+        "Mark a notice as delivered. Idempotent.",
         parameters=(OWNER,),
-        answer=ref("Notice"),
+        answer=NoticeObject,
     ),
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from ...readings import place_of
+from typing import Annotated
+
+from msgspec import Meta
+
 from .. import objects
 from ..http import JsonResponse, RequestContext
 from ..openai.parameters import BadParameter
 from ..owners import OWNER, note_reading, owner_of
 from ..routes import Parameter, Route
-from ..schemas import NUMBER, list_of
+from ..schemas import FoundObject, ListObject
 
 LARGEST_PAGE = 100
 
@@ -17,11 +20,11 @@ async def search(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     words = call.query("q") or ""
     if not words.strip():
-        raise BadParameter("q", "must hold the words to search for")
+        raise BadParameter("q", "must contain the words to search for")
     limit = call.query_number("limit", 20, 1, LARGEST_PAGE)
     within = call.query("session") or None
-    place = await place_of(call.store, owner, within) if within else None
-    found = await call.store.search(
+    place = await call.hf.resolve_name(owner, within) if within else None
+    found = await call.hf.search(
         owner, words, conversation_id=place.conversation.id if place else None, limit=limit + 1
     )
     await note_reading(call, owner, place.tip if place else None)
@@ -35,20 +38,18 @@ ROUTES = (
         "GET",
         "/api/search",
         search,
-        "Messages that hold all these words, the newest and the best first.",
+        "Search messages for words; the best and newest matches first.",
         parameters=(
             Parameter(
                 "q",
-                "The words, each from its beginning; quotes keep a phrase.",
-                {"type": "string", "minLength": 1},
+                "The words, each matched as a prefix; quotes keep a phrase.",
+                Annotated[str, Meta(min_length=1)],
                 required=True,
             ),
             Parameter("session", "Only in this conversation: any id, key or alias of it."),
-            Parameter(
-                "limit", "How many at most.", {**NUMBER, "minimum": 1, "maximum": LARGEST_PAGE, "default": 20}
-            ),
+            Parameter("limit", "How many at most.", Annotated[int, Meta(ge=1, le=LARGEST_PAGE)], default=20),
             OWNER,
         ),
-        answer=list_of("Found"),
+        answer=ListObject[FoundObject],
     ),
 )

@@ -6,133 +6,89 @@ it is a 409. Turns are stopped through the runner, so that their subscribers are
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Annotated, Literal
 
 from ...domain.sessions import EndReason
-from ...domain.turns import TurnStatus
-from ...errors import NotCompacted
-from ...readings import place_of, session_going_on, session_named
 from .. import objects
 from ..http import JsonResponse, RequestContext
-from ..openai.parameters import BadParameter, kind
+from ..openai.parameters import RequestBody, must_be
 from ..owners import OWNER, owner_of
 from ..routes import Route
-from ..schemas import NUMBER, one_of, ref
+from ..schemas import DeletedSessionObject, SessionObject, TurnObject
 from .sessions import shown
 
-T = TypeVar("T")
 
-REASONS = (EndReason.CLOSED, EndReason.COMPLETED, EndReason.NEW)
-"""The reasons that a request may give for ending a session; the others are set by holdfast itself."""
+class EndBody(RequestBody, frozen=True, kw_only=True):
+    """The reasons that a request may give for ending a session; the others are set by holdfast itself."""
+
+    reason: Annotated[Literal["closed", "completed", "new"], must_be("one of closed, completed, new")] = (
+        "closed"
+    )
+
+
+class ForkBody(RequestBody, frozen=True, kw_only=True):
+    up_to: Annotated[int | None, must_be("the number of a message", minimum=0)] = None
+    key: Annotated[str | None, must_be("text", minLength=1, maxLength=512)] = None
 
 
 async def end(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    body = await fields_of(call, "reason")
-    reason = body.get("reason", EndReason.CLOSED)
-    if reason not in REASONS:
-        raise BadParameter("reason", f"must be one of {', '.join(REASONS)}, not {reason!r:.40}")
-    session = await session_going_on(call.store, owner, call.path("id"))
-    await _when_free(call, lambda: call.store.end_session(owner, session.id, reason))
-    return await shown(call, await call.store.session(owner, session.id))
+    reason = EndReason((await call.decoded(EndBody)).reason)
+    session = await call.hf.current_session(owner, call.path("id"))
+    await call.hf.end_session(
+        owner, session.id, reason, wait_seconds=_wait_seconds(call), check=call.check_key
+    )
+    return await shown(call, await call.hf.find_session(owner, session.id))
 
 
 async def cancel(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    await fields_of(call)
-    name = call.path("id")
-    place = await place_of(call.store, owner, name)
-    turn_id = name if name.startswith("turn_") else place.tip.running_turn
-    if turn_id is None:
-        return JsonResponse(None)
-    await _stop(call, owner, turn_id)
-    return JsonResponse(objects.turn(await call.store.turn(owner, turn_id)))
+    await call.decoded(RequestBody)
+    turn, _ = await call.hf.cancel_running(owner, call.path("id"))
+    return JsonResponse(None if turn is None else objects.turn(turn))
 
 
 async def resume(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    await fields_of(call)
-    session = await session_named(call.store, owner, call.path("id"))
-    holdfast = call.services.holdfast
-    resumed = await _when_free(
-        call,
-        lambda: holdfast.keeper.as_living(
-            lambda: call.store.resume_session(owner, session.id, holdfast.node_id)
-        ),
+    await call.decoded(RequestBody)
+    session = await call.hf.session_named(owner, call.path("id"))
+    resumed = await call.hf.resume_session(
+        owner, session.id, wait_seconds=_wait_seconds(call), check=call.check_key
     )
     return await shown(call, resumed)
 
 
 async def fork(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    body = await fields_of(call, "up_to", "key")
-    up_to, key = body.get("up_to"), body.get("key")
-    if up_to is not None and (not isinstance(up_to, int) or isinstance(up_to, bool)):
-        raise BadParameter("up_to", f"must be the number of a message, not {kind(up_to)}")
-    if key is not None and not isinstance(key, str):
-        raise BadParameter("key", f"must be text, not {kind(key)}")
-    session = await session_named(call.store, owner, call.path("id"))
-    holdfast = call.services.holdfast
-    forked = await holdfast.keeper.as_living(
-        lambda: call.store.fork(owner, session.id, holdfast.node_id, up_to=up_to, key=key)
-    )
+    asked = await call.decoded(ForkBody)
+    session = await call.hf.session_named(owner, call.path("id"))
+    forked = await call.hf.fork_session(owner, session.id, up_to=asked.up_to, key=asked.key)
     return await shown(call, forked)
 
 
 async def compact(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    await fields_of(call)
-    tip = (await place_of(call.store, owner, call.path("id"))).tip
-    compactor = call.services.runner.compactor
-    if compactor is None:
-        raise NotCompacted("this server compacts nothing")
-    wait_seconds = call.services.settings.server.busy_wait_seconds
-    return await shown(call, await compactor.by_hand(tip, wait_seconds))
+    await call.decoded(RequestBody)
+    return await shown(call, await call.hf.compact(owner, call.path("id")))
 
 
 async def delete(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    session = await session_named(call.store, owner, call.path("id"))
-    tip = (await place_of(call.store, owner, session.conversation_id)).tip
-    if tip.running_turn is not None:
-        await _stop(call, owner, tip.running_turn)
-    await call.store.delete_conversation(owner, session.conversation_id)
+    session = await call.hf.session_named(owner, call.path("id"))
+    tip = (await call.hf.resolve_name(owner, session.conversation_id)).tip
+    await call.hf.delete_conversation(owner, session.conversation_id, tip.running_turn)
     return JsonResponse(
-        {
-            "id": session.id,
-            "object": "session.deleted",
-            "conversation_id": session.conversation_id,
-            "deleted": True,
-        }
+        DeletedSessionObject(
+            id=session.id,
+            object="session.deleted",
+            conversation_id=session.conversation_id,
+            deleted=True,
+        )
     )
 
 
-async def _stop(call: RequestContext, owner: str, turn_id: str) -> None:
-    await call.services.runner.stop(owner, turn_id, TurnStatus.CANCELLED, "a person cancelled it")
-
-
-async def _when_free(call: RequestContext, act: Callable[[], Awaitable[T]]) -> T:
-    async def checked() -> T:
-        await call.check_key()
-        return await act()
-
-    wait_seconds = call.services.settings.server.busy_wait_seconds
-    return await call.services.holdfast.leases.when_free(checked, wait_seconds)
-
-
-async def fields_of(call: RequestContext, *known: str) -> dict[str, Any]:
-    """The body's fields that are not null. Raises BadParameter for an unknown field: it is never ignored."""
-    body = await call.json(optional=True)
-    for name in body:
-        if name not in known:
-            valid = f"; there are {', '.join(known)}" if known else "; this takes none"
-            raise BadParameter(f"{name:.80}", f"is not a field of this request{valid}")
-    return {name: value for name, value in body.items() if value is not None}
-
-
-def body_of(**properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "additionalProperties": False}
+def _wait_seconds(call: RequestContext) -> float:
+    return call.services.settings.server.busy_wait_seconds
 
 
 ROUTES = (
@@ -140,58 +96,58 @@ ROUTES = (
         "DELETE",
         "/api/sessions/{id}",
         delete,
-        "Cancel what runs, and remove the whole conversation for good.",
+        "Cancel the running turn and delete the whole conversation.",
         parameters=(OWNER,),
-        answer=ref("DeletedSession"),
+        answer=DeletedSessionObject,
     ),
     Route(
         "POST",
         "/api/sessions/{id}/end",
         end,
-        "End an open session. After `new` the next message begins afresh, else it goes on.",
+        "End an open session. After `new` the next message begins with an empty context.",
         parameters=(OWNER,),
-        body=body_of(reason={**one_of(*REASONS), "default": EndReason.CLOSED.value}),
+        body=EndBody,
         body_optional=True,
-        answer=ref("Session"),
+        answer=SessionObject,
     ),
     Route(
         "POST",
         "/api/sessions/{id}/cancel",
         cancel,
-        "Stop the conversation's running turn; what it had said is kept. Null: none was running.",
+        "Cancel the running turn; its partial reply is kept. Null: none was running.",
         parameters=(OWNER,),
-        body=body_of(),
+        body=RequestBody,
         body_optional=True,
-        answer={"anyOf": [ref("Turn"), {"type": "null"}]},
+        answer=TurnObject | None,
     ),
     Route(
         "POST",
         "/api/sessions/{id}/resume",
         resume,
-        "Go on from that very session: opens one that sees what it saw; a newer open one ends as `new`.",
+        "Open a session that continues exactly this one; a newer open one ends as `new`.",
         parameters=(OWNER,),
-        body=body_of(),
+        body=RequestBody,
         body_optional=True,
-        answer=ref("Session"),
+        answer=SessionObject,
     ),
     Route(
         "POST",
         "/api/sessions/{id}/fork",
         fork,
-        "Begin a new conversation with a copy of this session's context, up to a message.",
+        "Start a new conversation with a copy of this session's context, up to a message.",
         parameters=(OWNER,),
-        body=body_of(up_to=NUMBER, key={"type": "string", "minLength": 1, "maxLength": 512}),
+        body=ForkBody,
         body_optional=True,
-        answer=ref("Session"),
+        answer=SessionObject,
     ),
     Route(
         "POST",
         "/api/sessions/{id}/compact",
         compact,
-        "Go on with a summary of the older messages, now: answers with the session that goes on.",
+        "Compact now: answers with the new session, whose older messages are a summary.",
         parameters=(OWNER,),
-        body=body_of(),
+        body=RequestBody,
         body_optional=True,
-        answer=ref("Session"),
+        answer=SessionObject,
     ),
 )

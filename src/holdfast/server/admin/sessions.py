@@ -6,33 +6,42 @@ newest session of the conversation.
 
 from __future__ import annotations
 
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta
+
 from ...domain.ids import parse_message_id
+from ...domain.pages import SessionFilter
 from ...domain.sessions import Session, SessionState
 from ...errors import NotFound
-from ...readings import lineage_of, page_of_sessions, place_of, session_named
-from ...runtime.states import flushes_of, states_of, why_of
-from ...store.base import SessionFilter
 from .. import objects
 from ..http import JsonResponse, RequestContext
 from ..openai.parameters import BadParameter
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
 from ..routes import Parameter, Route
-from ..schemas import NUMBER, list_of, one_of, ref
+from ..schemas import (
+    ContextMessageObject,
+    LineageObject,
+    ListObject,
+    MessageObject,
+    SessionObject,
+    TurnObject,
+    WhyObject,
+)
 
 LARGEST_PAGE = 100
 LARGEST_MESSAGE_PAGE = 1000
 LARGEST_SEQ = 2**62
 """Greater than the number of every message, and within the integer range of every store."""
-SCOPES = ("session", "conversation", "context")
+MessageScope = Literal["session", "conversation", "context"]
+SCOPES: tuple[str, ...] = get_args(MessageScope)
 
 
 def paging(largest: int = LARGEST_PAGE, default: int = 20) -> tuple[Parameter, Parameter]:
     """The query parameters of a paginated list."""
     return (
-        Parameter("after", "The `last_id` of the page before."),
-        Parameter(
-            "limit", "How many at most.", {**NUMBER, "minimum": 1, "maximum": largest, "default": default}
-        ),
+        Parameter("after", "The `last_id` of the previous page."),
+        Parameter("limit", "How many at most.", Annotated[int, Meta(ge=1, le=largest)], default=default),
     )
 
 
@@ -41,14 +50,13 @@ async def sessions(call: RequestContext) -> JsonResponse:
     wanted = SessionFilter(
         owner, source=call.query("source"), key=call.query("key"), title=call.query("q") or None
     )
-    page, states = await page_of_sessions(
-        call.store,
+    page, states = await call.hf.sessions_with_states(
         wanted,
         _state(call),
         after=call.query("after") or None,
         limit=call.query_number("limit", 20, 1, LARGEST_PAGE),
     )
-    flushes = await flushes_of(call.store, page.items)
+    flushes = await call.hf.flushes_of(page.items)
     with_owner = shows_owner(call)
     return JsonResponse(
         objects.sessions(page.items, states, flushes, has_more=page.has_more, with_owner=with_owner)
@@ -65,13 +73,13 @@ def _state(call: RequestContext) -> SessionState | None:
 
 
 async def session(call: RequestContext) -> JsonResponse:
-    return await shown(call, await session_named(call.store, owner_of(call), call.path("id")))
+    return await shown(call, await call.hf.session_named(owner_of(call), call.path("id")))
 
 
 async def shown(call: RequestContext, found: Session) -> JsonResponse:
     """One session as its JSON object."""
-    states = await states_of(call.store, [found])
-    flushes = await flushes_of(call.store, [found])
+    states = await call.hf.states_of([found])
+    flushes = await call.hf.flushes_of([found])
     with_owner = shows_owner(call)
     return JsonResponse(
         objects.session(found, states[found.id], flushes.get(found.id), with_owner=with_owner)
@@ -83,16 +91,16 @@ async def messages(call: RequestContext) -> JsonResponse:
     scope = call.query("scope") or SCOPES[0]
     if scope not in SCOPES:
         raise BadParameter("scope", f"must be one of {', '.join(SCOPES)}, not {scope!r:.40}")
-    found = await session_named(call.store, owner, call.path("id"))
+    found = await call.hf.session_named(owner, call.path("id"))
     if scope == "context":
         for name in ("after", "limit"):
             if call.query(name):
                 raise BadParameter(name, "cannot be used with scope=context: it is given whole")
-        context = await call.store.context(owner, found.id)
+        context = await call.hf.context(owner, found.id)
         await note_reading(call, owner, found)
         return JsonResponse(objects.listed(context.messages()))
     first, last = (1, None) if scope == "conversation" else (found.first_seq, found.last_seq)
-    page = await call.store.messages(
+    page = await call.hf.messages(
         owner,
         found.conversation_id,
         first=max(first, _behind(call, found.conversation_id)),
@@ -118,9 +126,9 @@ def _behind(call: RequestContext, conversation_id: str) -> int:
 
 async def turns(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    place = await place_of(call.store, owner, call.path("id"))
+    place = await call.hf.resolve_name(owner, call.path("id"))
     limit = call.query_number("limit", 20, 1, LARGEST_PAGE)
-    found = await call.store.turns(
+    found = await call.hf.turns(
         owner,
         place.conversation.id,
         session_id=place.addressed,
@@ -134,17 +142,15 @@ async def turns(call: RequestContext) -> JsonResponse:
 
 async def why(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    found = await session_named(call.store, owner, call.path("id"))
-    return JsonResponse(objects.why(await why_of(call.store, owner, found.id)))
+    found = await call.hf.session_named(owner, call.path("id"))
+    return JsonResponse(objects.why(await call.hf.why(owner, found.id)))
 
 
 async def lineage(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
-    place = await place_of(call.store, owner, call.path("id"))
-    line = await lineage_of(call.store, owner, place.conversation.id)
-    return JsonResponse(
-        objects.lineage(line, await states_of(call.store, line), await flushes_of(call.store, line))
-    )
+    place = await call.hf.resolve_name(owner, call.path("id"))
+    line = await call.hf.lineage(owner, place.conversation.id)
+    return JsonResponse(objects.lineage(line, await call.hf.states_of(line), await call.hf.flushes_of(line)))
 
 
 ROUTES = (
@@ -152,59 +158,59 @@ ROUTES = (
         "GET",
         "/api/sessions",
         sessions,
-        "Sessions, the most recently active first.",
+        "List sessions, the most recently active first.",
         parameters=(
-            Parameter("state", "Only those in this state.", one_of(*SessionState)),
-            Parameter("source", "Only those from there."),
-            Parameter("key", "Only those of the conversation with this key."),
-            Parameter("q", "Only those whose title or key holds this."),
+            Parameter("state", "Only those in this state.", SessionState),
+            Parameter("source", "Only those of this source."),
+            Parameter("key", "Only those of the conversation with this session key."),
+            Parameter("q", "Only those whose title or session key contains this."),
             *paging(),
             OWNERS,
         ),
-        answer=list_of("Session"),
+        answer=ListObject[SessionObject],
     ),
     Route(
         "GET",
         "/api/sessions/{id}",
         session,
-        "That very session, stale or not; for a conversation id, a key or an alias the newest.",
+        "Read exactly this session, stale or not; for a conversation id, a key or an alias the newest.",
         parameters=(OWNER,),
-        answer=ref("Session"),
+        answer=SessionObject,
     ),
     Route(
         "GET",
         "/api/sessions/{id}/messages",
         messages,
-        "What was said in this session or its whole conversation, or what the model would get.",
+        "List the messages of this session or its conversation, or the context of the model.",
         parameters=(
-            Parameter("scope", "Which messages.", {**one_of(*SCOPES), "default": SCOPES[0]}),
+            Parameter("scope", "Which messages.", MessageScope, default=SCOPES[0]),
             *paging(LARGEST_MESSAGE_PAGE, LARGEST_MESSAGE_PAGE),
             OWNER,
         ),
-        answer={"anyOf": [list_of("Message"), list_of("ContextMessage")]},
+        answer=(ListObject[MessageObject], ListObject[ContextMessageObject]),
     ),
     Route(
         "GET",
         "/api/sessions/{id}/turns",
         turns,
-        "Turns, newest first: of this session for its id, else of the whole conversation.",
+        "List turns, newest first: of this session for its id, else of the whole conversation.",
         parameters=(*paging(), OWNER),
-        answer=list_of("Turn"),
+        answer=ListObject[TurnObject],
     ),
     Route(
         "GET",
         "/api/sessions/{id}/lineage",
         lineage,
-        "The conversation's line of sessions, oldest first, and the conversations forked from it.",
+        "List the sessions of the conversation, oldest first, and the conversations forked from it.",
         parameters=(OWNER,),
-        answer=ref("Lineage"),
+        answer=LineageObject,
     ),
     Route(
         "GET",
         "/api/sessions/{id}/why",
         why,
-        "Will this session be reset, when, by which rule, what holds it and until when.",
+        "Explain whether and when this session is reset, by which rule, and what defers it.",
         parameters=(OWNER,),
-        answer=ref("Why"),
+        answer=WhyObject,
     ),
 )

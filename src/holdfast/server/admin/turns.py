@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import msgspec
 
+from ...app import RunningTurn, TurnSpec
 from ...domain.conversations import Address
 from ...domain.ids import new_id
 from ...domain.messages import instruction
 from ...domain.turns import Turn, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
 from ...errors import Conflict
-from ...runtime.turns.live import RunningTurn, TurnSpec
 from .. import objects
 from ..http import JsonResponse, RequestContext
 from ..openai.chat import ChatRenderer
@@ -23,7 +23,7 @@ from ..openai.responses import ResponseRenderer
 from ..openai.responses_request import parse
 from ..owners import OWNER, owner_of
 from ..routes import Route
-from ..schemas import ref
+from ..schemas import TurnObject
 from ..start_turn import counted
 from ..streams import HEADERS_SECONDS
 
@@ -31,7 +31,7 @@ FINAL = (TurnStatus.COMPLETED, TurnStatus.CANCELLED)
 
 
 async def turn(call: RequestContext) -> JsonResponse:
-    return JsonResponse(objects.turn(await call.store.turn(owner_of(call), call.path("id"))))
+    return JsonResponse(objects.turn(await call.hf.turn(owner_of(call), call.path("id"))))
 
 
 async def retry(call: RequestContext) -> JsonResponse:
@@ -39,17 +39,17 @@ async def retry(call: RequestContext) -> JsonResponse:
     running = await take_up(call)
     if isinstance(running, RunningTurn):
         await running.ended(HEADERS_SECONDS)
-    now = await call.store.turn(owner, turn_id)
+    now = await call.hf.turn(owner, turn_id)
     return JsonResponse(objects.turn(now), 202 if now.status is TurnStatus.RUNNING else 200)
 
 
 async def take_up(call: RequestContext) -> RunningTurn | TurnRepeated | TurnOutdated:
     """Resume the turn without waiting for its end; raises Conflict if it is completed or cancelled."""
-    known = await call.store.turn(owner_of(call), call.path("id"))
+    known = await call.hf.turn(owner_of(call), call.path("id"))
     if known.status in FINAL:
         raise Conflict(
             f"turn {known.id} is {known.status.value}; only one that was interrupted or has failed can be "
-            "taken up again"
+            "retried"
         )
     wait_seconds = call.services.settings.server.busy_wait_seconds
     order = await _order(call, known)
@@ -61,7 +61,7 @@ async def _order(call: RequestContext, known: Turn) -> TurnSpec:
     request = TurnRequest(
         turn_id=new_id("turn"),
         owner=known.owner,
-        node_id=call.services.holdfast.node_id,
+        node_id=call.hf.node_id,
         address=Address(id=known.conversation_id, create=False),
         messages=(),
         retries=known.id,
@@ -79,7 +79,7 @@ async def _order(call: RequestContext, known: Turn) -> TurnSpec:
             tools=call.caller.tools,
             check=call.check_key,
         )
-    response = await call.store.response(known.owner, known.response_id)
+    response = await call.hf.response(known.owner, known.response_id)
     kept = msgspec.json.decode(response.request)
     asked = parse({**kept["echo"], "model": kept["model"], "background": response.background, "input": "-"})
     if asked.instructions:
@@ -96,14 +96,14 @@ async def _order(call: RequestContext, known: Turn) -> TurnSpec:
 
 
 ROUTES = (
-    Route("GET", "/api/turns/{id}", turn, "One turn.", parameters=(OWNER,), answer=ref("Turn")),
+    Route("GET", "/api/turns/{id}", turn, "Read one turn.", parameters=(OWNER,), answer=TurnObject),
     Route(
         "POST",
         "/api/turns/{id}/retry",
         retry,
-        "Take up the newest turn again that was interrupted or has failed.",
+        "Retry the newest turn, if it was interrupted or has failed.",
         parameters=(OWNER,),
-        answer=ref("Turn"),
-        also={202: "It still runs."},
+        answer=TurnObject,
+        also={202: "The turn is still running."},
     ),
 )

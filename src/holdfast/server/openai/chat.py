@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from ...app import Answered, Outcome, TurnSpec
 from ...domain.conversations import Address
 from ...domain.history import History, history_of
 from ...domain.ids import new_id
@@ -23,16 +24,25 @@ from ...domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
 from ...errors import TurnStopped
 from ...models.base import Chunk, ModelRequest
 from ...models.chunks import led_by
-from ...runtime.turns.live import Answered, Outcome, TurnSpec
-from ..conversation_ref import about, about_begun, conversation_ref_of, headers_of, request_key
+from ..client_names import CACHE_KEY
+from ..conversation_ref import (
+    ConversationRef,
+    about,
+    about_begun,
+    conversation_ref_of,
+    headers_of,
+    request_key,
+)
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import failure_of
 from ..routes import Route
+from ..schemas import HoldfastObject
 from ..start_turn import about_to_send, start_turn
 from ..streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
 from ..work import check_counts
 from .parameters import BadParameter
-from .stateless import StatelessCompletion
+from .schemas import ChatBody, ChatCompletionObject
+from .stateless import ChatFormat, StatelessCompletion, answer_without_turn
 
 ROUTE = "/v1/chat/completions"
 OURS = frozenset({"messages", "model", "stream", "store"})
@@ -93,16 +103,10 @@ async def complete(call: RequestContext) -> HttpResponse:
     asked, digest = await call.work(len(body), lambda: _read(call, body))
     if asked.stream:
         call.hold_stream()
-    naming = await conversation_ref_of(call)
-    if not asked.store and not naming.names_something:
-        call.hold_turn()
-        accepted = asyncio.Event()
-        request = ModelRequest(
-            _encode(asked.messages), asked.model, options=asked.options, on_accepted=accepted.set
-        )
-        return StatelessCompletion(
-            call.services.model.stream(request), asked.stream, asked.wants_usage, accepted
-        )
+    naming = await conversation_ref_of(call, asked.options.get(CACHE_KEY))
+    stateless = _stateless(call, naming, asked)
+    if stateless is not None:
+        return stateless
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
     telling = ChatRenderer(asked.wants_usage, silent=not asked.stream)
@@ -110,14 +114,19 @@ async def complete(call: RequestContext) -> HttpResponse:
         TurnRequest(
             turn_id=new_id("turn"),
             owner=call.owner,
-            node_id=call.services.holdfast.node_id,
+            node_id=call.hf.node_id,
             address=naming.address,
             messages=asked.history.messages,
             source=naming.source,
             request_key=request_key(
-                call, ROUTE, digest, opener=not naming.names_something and not asked.history.answered
+                call,
+                ROUTE,
+                digest,
+                opener=not naming.names_something and not asked.history.answered,
+                client=naming.client,
             ),
             model=asked.model,
+            parent=naming.client.parent if naming.client else None,
             streams=asked.stream,
         ),
         telling,
@@ -128,9 +137,9 @@ async def complete(call: RequestContext) -> HttpResponse:
         tools=call.caller.tools,
         check=call.check_key,
     )
-    continuity = call.services.continuity
+    matcher = call.hf.matcher
     running = await start_turn(
-        call, order, lambda: continuity.placed(call.owner, naming.address, asked.history), naming
+        call, order, lambda: matcher.placed(call.owner, naming.address, asked.history), naming
     )
     if isinstance(running, TurnRepeated):
         await about_to_send(call, order, running.turn)
@@ -142,6 +151,26 @@ async def complete(call: RequestContext) -> HttpResponse:
         naming.interrupted_by_leaving,
         lambda outcome, ours: whole(outcome.answer, outcome.reply.message, ours),
     )
+
+
+def _stateless(
+    call: RequestContext, naming: ConversationRef, asked: ChatRequest
+) -> StatelessCompletion | None:
+    """The response of a request that becomes no turn; None for any other."""
+    accepted = asyncio.Event()
+    chunks = answer_without_turn(
+        call,
+        naming,
+        asked.messages,
+        asked.options,
+        lambda: ModelRequest(
+            _encode(asked.messages), asked.model, options=asked.options, on_accepted=accepted.set
+        ),
+        store=asked.store,
+    )
+    if chunks is None:
+        return None
+    return StatelessCompletion(chunks, asked.stream, ChatFormat(asked.wants_usage), accepted)
 
 
 class ChatRenderer:
@@ -202,7 +231,7 @@ def finished_chunks(held: Sequence[Chunk], ours: Mapping[str, Any], wants_usage:
     ]
 
 
-def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: HoldfastObject) -> dict[str, Any]:
     """A chat.completion object."""
     choices = [{**choice, "message": message} for choice in answer["choices"]]
     return {**answer, "object": "chat.completion", "choices": choices, "holdfast": ours}
@@ -218,8 +247,8 @@ async def _again(
     turn, session = repeated.turn, repeated.session
     if turn.status is not TurnStatus.COMPLETED:
         raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
-    answer = msgspec.json.decode(await call.store.turn_answer(turn.id) or b'{"choices":[{}]}')
-    said = reply_in(await call.store.turn_messages(turn.id)) or {}
+    answer = msgspec.json.decode(await call.hf.turn_answer(turn.id) or b'{"choices":[{}]}')
+    said = reply_in(await call.hf.turn_messages(turn.id)) or {}
     addressed = address.id if address.id and address.id.startswith("sess_") else None
     completion = whole(answer, said, about(session, turn, addressed))
     headers = headers_of(session, turn)
@@ -261,18 +290,9 @@ ROUTES = (
         "POST",
         ROUTE,
         complete,
-        "Answer a conversation; streams if asked to.",
-        body={
-            "type": "object",
-            "required": ["messages"],
-            "properties": {
-                "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
-                "model": {"type": "string"},
-                "stream": {"type": "boolean"},
-                "store": {"type": "boolean"},
-                "n": {"type": "integer", "minimum": 1, "maximum": 128},
-            },
-        },
+        "Answer the next turn of a conversation, as one body or as a stream.",
+        body=ChatBody,
+        answer=ChatCompletionObject,
         media_types=("application/json", "text/event-stream"),
     ),
 )

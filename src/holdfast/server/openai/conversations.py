@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from msgspec import UNSET, Meta
+
+from ...app import Holdfast
 from ...domain.conversations import Address, Conversation
 from ...domain.ids import check_name, message_id, parse_message_id
 from ...domain.messages import Message, NewMessage, new_message
-from ...domain.turns import TurnStatus
 from ...errors import Conflict, ConversationBusy, NotFound
-from ...store.base import Store
 from .. import objects
 from ..conversation_ref import DEFAULT_SOURCE, SOURCE
 from ..http import JsonResponse, RequestContext
 from ..owners import OWNER, OWNERS, note_reading, owner_of, owners_of, shows_owner
-from ..routes import Parameter, Route, Schema
+from ..routes import Parameter, Route
+from ..schemas import ListObject
 from ..work import check_counts
 from .input_items import Resolve, messages_from_input, referenced_ids
 from .items import (
@@ -32,6 +34,16 @@ from .items import (
     without_item,
 )
 from .parameters import BadParameter, given_object, metadata_of
+from .schemas import (
+    ConversationHoldfastObject,
+    ConversationObject,
+    DeletedConversationObject,
+    ItemListObject,
+    ItemObject,
+    ItemsBody,
+    MetadataBody,
+    NewConversationBody,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +85,20 @@ def _messages(items: object, resolve: Resolve | None) -> list[dict[str, Any]]:
 def conversation_object(
     conversation_id: str,
     created_at: datetime,
-    metadata: Mapping[str, str] | None = None,
-    holdfast: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    value: dict[str, Any] = {
-        "id": conversation_id,
-        "object": "conversation",
-        "created_at": int(created_at.timestamp()),
-        "metadata": dict(metadata or {}),
-    }
-    return {**value, "holdfast": dict(holdfast)} if holdfast is not None else value
+    metadata: Mapping[str, str] | None,
+    holdfast: ConversationHoldfastObject,
+) -> ConversationObject:
+    return ConversationObject(
+        id=conversation_id,
+        object="conversation",
+        created_at=int(created_at.timestamp()),
+        metadata=dict(metadata or {}),
+        holdfast=holdfast,
+    )
 
 
-def deleted_conversation(conversation_id: str) -> dict[str, Any]:
-    return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+def deleted_conversation(conversation_id: str) -> DeletedConversationObject:
+    return DeletedConversationObject(id=conversation_id, object="conversation.deleted", deleted=True)
 
 
 MOST_REFERENCES = 1000
@@ -101,10 +113,10 @@ def place_of_item(item_id: str, conversation_id: str) -> tuple[ItemName, int]:
     return name, place[1]
 
 
-async def find_item(store: Store, owner: str, conversation_id: str, item_id: str) -> tuple[Item, Message]:
+async def find_item(hf: Holdfast, owner: str, conversation_id: str, item_id: str) -> tuple[Item, Message]:
     """The item with this id, and the message that it is a part of."""
     _, seq = place_of_item(item_id, conversation_id)
-    page = await store.messages(owner, conversation_id, first=seq, last=seq, excluded=False)
+    page = await hf.messages(owner, conversation_id, first=seq, last=seq, excluded=False)
     for message in page.items:
         for item in items_of(message):
             if item["id"] == item_id:
@@ -112,7 +124,7 @@ async def find_item(store: Store, owner: str, conversation_id: str, item_id: str
     raise NotFound("item", item_id)
 
 
-async def resolver(store: Store, owner: str, items: object, param: str = "items") -> Resolve:
+async def resolver(hf: Holdfast, owner: str, items: object, param: str = "items") -> Resolve:
     """Fetches the items that a request refers to by id; returns their lookup function for the parser."""
     known: dict[str, Mapping[str, Any]] = {}
     names: Sequence[str] = list(dict.fromkeys(referenced_ids(items)))
@@ -126,7 +138,7 @@ async def resolver(store: Store, owner: str, items: object, param: str = "items"
     wanted = frozenset(names)
     for conversation_id, seq in places:  # each message once, however many of its items are referenced
         try:
-            page = await store.messages(owner, conversation_id, first=seq, last=seq, excluded=False)
+            page = await hf.messages(owner, conversation_id, first=seq, last=seq, excluded=False)
         except NotFound:
             continue  # the parser reports it, with its position in the request
         for message in page.items:
@@ -141,7 +153,7 @@ MOST_TRIES = 100
 
 async def create(call: RequestContext) -> JsonResponse:
     size, body = await _read(call, optional=True)
-    resolve = await resolver(call.store, call.owner, body.get("items"))
+    resolve = await resolver(call.hf, call.owner, body.get("items"))
 
     def read() -> tuple[ConversationRequest, list[NewMessage]]:
         asked = parse_conversation(body, resolve=resolve)
@@ -151,21 +163,14 @@ async def create(call: RequestContext) -> JsonResponse:
     source = call.header(SOURCE)
     if source is not None:
         check_name("X-Holdfast-Source", source)
-    holdfast = call.services.holdfast
-    made = await holdfast.keeper.as_living(
-        lambda: call.store.create_conversation(
-            call.owner,
-            holdfast.node_id,
-            messages=messages,
-            metadata=asked.metadata,
-            source=source or DEFAULT_SOURCE,
-        )
+    made = await call.hf.create_conversation(
+        call.owner, messages=messages, metadata=asked.metadata, source=source or DEFAULT_SOURCE
     )
     return _shown(call, made)
 
 
 async def conversations(call: RequestContext) -> JsonResponse:
-    page = await call.store.conversations(
+    page = await call.hf.conversations(
         owners_of(call),
         after=call.query("after") or None,
         limit=call.query_number("limit", 20, 1, LARGEST_PAGE),
@@ -180,36 +185,28 @@ async def retrieve(call: RequestContext) -> JsonResponse:
 async def update(call: RequestContext) -> JsonResponse:
     metadata = parse_metadata(await call.json())
     found = await _found(call, call.owner)
-    await call.store.set_metadata(call.owner, found.id, metadata)
+    await call.hf.set_metadata(call.owner, found.id, metadata)
     return _shown(call, replace(found, metadata=metadata))
 
 
 async def delete(call: RequestContext) -> JsonResponse:
     found = await _found(call, call.owner)
-    if found.turn_id is not None:
-        why = "its conversation was deleted"
-        await call.services.runner.stop(call.owner, found.turn_id, TurnStatus.CANCELLED, why)
-    await call.store.delete_conversation(call.owner, found.id)
+    await call.hf.delete_conversation(call.owner, found.id, found.turn_id, "its conversation was deleted")
     return JsonResponse(deleted_conversation(found.id))
 
 
 async def add_items(call: RequestContext) -> JsonResponse:
     size, body = await _read(call)
     found = await _found(call, call.owner)
-    resolve = await resolver(call.store, call.owner, body.get("items"))
+    resolve = await resolver(call.hf, call.owner, body.get("items"))
 
     def read() -> tuple[tuple[dict[str, Any], ...], list[NewMessage]]:
         said = parse_items(body, resolve=resolve)
         return said, [new_message(message) for message in said]
 
     said, messages = await call.work(size, read)
-    holdfast = call.services.holdfast
-    last_seq = await holdfast.leases.when_free(
-        lambda: holdfast.keeper.as_living(
-            lambda: call.store.add_messages(call.owner, found.id, holdfast.node_id, messages)
-        ),
-        call.services.settings.server.busy_wait_seconds,
-    )
+    wait_seconds = call.services.settings.server.busy_wait_seconds
+    last_seq = await call.hf.add_messages(call.owner, found.id, messages, wait_seconds)
 
     def shown() -> dict[str, Any]:
         numbered = enumerate(said, last_seq - len(said) + 1)
@@ -239,7 +236,7 @@ async def items(call: RequestContext) -> JsonResponse:
     if after is not None:
         _, seq = place_of_item(after, found.id)
         first, last = (1, seq) if descending else (seq, None)
-    page = await call.store.messages(
+    page = await call.hf.messages(
         owner,
         found.id,
         first=first,
@@ -256,7 +253,7 @@ async def items(call: RequestContext) -> JsonResponse:
 async def item(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     found = await _found(call, owner)
-    shown, _ = await find_item(call.store, owner, found.id, call.path("item_id"))
+    shown, _ = await find_item(call.hf, owner, found.id, call.path("item_id"))
     await _note_reading(call, owner, found)
     return JsonResponse(shown, headers=_headers(found))
 
@@ -266,16 +263,16 @@ async def delete_item(call: RequestContext) -> JsonResponse:
     item_id = call.path("item_id")
     for _ in range(MOST_TRIES):
         name, seq = place_of_item(item_id, found.id)
-        _, message = await find_item(call.store, call.owner, found.id, item_id)
+        _, message = await find_item(call.hf, call.owner, found.id, item_id)
         rest = without_item(message.content(), name, message.gaps)
         if rest is None:
-            await call.store.delete_message(call.owner, found.id, seq)
+            await call.hf.delete_message(call.owner, found.id, seq)
             return _shown(call, found)
         gaps = message.gaps
         if name.part is ItemPart.CALL and name.index is not None:
             gaps = (*gaps, name.index)
         try:
-            await call.store.reduce_message(call.owner, found.id, seq, new_message(rest), gaps)
+            await call.hf.reduce_message(call.owner, found.id, seq, new_message(rest), gaps)
         except Conflict:
             continue  # optimistic lock: another part was deleted meanwhile; retry
         return _shown(call, found)
@@ -285,20 +282,23 @@ async def delete_item(call: RequestContext) -> JsonResponse:
 async def _found(call: RequestContext, owner: str) -> Conversation:
     name = call.path("id")
     try:
-        return await call.store.conversation(owner, Address(id=name, create=False))
+        return await call.hf.conversation(owner, Address(id=name, create=False))
     except NotFound:
         raise NotFound("conversation", name) from None
 
 
 async def _note_reading(call: RequestContext, owner: str, found: Conversation) -> None:
     if owner != call.owner:
-        await note_reading(call, owner, await call.store.session(owner, found.tip_id))
+        await note_reading(call, owner, await call.hf.find_session(owner, found.tip_id))
 
 
-def _object(call: RequestContext, value: Conversation) -> dict[str, Any]:
-    ours = {"session_id": value.tip_id, "key": value.key, "title": value.title}
-    if shows_owner(call):
-        ours["owner"] = value.owner
+def _object(call: RequestContext, value: Conversation) -> ConversationObject:
+    ours = ConversationHoldfastObject(
+        session_id=value.tip_id,
+        key=value.key,
+        title=value.title,
+        owner=value.owner if shows_owner(call) else UNSET,
+    )
     return conversation_object(value.id, value.created_at, value.metadata, ours)
 
 
@@ -314,121 +314,83 @@ def _headers(value: Conversation) -> dict[str, str]:
     }
 
 
-_METADATA = {
-    "type": ["object", "null"],
-    "maxProperties": 16,
-    "additionalProperties": {"type": "string", "maxLength": 512},
-}
-_ITEMS = {"type": "array", "items": {"type": "object"}}
-_TEXT = {"type": "string"}
-_MAYBE_TEXT = {"type": ["string", "null"]}
-_FLAG = {"type": "boolean"}
-
-
-def _answer(**properties: Schema) -> Schema:
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-_CONVERSATION = _answer(
-    id=_TEXT,
-    object={"const": "conversation"},
-    created_at={"type": "integer"},
-    metadata={"type": "object", "additionalProperties": _TEXT},
-    holdfast=_answer(session_id=_TEXT, key=_MAYBE_TEXT, title=_MAYBE_TEXT),
-)
-_DELETED = _answer(id=_TEXT, object={"const": "conversation.deleted"}, deleted={"const": True})
-_ITEM = _answer(id=_TEXT, type=_TEXT, status=_TEXT)
-
-
-def _list_of(schema: Schema, id_schema: Schema) -> Schema:
-    return _answer(
-        object={"const": "list"},
-        data={"type": "array", "items": schema},
-        first_id=id_schema,
-        last_id=id_schema,
-        has_more=_FLAG,
-    )
-
-
-_LIMIT = Parameter(
-    "limit",
-    "How many at most.",
-    {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": 20},
-)
-_AFTER = Parameter("after", "The `last_id` of the page before.")
-_ORDER = Parameter(
-    "order", "Oldest or newest first.", {"type": "string", "enum": ["asc", "desc"], "default": "desc"}
-)
-_INCLUDE = Parameter("include", "Taken for OpenAI's sake; everything there is, is shown.")
+_LIMIT = Parameter("limit", "How many at most.", Annotated[int, Meta(ge=1, le=LARGEST_PAGE)], default=20)
+_AFTER = Parameter("after", "The `last_id` of the previous page.")
+_ORDER = Parameter("order", "Oldest or newest first.", Literal["asc", "desc"], default="desc")
+_INCLUDE = Parameter("include", "Accepted for compatibility with OpenAI; all data is always included.")
 
 ROUTES = (
     Route(
         "GET",
         ROUTE,
         conversations,
-        "Conversations, the newest first.",
+        "List conversations, the newest first.",
         parameters=(_AFTER, _LIMIT, OWNERS),
-        answer=_list_of(_CONVERSATION, _MAYBE_TEXT),
+        answer=ListObject[ConversationObject],
     ),
     Route(
         "POST",
         ROUTE,
         create,
-        "Begin a conversation, empty or with items.",
-        body={
-            "type": "object",
-            "properties": {"items": {**_ITEMS, "type": ["array", "null"]}, "metadata": _METADATA},
-        },
+        "Create a conversation, empty or with items.",
+        body=NewConversationBody,
         body_optional=True,
-        answer=_CONVERSATION,
-        parameters=(Parameter("X-Holdfast-Source", "Where it comes from.", where="header"),),
+        answer=ConversationObject,
+        parameters=(Parameter("X-Holdfast-Source", "The source of the conversation.", where="header"),),
     ),
-    Route("GET", f"{ROUTE}/{{id}}", retrieve, "A conversation.", parameters=(OWNER,), answer=_CONVERSATION),
+    Route(
+        "GET",
+        f"{ROUTE}/{{id}}",
+        retrieve,
+        "Read a conversation.",
+        parameters=(OWNER,),
+        answer=ConversationObject,
+    ),
     Route(
         "POST",
         f"{ROUTE}/{{id}}",
         update,
-        "Replace what is noted about a conversation.",
-        body={"type": "object", "required": ["metadata"], "properties": {"metadata": _METADATA}},
-        answer=_CONVERSATION,
+        "Replace the metadata of a conversation.",
+        body=MetadataBody,
+        answer=ConversationObject,
     ),
     Route(
         "DELETE",
         f"{ROUTE}/{{id}}",
         delete,
-        "Cancel what runs, and remove a conversation for good.",
-        answer=_DELETED,
+        "Cancel the running turn and delete the conversation.",
+        answer=DeletedConversationObject,
     ),
     Route(
         "GET",
         f"{ROUTE}/{{id}}/items",
         items,
-        "What was said in a conversation, item by item.",
+        "List the items of a conversation.",
         parameters=(_ORDER, _AFTER, _LIMIT, _INCLUDE, OWNER),
-        answer=_list_of(_ITEM, _TEXT),
+        answer=ItemListObject,
     ),
     Route(
         "POST",
         f"{ROUTE}/{{id}}/items",
         add_items,
-        "Add items; nothing is answered.",
-        body={"type": "object", "required": ["items"], "properties": {"items": {**_ITEMS, "minItems": 1}}},
+        "Add items; the model is not called.",
+        body=ItemsBody,
         parameters=(_INCLUDE,),
-        answer=_list_of(_ITEM, _TEXT),
+        answer=ItemListObject,
     ),
     Route(
         "GET",
         f"{ROUTE}/{{id}}/items/{{item_id}}",
         item,
-        "One item.",
+        "Read one item.",
         parameters=(_INCLUDE, OWNER),
-        answer=_ITEM,
+        answer=ItemObject,
     ),
     Route(
         "DELETE",
         f"{ROUTE}/{{id}}/items/{{item_id}}",
         delete_item,
-        "Delete an item for good; what else its message says stays.",
-        answer=_CONVERSATION,
+        "Delete an item; the other parts of its message stay.",
+        answer=ConversationObject,
     ),
 )

@@ -7,10 +7,15 @@ An error names the parameter by its path, `input[3].content[0].image_url`, in it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
 
 from ...domain.ids import unstorable
 from ...errors import BadInput
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_PAIRS = 16
 MAX_KEY = 64
@@ -132,3 +137,52 @@ def metadata_of(value: object, param: str = "metadata") -> dict[str, str]:
         if len(given_text(said, where)) > MAX_VALUE:
             raise BadParameter(where, f"may be {MAX_VALUE} characters long at most; it is {len(said)}")
     return dict(pairs)
+
+
+# --- bodies as Structs -----------------------------------------------------------------------------------
+
+
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the bodies of holdfast's own routes. Itself: a body without fields."""
+
+
+def must_be(text: str, **schema: Any) -> msgspec.Meta:
+    """Describes a field of a body: its errors read "NAME must be TEXT". `schema`: additions to its schema."""
+    return msgspec.Meta(
+        description=f"{text[0].upper()}{text[1:]}", extra_json_schema=schema, extra={"is": text}
+    )
+
+
+def body_from(fields: Mapping[str, Any], kind_of_body: type[T]) -> T:
+    """The fields that are not null, as this Struct. Raises BadParameter for an unknown field, which is never
+    ignored, and for an invalid or missing one."""
+    known = kind_of_body.__struct_fields__
+    for name in fields:
+        if name not in known:
+            valid = f"; there are {', '.join(known)}" if known else "; this takes none"
+            raise BadParameter(f"{name:.80}", f"is not a field of this request{valid}")
+    given = {name: value for name, value in fields.items() if value is not None}
+    try:
+        return msgspec.convert(given, kind_of_body)
+    except msgspec.ValidationError as error:
+        name = next((name for name in known if f"`$.{name}" in str(error) or f"`{name}`" in str(error)), "")
+        value = given.get(name)
+        raise BadParameter(name, f"must be {_expected(kind_of_body)[name]}, not {_shown(value)}") from None
+
+
+def _shown(value: object) -> str:
+    """A short value as it is, any other by its kind. Python refuses to print very large numbers."""
+    short = isinstance(value, str | float) or (type(value) is int and abs(value) < 2**63)
+    return f"{value!r:.40}" if short else "an empty list" if value == [] else kind(value)
+
+
+@cache
+def _expected(kind_of_body: type[msgspec.Struct]) -> dict[str, str]:
+    """What each field must be, by its name."""
+    hints = get_type_hints(kind_of_body, include_extras=True)
+    return {
+        name: each.extra["is"]
+        for name, hint in hints.items()
+        for each in getattr(hint, "__metadata__", ())
+        if isinstance(each, msgspec.Meta) and each.extra
+    }

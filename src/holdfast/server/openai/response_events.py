@@ -15,6 +15,7 @@ import msgspec
 from ...domain.ids import message_id, storable
 from ...models.base import Chunk, is_text_field
 from ...models.reply import ReplyFolder
+from ..schemas import HoldfastObject
 from .items import REASONING_FIELDS, Item, ItemPart, item_id, items_from
 from .parts import shown, thoughts
 from .response_object import CUT_SHORT, IN_PROGRESS, ResponseHead, ResponseState, response_object
@@ -232,7 +233,7 @@ class ResponseEvents:
         message: Mapping[str, Any] | None = None,
         usage: Mapping[str, Any] | None = None,
         completed_at: datetime | None = None,
-        holdfast: Mapping[str, Any] | None = None,
+        holdfast: HoldfastObject | None = None,
     ) -> list[Event]:
         """The events that end the stream. `message`: the stored reply, if it differs from the streamed one.
         `usage`: if it differs from what the last answer reported. Of an incomplete reply only the texts are

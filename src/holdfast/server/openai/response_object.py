@@ -18,6 +18,8 @@ from datetime import datetime
 from typing import Any
 
 from ...domain.turns import TurnStatus
+from ..schemas import HoldfastObject
+from .schemas import DeletedResponseObject
 
 CUT_SHORT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 INTERRUPTED = "interrupted"
@@ -109,7 +111,7 @@ def response_object(
     usage: Mapping[str, Any] | None = None,
     model: str | None = None,
     completed_at: datetime | None = None,
-    holdfast: Mapping[str, Any] | None = None,
+    holdfast: HoldfastObject | None = None,
 ) -> dict[str, Any]:
     """The response object. `usage`: in either of OpenAI's formats; `model`: the one that answered."""
     conversation = {"id": head.conversation_id} if head.conversation_id else None
@@ -133,7 +135,7 @@ def response_object(
         "prompt": None,
         "usage": response_usage(usage),
     }
-    return {**response, "holdfast": dict(holdfast)} if holdfast is not None else response
+    return {**response, "holdfast": holdfast} if holdfast is not None else response
 
 
 def response_usage(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -156,8 +158,8 @@ def response_usage(usage: Mapping[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
-def deleted_response(response_id: str) -> dict[str, Any]:
-    return {"id": response_id, "object": "response", "deleted": True}
+def deleted_response(response_id: str) -> DeletedResponseObject:
+    return DeletedResponseObject(id=response_id, object="response", deleted=True)
 
 
 def _count(facts: Mapping[str, Any], *names: str) -> int:

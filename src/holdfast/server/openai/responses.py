@@ -10,13 +10,16 @@ turn's checkpoints (drafts). The stream of a turn that no longer runs ends with 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
+from ...app import Answered, Outcome, Placement, RunningTurn, TurnSpec
 from ...domain.conversations import Address
 from ...domain.history import INSTRUCTING, History, history_of
 from ...domain.ids import message_id, new_id
@@ -24,8 +27,7 @@ from ...domain.messages import instruction, new_message
 from ...domain.turns import NewResponse, Response, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
 from ...errors import BadInput, BadMessage, NotFound
 from ...models.base import Chunk, ModelRequest
-from ...runtime.turns.history_matcher import Placement
-from ...runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec
+from ..client_names import CACHE_KEY
 from ..conversation_ref import (
     ConversationRef,
     about_begun,
@@ -38,6 +40,7 @@ from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import failure_of
 from ..owners import OWNER, note_reading, owner_of
 from ..routes import Parameter, Route
+from ..schemas import Count, HoldfastObject
 from ..start_turn import about_to_send, start_turn
 from ..streams import TurnStream, WholeAnswer
 from ..work import check_counts
@@ -47,7 +50,8 @@ from .parameters import BadParameter
 from .response_events import ResponseEvents, encoded, frame
 from .response_object import ResponseHead, deleted_response, response_error, response_object, state_of
 from .responses_request import ResponsesRequest, parse
-from .stateless import StatelessResponse
+from .schemas import DeletedResponseObject, ItemListObject, ResponseObject, ResponsesBody
+from .stateless import StatelessResponse, answer_without_turn
 from .stored_responses import Record, StoredStream, record_of
 
 ROUTE = "/v1/responses"
@@ -66,40 +70,45 @@ def _read_body(call: RequestContext, body: bytes) -> tuple[dict[str, Any], bytes
 async def create(call: RequestContext) -> HttpResponse:
     body = await call.body()
     fields, digest = await call.work(len(body), lambda: _read_body(call, body))
-    resolve = await resolver(call.store, call.owner, fields.get("input"), "input")
+    resolve = await resolver(call.hf, call.owner, fields.get("input"), "input")
     asked = await call.work(len(body), lambda: parse(fields, resolve=resolve))
     if asked.stream:
         call.hold_stream()
-    naming = _named(await conversation_ref_of(call), asked)
+    naming = _named(await conversation_ref_of(call, asked.echo.get(CACHE_KEY)), asked)
     history = await call.work(len(body), lambda: _history(asked))
-    if not asked.store and not naming.names_something:
-        call.hold_turn()
-        return _unkept(call, asked, history)
+    unkept = _unkept(call, naming, asked, history)
+    if unkept is not None:
+        return unkept
     previous = await _previous(call, asked.previous_response_id)
 
     async def place() -> Placement:
-        continuity = call.services.continuity
+        matcher = call.hf.matcher
         if previous is not None:
-            return await continuity.behind(call.owner, previous.turn, history)
+            return await matcher.behind(call.owner, previous.turn, history)
         if asked.conversation_id is not None:
-            return await continuity.appended(call.owner, naming.address, history)
+            return await matcher.appended(call.owner, naming.address, history)
         if asked.previous_response_id is not None:  # deleted; only a retry can be answered
             return Placement(NOWHERE, history.messages, history.prints)
-        return await continuity.placed(call.owner, naming.address, history)
+        return await matcher.placed(call.owner, naming.address, history)
 
     response_id = new_id("resp")
     order = TurnSpec(
         TurnRequest(
             turn_id=new_id("turn"),
             owner=call.owner,
-            node_id=call.services.holdfast.node_id,
+            node_id=call.hf.node_id,
             address=naming.address,
             messages=history.messages,
             source=naming.source,
             request_key=request_key(
-                call, ROUTE, digest, opener=not naming.names_something and not history.answered
+                call,
+                ROUTE,
+                digest,
+                opener=not naming.names_something and not history.answered,
+                client=naming.client,
             ),
             model=asked.model,
+            parent=naming.client.parent if naming.client else None,
             streams=asked.stream,
             response=NewResponse(
                 response_id,
@@ -155,17 +164,19 @@ def _named(naming: ConversationRef, asked: ResponsesRequest) -> ConversationRef:
         name, param = asked.previous_response_id, "previous_response_id"
     if name is None:
         return naming
-    if naming.names_something:
+    if naming.never:
+        raise BadParameter(param, "cannot be used together with X-Holdfast-Store: never")
+    if naming.names_something and naming.client is None:
         raise BadParameter(param, "cannot be used together with a session header; name the conversation once")
     try:
-        return naming.at(Address(id=name, create=False))
+        return replace(naming.at(Address(id=name, create=False)), client=None)
     except BadInput as error:
         raise BadParameter(param, f"is no id: {error}") from None
 
 
 async def _previous(call: RequestContext, response_id: str | None) -> Response | None:
     try:
-        return None if response_id is None else await call.store.response(call.owner, response_id)
+        return None if response_id is None else await call.hf.response(call.owner, response_id)
     except NotFound:
         return None
 
@@ -209,7 +220,7 @@ def _head(asked: ResponsesRequest, response_id: str, begun: TurnBegun | None) ->
 
 
 def _whole(
-    running: RunningTurn, asked: ResponsesRequest, outcome: Answered, ours: dict[str, Any]
+    running: RunningTurn, asked: ResponsesRequest, outcome: Answered, ours: HoldfastObject
 ) -> dict[str, Any]:
     """The response object of a turn that has just completed in this process."""
     begun = running.begun
@@ -309,7 +320,7 @@ async def _read(call: RequestContext) -> Record:
     owner = owner_of(call)
     record = await record_of(call, call.path("id"), owner)
     if owner != call.owner:
-        await note_reading(call, owner, await call.store.session(owner, record.turn.session_id))
+        await note_reading(call, owner, await call.hf.find_session(owner, record.turn.session_id))
     return record
 
 
@@ -348,7 +359,7 @@ async def delete(call: RequestContext) -> HttpResponse:
     record = await record_of(call, call.path("id"))
     if record.turn.status is TurnStatus.RUNNING:
         await _stop(call, record, "its client deleted it")
-    await call.store.delete_response(call.owner, record.id)
+    await call.hf.delete_response(call.owner, record.id)
     return JsonResponse(deleted_response(record.id))
 
 
@@ -373,65 +384,77 @@ async def input_items(call: RequestContext) -> HttpResponse:
     return JsonResponse(listed(items[:limit], has_more=len(items) > limit))
 
 
-def _unkept(call: RequestContext, asked: ResponsesRequest, history: History) -> HttpResponse:
-    """The HTTP response for `store: false` without a conversation: nothing is stored."""
-    prompt = call.services.settings.agent.system_prompt
-    first = (instruction(prompt),) if prompt else ()
-    bodies = (*first, *_instructions(asked, history), *(message.body for message in history.messages))
+def _unkept(
+    call: RequestContext, naming: ConversationRef, asked: ResponsesRequest, history: History
+) -> HttpResponse | None:
+    """The HTTP response of a request that becomes no turn; None for any other."""
     accepted = asyncio.Event()
-    messages = b"[%b]" % b",".join(bodies)
-    request = ModelRequest(messages, asked.model, options=asked.options, on_accepted=accepted.set)
+
+    def request() -> ModelRequest:
+        prompt = call.services.settings.agent.system_prompt
+        first = (instruction(prompt),) if prompt else ()
+        bodies = (*first, *_instructions(asked, history), *(message.body for message in history.messages))
+        messages = b"[%b]" % b",".join(bodies)
+        return ModelRequest(messages, asked.model, options=asked.options, on_accepted=accepted.set)
+
+    chunks = answer_without_turn(call, naming, asked.messages, asked.options, request, store=asked.store)
+    if chunks is None:
+        return None
+    if asked.background:
+        raise BadParameter("background", "cannot be used together with X-Holdfast-Store: never")
     # These ids are never looked up: they only connect the events of one answer.
     events = ResponseEvents(
         _head(asked, new_id("resp"), None), new_id("conv"), 1, custom_tools=asked.custom_tools
     )
-    chunks = cast("AsyncGenerator[Chunk, None]", call.services.model.stream(request))
     return StatelessResponse(chunks, events, asked.stream, accepted)
 
 
-_ORDER = Parameter("order", "asc or desc (the default)", {"type": "string", "enum": ["asc", "desc"]})
-_LIMIT = Parameter("limit", "how many", {"type": "integer", "minimum": 1, "maximum": 100})
+_ORDER = Parameter("order", "Oldest or newest first; `desc` by default.", Literal["asc", "desc"])
+_LIMIT = Parameter("limit", "How many at most; 20 by default.", Annotated[int, Meta(ge=1, le=100)])
 
 ROUTES = (
     Route(
         "POST",
         ROUTE,
         create,
-        "Answer an input; streams, or runs in the background, if asked to.",
-        body={
-            "type": "object",
-            "properties": {
-                "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
-                "model": {"type": "string"},
-                "instructions": {"type": "string"},
-                "previous_response_id": {"type": "string"},
-                "conversation": {"anyOf": [{"type": "string"}, {"type": "object"}]},
-                "stream": {"type": "boolean"},
-                "store": {"type": "boolean"},
-                "background": {"type": "boolean"},
-            },
-        },
+        "Answer an input, as one body, as a stream, or in the background.",
+        body=ResponsesBody,
+        answer=ResponseObject,
         media_types=("application/json", "text/event-stream"),
     ),
     Route(
         "GET",
         f"{ROUTE}/{{id}}",
         retrieve,
-        "A response; with stream=true its events, from any on.",
+        "Read a response; with stream=true its events, from any number on.",
         parameters=(
-            Parameter("stream", "true: its events", {"type": "boolean"}),
-            Parameter("starting_after", "the last event that was seen", {"type": "integer", "minimum": 0}),
+            Parameter("stream", "True: stream its events.", bool),
+            Parameter("starting_after", "The number of the last event received.", Count),
             OWNER,
         ),
+        answer=ResponseObject,
         media_types=("application/json", "text/event-stream"),
     ),
-    Route("DELETE", f"{ROUTE}/{{id}}", delete, "Forget a response; what was said stays."),
-    Route("POST", f"{ROUTE}/{{id}}/cancel", cancel, "Stop a response; what it had said is kept."),
+    Route(
+        "DELETE",
+        f"{ROUTE}/{{id}}",
+        delete,
+        "Cancel a response and delete its id; the messages stay in the conversation.",
+        answer=DeletedResponseObject,
+    ),
+    Route(
+        "POST",
+        f"{ROUTE}/{{id}}/cancel",
+        cancel,
+        "Cancel a response; its partial reply is kept.",
+        answer=ResponseObject,
+    ),
     Route(
         "GET",
         f"{ROUTE}/{{id}}/input_items",
         input_items,
-        "What a response was asked.",
-        parameters=(_ORDER, _LIMIT, Parameter("after", "the id of the item before the first"), OWNER),
+        "List the input items of a response.",
+        parameters=(_ORDER, _LIMIT, Parameter("after", "The id of the last item received."), OWNER),
+        answer=ItemListObject,
     ),
 )

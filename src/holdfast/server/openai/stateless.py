@@ -1,4 +1,4 @@
-"""Sends the model's answer without storing anything: for `store: false`.
+"""Sends the model's answer without a turn: for `store: false`, and for side requests of agent programs.
 
 Only its client can use the answer, so the model call is cancelled when the client disconnects. Otherwise it
 is like other streams: the status line waits for the model, for a limited time; SSE comments keep the
@@ -8,32 +8,115 @@ connection alive; an error after the stream has started is sent inside it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from ...domain.turns import TurnStatus
 from ...errors import HoldfastError, ModelError
-from ...models.base import Chunk
+from ...models.base import Chunk, ModelRequest
 from ...models.reply import ReplyFolder
 from .. import streams
+from ..client_names import side_request
+from ..conversation_ref import STORED, ConversationRef
 from ..http import JsonResponse, RequestContext
-from ..http_errors import failure_of
+from ..http_errors import ErrorResponse, failure_of
 from ..streams import DONE, HEADERS, HEADERS_SECONDS, LOOK_SECONDS, STATUS_SECONDS, Listener, either, framed
 from .response_events import Event, ResponseEvents, encoded, frame
 from .response_object import response_error, state_of
 
 
+def answer_without_turn(
+    call: RequestContext,
+    naming: ConversationRef,
+    messages: Sequence[Mapping[str, Any]],
+    options: Mapping[str, Any],
+    request: Callable[[], ModelRequest],
+    *,
+    store: bool,
+) -> AsyncGenerator[Chunk, None] | None:
+    """The model's answer, if the request becomes no turn; else None.
+
+    That is a request that keeps nothing, and a side request of a program (a title, a topic), which is
+    recorded when its answer is complete. A `store: false` request that is kept, because it names a
+    conversation, gets the header `X-Holdfast-Stored: yes`.
+    """
+    kind = None
+    if naming.client is not None and not naming.never:
+        kind = side_request(call.headers, messages, options)
+    if kind is None and naming.keeps(store, call.services.settings.clients.store_false == "drop"):
+        if not store:
+            call.reply_headers[STORED] = "yes"
+        return None
+    call.hold_turn()
+    if kind is not None and naming.client is not None:
+        return _recorded(call, naming.client.name, kind, request())
+    return cast("AsyncGenerator[Chunk, None]", call.services.model.stream(request()))
+
+
+async def _recorded(
+    call: RequestContext, name: str, kind: str, request: ModelRequest
+) -> AsyncGenerator[Chunk, None]:
+    folder = ReplyFolder()
+    async for chunk in call.services.model.stream(request):
+        folder.add(chunk)
+        yield chunk
+    usage = folder.reply().usage or {}
+    facts = {
+        "model": folder.reply().model or request.model,
+        "input_tokens": usage.get("prompt_tokens"),
+        "output_tokens": usage.get("completion_tokens"),
+    }
+    await call.hf.note_side_request(call.owner, name, kind, facts)
+
+
+class AnswerFormat(Protocol):
+    """Formats one answer for the API that its client uses."""
+
+    def add(self, chunk: Chunk) -> bytes:
+        """What the stream sends for this chunk; empty: nothing."""
+        ...
+
+    def end(self) -> bytes: ...
+
+    def failed(self, failure: ErrorResponse) -> bytes:
+        """What the stream sends if the answer breaks off."""
+        ...
+
+    def whole(self, folder: ReplyFolder) -> Any:
+        """The answer as one JSON object."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    wants_usage: bool
+
+    def add(self, chunk: Chunk) -> bytes:
+        return framed(chunk.raw) if self.wants_usage or not chunk.only_usage else b""
+
+    def end(self) -> bytes:
+        return DONE
+
+    def failed(self, failure: ErrorResponse) -> bytes:
+        return framed(msgspec.json.encode({"error": failure.object()})) + DONE
+
+    def whole(self, folder: ReplyFolder) -> Any:
+        return folder.completion()
+
+
 @dataclass(slots=True)
 class StatelessCompletion:
+    """An answer of the chat model, sent as a chat completion or as `format` says."""
+
     chunks: Any
     """The model's answer: an asynchronous generator of chunks."""
     stream: bool
-    wants_usage: bool
+    format: AnswerFormat
     accepted: asyncio.Event
     """Set when the model has accepted the request."""
 
@@ -54,12 +137,13 @@ class StatelessCompletion:
         async for chunk in self.chunks:
             folder.add(chunk)
         await call.check_key()
-        await JsonResponse(folder.completion()).send(call)
+        await JsonResponse(self.format.whole(folder)).send(call)
 
     async def _tell(self, call: RequestContext, listener: Listener) -> None:
         loop = asyncio.get_running_loop()
         headers_at = loop.time() + streams.HEADERS_SECONDS
         coming: asyncio.Future[Chunk | None] | None = None
+        last = b""
         try:
             while True:
                 coming = coming or asyncio.ensure_future(anext(self.chunks, None))
@@ -74,9 +158,10 @@ class StatelessCompletion:
                     chunk, coming = coming.result(), None
                     await self._start(call)
                     if chunk is None:
+                        last = self.format.end()
                         break
-                    if self.wants_usage or not chunk.only_usage:
-                        await listener.say(framed(chunk.raw))
+                    if told := self.format.add(chunk):
+                        await listener.say(told)
                 elif not call.started:
                     await listener.check_key()
                     if loop.time() >= headers_at:
@@ -86,12 +171,12 @@ class StatelessCompletion:
         except HoldfastError as error:
             if not call.started:
                 raise
-            await listener.say(framed(msgspec.json.encode({"error": failure_of(error).object()})))
+            last = self.format.failed(failure_of(error))
         finally:
             if coming is not None:
                 coming.cancel()
                 await asyncio.gather(coming, return_exceptions=True)
-        await call.send({"type": "http.response.body", "body": DONE})
+        await call.send({"type": "http.response.body", "body": last})
 
     async def _start(self, call: RequestContext) -> None:
         if not call.started:

@@ -56,9 +56,9 @@ class Record:
 
     async def _object(self, call: RequestContext) -> dict[str, Any]:
         turn = self.turn
-        answer = msgspec.json.decode(await call.store.turn_answer(turn.id) or b"{}")
+        answer = msgspec.json.decode(await call.hf.turn_answer(turn.id) or b"{}")
         choices: Any = answer.get("choices") or ({},)
-        session = await call.store.session(None, turn.session_id)
+        session = await call.hf.find_session(None, turn.session_id)
         return response_object(
             ResponseHead(
                 self.id,
@@ -84,12 +84,12 @@ class Record:
     async def input(self, call: RequestContext) -> list[Item]:
         """The items of the request's input."""
         last = self.turn.first_seq + self.response.brought - 1
-        messages = [m for m in await call.store.turn_messages(self.turn.id) if m.seq <= last]
+        messages = [m for m in await call.hf.turn_messages(self.turn.id) if m.seq <= last]
         return [item for message in messages for item in self._items(message)]
 
     async def output(self, call: RequestContext) -> list[Item]:
         """The items of the answer; if there were several attempts, of the last."""
-        messages = await call.store.turn_messages(self.turn.id)
+        messages = await call.hf.turn_messages(self.turn.id)
         first = self.turn.first_seq + self.response.brought
         said = [message for message in messages if message.seq >= first]
         items = [
@@ -112,7 +112,7 @@ class Record:
 
     async def _growing(self, call: RequestContext, seq: int) -> list[Item]:
         """The items, so far as checkpointed, of the reply that will be message `seq`."""
-        drafted = await call.store.drafts(self.turn.id)
+        drafted = await call.hf.drafts(self.turn.id)
         kept = [draft for draft in drafted if draft.after_seq == seq - 1]  # not of an earlier reply
         texts = {name: text for name, text in turns.said(kept).items() if text}
         if not texts:
@@ -128,7 +128,7 @@ class Record:
 
 async def record_of(call: RequestContext, response_id: str, owner: str | None = None) -> Record:
     """The response of this owner (default: the caller); raises NotFound if there is none."""
-    response = await call.store.response(owner or call.owner, response_id)
+    response = await call.hf.response(owner or call.owner, response_id)
     return Record(response, msgspec.json.decode(response.request))
 
 
@@ -166,9 +166,9 @@ class StoredStream:
     async def _tell(self, call: RequestContext, listener: Listener) -> bool:
         """Send the events as they are stored. True: the terminal event was sent."""
         while not listener.gone and not call.services.draining.is_set():
-            version = call.store.version()
+            version = call.hf.version()
             record = await record_of(call, self.response_id, self.owner)
-            kept = kept_events(await call.store.drafts(record.turn.id, after_event=self.after), self.after)
+            kept = kept_events(await call.hf.drafts(record.turn.id, after_event=self.after), self.after)
             if kept is not None:
                 events, self.after = kept
                 for event in events:
@@ -178,7 +178,7 @@ class StoredStream:
             if record.turn.status is not TurnStatus.RUNNING:
                 await listener.say(_framed(await self._end(call, record, kept is not None)))
                 return True
-            await call.store.changed(version, LOOK_SECONDS)
+            await call.hf.changed(version, LOOK_SECONDS)
             if not await listener.still_there():
                 break
         return False
@@ -187,7 +187,7 @@ class StoredStream:
         """The final events if no checkpoint has the terminal event, made from the stored response."""
         heard = self.after
         response = await record.object(call)
-        above = await call.store.last_number(record.turn.id) + 1
+        above = await call.hf.last_number(record.turn.id) + 1
         if not above or not are_kept:
             told = replay(response)
             if heard == told[-1]["sequence_number"]:
@@ -202,9 +202,7 @@ class StoredStream:
 
     async def _has_ended(self, call: RequestContext, record: Record) -> bool:
         """True: the last event that the client has received is a stored terminal event."""
-        kept = kept_events(
-            await call.store.drafts(record.turn.id, after_event=self.after - 1), self.after - 1
-        )
+        kept = kept_events(await call.hf.drafts(record.turn.id, after_event=self.after - 1), self.after - 1)
         return kept is not None and bool(kept[0]) and kept[0][0].startswith(_ENDINGS)
 
 

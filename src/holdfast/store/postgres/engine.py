@@ -13,41 +13,35 @@ by this machine's monotonic clock.
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import threading
 import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import psycopg
 
 from ...domain.flushes import FlushRules
+from ...domain.maintenance import Progress, no_progress
+from ...domain.messages import NewMessage
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
-from ...errors import BadInput, StoreClosed
-from .. import checks
-from ..base import Finding, Progress, no_progress
-from ..context import ContextCache
+from ...domain.turns import Lease
+from ...errors import BadInput, SearchFailed
+from .. import maintenance, nodes
+from ..engine import opened
 from ..rows import to_stamp, to_time
-from ..search_threads import SearchThreads
+from ..search_terms import CATCH_UP_SECONDS, Deadline
+from ..store import Store
 from ..transaction import NO_RESETS, Q, Transaction
-from ..verbs.compacting import CompactingVerbs
-from ..verbs.conversing import ConversingVerbs
-from ..verbs.finding import FindingVerbs
-from ..verbs.importing import ImportingVerbs
-from ..verbs.living import LivingVerbs
-from ..verbs.remembering import RememberingVerbs
-from ..verbs.turning import TurningVerbs
+from ..values import Figures, Finding, Found
+from . import locks, search
 from .connections import ANSWER_SECONDS, DatabaseAddress, check_arrived, connect, open_connection
 from .db_errors import cannot_open
 from .listen_connection import ListenConnection
 from .locks import AdvisoryNodeLocks
 from .migrations import migrate, newest
-from .own_verbs import PostgresOwnVerbs
 from .pipeline import Connection, Pipeline
 from .readers import PostgresReaders
 from .search import Indexer
@@ -56,9 +50,8 @@ from .transaction import Changes, PostgresTransaction
 from .watch import NotifyChangeWatch
 from .writer import PostgresWriter
 
+P = ParamSpec("P")
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 30.0
 SEARCH_INVARIANT = "the search index holds every message, or knows which it lacks"
@@ -82,17 +75,16 @@ class DatabaseClock:
         return self._ahead + time.monotonic_ns() // 1000
 
 
-class PostgresStore(
-    PostgresOwnVerbs,
-    FindingVerbs,
-    ConversingVerbs,
-    TurningVerbs,
-    CompactingVerbs,
-    LivingVerbs,
-    RememberingVerbs,
-    ImportingVerbs,
-):
-    """One open store. Made by `open_store`; see `store.base.Store` for what each method guarantees."""
+class PostgresStore(Store):
+    """One open store. Made by `open_store`."""
+
+    _lost_in_a_fork = "connections to PostgreSQL"
+
+    _writer: PostgresWriter
+    _readers: PostgresReaders
+    _search_readers: PostgresReaders
+    _watch: NotifyChangeWatch
+    _locks: AdvisoryNodeLocks
 
     def __init__(
         self,
@@ -108,10 +100,8 @@ class PostgresStore(
         """Blocking: connect, migrate the schema, start the threads. A given `clock` replaces the database's.
         `moving`: a store is being copied there, and may be incomplete."""
         self._address = DatabaseAddress.parse(url)
+        super().__init__(policies, flushing, quotas)
         self._clock = clock
-        self._policies = policies
-        self._flushing = flushing
-        self._quotas = quotas
         self._database_clock = DatabaseClock()
         connection = open_connection(self._address)
         try:
@@ -128,7 +118,6 @@ class PostgresStore(
             raise
         self._unused: list[Pipeline] = [first]
         self._guard = threading.Lock()
-        self._cache = ContextCache()
         self._line = ListenConnection(self._connect, self.location)
         self._watch = NotifyChangeWatch(self._line)
         self._locks = AdvisoryNodeLocks(self._line, self._watch.notice)
@@ -136,12 +125,13 @@ class PostgresStore(
         self._writer = PostgresWriter(
             self._dial, self.location, newest(), patience, self._watch.tag, self._committed, self._told_time
         )
-        self._readers = PostgresReaders(self._dial, self.location, patience, self._writer.fail)
-        self._search_readers = PostgresReaders(self._dial, self.location, patience, self._writer.fail)
-        self._searches = SearchThreads()
-        self._forked = False
-        self._closed = False
-        _open_stores.add(self)
+        self._readers = PostgresReaders(
+            self._dial, self._begin_read, self.location, patience, self._writer.fail
+        )
+        self._search_readers = PostgresReaders(
+            self._dial, self._begin_read, self.location, patience, self._writer.fail
+        )
+        opened(self)
 
     def _connect(self) -> Connection:
         return connect(self._address)
@@ -162,11 +152,6 @@ class PostgresStore(
     @property
     def location(self) -> str:
         return self._address.location
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why this store has stopped for good, if it has."""
-        return self._writer.failure
 
     def now(self) -> datetime:
         return to_time(self._stamp())
@@ -190,64 +175,80 @@ class PostgresStore(
 
     # --- reading and writing ----------------------------------------------------------------------------
 
-    async def _write(self, work: Callable[[Transaction], T]) -> T:
-        self._check_open()
-        told: list[str] = []
-
+    def _submit(
+        self,
+        told: list[str],
+        work: Callable[Concatenate[Transaction, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Awaitable[T]:
         def run(changes: Changes, now: int) -> T:
             told.clear()  # the function may be run again, if its group failed
-            return work(
-                PostgresTransaction(
-                    changes, now, self._policies, told, self._flushing, self._quotas, writes=True
-                )
+            tx = PostgresTransaction(
+                changes, now, self._policies, told, self._flushing, self._quotas, writes=True
             )
+            return work(tx, *args, **kwargs)
 
-        done = await self._writer.submit(run)
-        for line in told:
-            log.info("%s", line)
-        return done
+        return self._writer.submit(run)
 
-    async def _read(self, work: Callable[[Transaction], T]) -> T:
+    def _begin_read(self, changes: Changes) -> Transaction:
+        return PostgresTransaction(changes, self._stamp(), self._policies)
+
+    async def append(self, lease: Lease, messages: Sequence[NewMessage]) -> int:
+        """See `turns.append`. All waiting appends are executed together, of all conversations."""
         self._check_open()
-        if self._writer.failure is not None:  # a store that cannot be trusted is not read either
-            raise self._writer.failure
-        return await self._readers.run(
-            lambda changes: work(PostgresTransaction(changes, self._stamp(), self._policies))
-        )
+        return await self._writer.append(lease, messages)
 
-    def _search_read(self, work: Callable[[Transaction], T]) -> T:
-        if self._writer.failure is not None:
-            raise self._writer.failure
-        return self._search_readers.run_here(
-            lambda changes: work(PostgresTransaction(changes, self._stamp(), self._policies))
-        )
-
-    def _check_open(self) -> None:
-        if self._forked:
-            raise StoreClosed(
-                "this store was opened before the process forked; open it again in the child "
-                "(connections to PostgreSQL do not survive a fork)"
-            )
-        if self._closed:
-            raise StoreClosed("the store is closed")
+    def _close_in_child(self) -> None:
+        self._line.close_in_child()
 
     def _committed(self) -> None:
         self._watch.notice()
         self._indexer.notice()
 
     def start_indexing(self) -> None:
-        """Start the indexer thread, which keeps the search index up to date."""
         self._indexer.start()
 
-    # --- waiting and maintenance ------------------------------------------------------------------------
+    def _find(
+        self, owner: str | None, words: str, conversation_id: str | None, limit: int, deadline: Deadline
+    ) -> list[Found]:
+        behind = self._search_read(search.tail)
+        if behind > search.LONGEST_TAIL:
+            self._catch_up(time.monotonic() + CATCH_UP_SECONDS)
+            behind = self._search_read(search.tail)
+            deadline = Deadline(owner)  # the wait before does not count against the search
+        if behind > search.LONGEST_TAIL:
+            raise search.far_behind(behind, self.location)
+        return self._search_read(search.search, owner, words, conversation_id, limit, deadline)
 
-    def version(self) -> int:
-        self._check_open()
-        return self._watch.version()
+    def _catch_up(self, until: float | None = None) -> None:
+        """Index unindexed messages until then."""
+        try:
+            while self._indexer.index_once() and (until is None or time.monotonic() < until):
+                pass
+        except psycopg.Error as error:
+            raise SearchFailed(f"the search index of {self.location} cannot be used now: {error}") from error
 
-    async def changed(self, since: int, timeout: float) -> bool:
-        self._check_open()
-        return await self._watch.changed(since, timeout)
+    # --- nodes ------------------------------------------------------------------------------------------
+
+    async def reap(self, node_id: str, seen_beat: int, why: str) -> bool:
+        by_lock = self._locks.found_free(node_id)
+
+        def work(tx: Transaction) -> bool:
+            if by_lock and not locks.claim(tx, node_id):
+                return False
+            return nodes.reap(tx, node_id, seen_beat, why)
+
+        return await self._write(work)
+
+    # --- the whole store --------------------------------------------------------------------------------
+
+    async def figures(self) -> Figures:
+        def read(tx: Transaction) -> Figures:
+            row = tx.one(Q.unindexed_total)
+            return maintenance.figures(tx, 0, int(row[0]) if row else None)
+
+        return await self._read(read)
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check_open()
@@ -258,11 +259,11 @@ class PostgresStore(
         )
 
     def invariants(self) -> Sequence[str]:
-        return [*checks.INVARIANTS.values(), SEARCH_INVARIANT]
+        return [*maintenance.INVARIANTS.values(), SEARCH_INVARIANT]
 
     async def check(self, progress: Progress | None = None) -> list[Finding]:
         whole, show = len(self.invariants()), progress or no_progress
-        findings = await self._read(lambda tx: checks.check(tx, lambda done: show(done, whole)))
+        findings = await self._read(maintenance.check, lambda done: show(done, whole))
         unknown = await self._read(lambda tx: tx.all(Q.messages_unknown_to_search))
         if unknown:
             examples = [str(row[0]) for row in unknown[:5]]
@@ -278,25 +279,10 @@ class PostgresStore(
             row = tx.one(Q.unindexed_total)
             return int(row[0]) if row else 0
 
-        mended = await self._write(checks.repair_sizes)
+        mended = await self._write(maintenance.repair_sizes)
         number = await self._write(anew)
         await asyncio.to_thread(self._catch_up)
         return [*mended, f"made the search index anew, over {number} messages"]
-
-
-_open_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
-_kept_in_child: list[PostgresStore] = []
-
-
-def _after_fork_in_child() -> None:
-    """A forked child has none of the threads and must not use, close or collect the connections."""
-    for store in list(_open_stores):
-        store._forked = True
-        store._line.close_in_child()
-        _kept_in_child.append(store)
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 async def open_store(

@@ -1,45 +1,45 @@
-"""Migrates a database to this version's schema.
+"""Creates a store, or migrates it to this version's schema.
 
-Migrations are numbered files, applied in order, each once, all missing ones in one transaction. One node at a
-time applies them; the others wait and find it done. The numbers are those of SQLite's migrations, so both
-engines have the same schema number when they hold the same. Released migrations are never edited.
+A new store is created from `schema.sql`, then by the migrations with a higher number. Migrations are numbered
+files, applied in order, each once. All of it is one transaction: if anything fails, nothing has changed. One
+node at a time does it; the others wait and find it done. The numbers are those of SQLite's migrations, so
+both engines have the same schema number when they hold the same. Released migrations are never edited.
 
 Nodes are restarted one after the other. So a migration only adds, and the previous version keeps running on
 the new schema. A migration that cannot do so (`-- oldest: N` in its file) names the oldest schema number
 whose program may still write; older programs stop, saying so. Additions by a newer program are ignored by an
 older one.
+
+Limits: no copy is made; a PostgreSQL database is backed up by its own tools (`pg_dump`). Schemas older than
+`OLDEST` are not migrated.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from functools import cache
-from importlib.resources import files
 
 from psycopg.sql import SQL, Identifier
 
 from ...domain.ids import new_id
 from ...errors import StoreUnusable
+from .. import queries
 from ..queries import load
 from .connections import DatabaseAddress
 from .pipeline import Connection
 
 log = logging.getLogger(__name__)
 
+OLDEST = 10
+"""The oldest schema that is migrated."""
+
 _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
 STATEMENTS = load(__package__)
 
 
-@cache
 def migrations() -> list[tuple[int, str]]:
     """Numbers and texts, in order."""
-    found = [
-        (int(file.name[:4]), file.read_text("utf-8"))
-        for file in files(__package__).joinpath("migrations").iterdir()
-        if file.name.endswith(".sql")
-    ]
-    return sorted(found)
+    return queries.migrations(__package__)
 
 
 def newest() -> int:
@@ -47,7 +47,8 @@ def newest() -> int:
 
 
 def migrate(connection: Connection, address: DatabaseAddress, now: int | None) -> None:
-    """Apply the missing migrations. `now`: creation time of a new store; None: the database's clock."""
+    """Create the store, or apply the missing migrations. `now`: creation time of a new store; None: the
+    database's clock."""
     known = _version(connection)
     if known is not None and known[0] == newest():
         return
@@ -59,18 +60,30 @@ def migrate(connection: Connection, address: DatabaseAddress, now: int | None) -
                 f"{address.location} has schema {found}, written by a newer holdfast; this one knows "
                 f"{newest()}. Upgrade holdfast; nothing was changed"
             )
-        missing = [(number, text) for number, text in migrations() if number > found]
-        if not missing:
+        if 0 < found < OLDEST:
+            raise StoreUnusable(
+                f"{address.location} has schema {found}; the oldest that this holdfast can migrate is "
+                f"{OLDEST}. Nothing was changed"
+            )
+        if found >= newest():
             return
+        steps = migrations()
         if found:
-            log.info("upgrading %s from schema %s to %s", address.location, found, newest())
+            log.info(
+                "upgrading %s from schema %s to %s in one transaction; no copy of it is made",
+                address.location,
+                found,
+                newest(),
+            )
         else:
             connection.execute(SQL("CREATE SCHEMA IF NOT EXISTS {}").format(Identifier(address.schema)))
             _check_ours(connection, address)
-        for _, text in missing:
-            connection.execute(text.encode())
-            for match in _OLDEST.finditer(text):
-                oldest = max(oldest, int(match[1]))
+            first = queries.schema(__package__)
+            steps = [first, *((number, text) for number, text in steps if number > first[0])]
+        for number, text in steps:
+            if number > found:
+                connection.execute(text.encode())
+                oldest = max([oldest, *map(int, _OLDEST.findall(text))])
         known_now = {"schema": newest(), "oldest": oldest}
         if found:
             connection.execute(STATEMENTS["raise_schema"], known_now)

@@ -67,6 +67,8 @@ class Pipeline:
         self.backend = self._pg.backend_pid
         self.history: str | None = None
         """Id of the server's write history; None: not asked, or not reported."""
+        self.last_crash: str | None = None
+        """Changes when the server recovers from a crash; None: not asked, or not reported."""
 
     @property
     def lost(self) -> bool:

@@ -1,21 +1,20 @@
-"""Reader connections: a few threads, each with its own, so that reads never wait for the writer.
+"""Reader connections to the server.
 
-Every read is short: one snapshot (REPEATABLE READ, READ ONLY), all rows fetched. A read changes nothing, so
-after a lost connection it is retried on a new one until its deadline.
+A snapshot is REPEATABLE READ, READ ONLY. A read changes nothing, so after a lost connection it is retried
+on a new one until its deadline.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import psycopg
 
-from ...errors import StoreClosed, StoreFailed
+from ...errors import StoreFailed
+from ..readers import Readers
+from ..transaction import Transaction
 from .db_errors import cannot_connect, translate
 from .pipeline import ConnectionLost, Pipeline
 from .statements import BEGIN_READING, COMMIT
@@ -29,65 +28,49 @@ STOP_SECONDS = 2.0
 """How long closing waits for running reads."""
 
 
-class PostgresReaders:
+class PostgresReaders(Readers[Pipeline]):
     def __init__(
         self,
         connect: Callable[[], Pipeline],
+        begin: Callable[[Changes], Transaction],
         location: str,
         patience: float,
         on_failure: Callable[[StoreFailed], None],
-        threads: int = 4,
     ) -> None:
-        self._connect = connect
-        self._location = location
+        super().__init__(connect, location, on_failure)
+        self._begin = begin
         self._patience = patience
-        self._on_failure = on_failure
-        self._local = threading.local()
-        self._opened: list[Pipeline] = []
-        self._guard = threading.Lock()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-reader")
-        self._closed = False
         self._busy = 0
 
-    async def run(self, work: Callable[[Changes], T]) -> T:
-        """Run `work` on one of the connections, inside one snapshot."""
-        if self._closed:
-            raise StoreClosed("the store is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self.run_here, work)
-
-    def run_here(self, work: Callable[[Changes], T]) -> T:
-        """The same on the calling thread, blocking; each thread has its own connection."""
+    def run_here(self, work: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
         with self._guard:
             self._busy += 1
+        until = time.monotonic() + self._patience
+        pause = PAUSE_SECONDS
         try:
-            return self._patiently(work)
+            while True:
+                try:
+                    return self._once(work, args, kwargs)
+                except psycopg.Error as error:
+                    lost = isinstance(error, ConnectionLost) or cannot_connect(error)
+                    if lost and not self._closed and time.monotonic() < until:
+                        time.sleep(pause)
+                        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                        continue
+                    trouble = translate(error, self._location)
+                    if isinstance(trouble, StoreFailed):
+                        self._on_failure(trouble)
+                    raise trouble from error
         finally:
             with self._guard:
                 self._busy -= 1
 
-    def _patiently(self, work: Callable[[Changes], T]) -> T:
-        until = time.monotonic() + self._patience
-        pause = PAUSE_SECONDS
-        while True:
-            try:
-                return self._once(work)
-            except psycopg.Error as error:
-                lost = isinstance(error, ConnectionLost) or cannot_connect(error)
-                if lost and not self._closed and time.monotonic() < until:
-                    time.sleep(pause)
-                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                    continue
-                trouble = translate(error, self._location)
-                if isinstance(trouble, StoreFailed):
-                    self._on_failure(trouble)
-                raise trouble from error
-
-    def _once(self, work: Callable[[Changes], T]) -> T:
+    def _once(self, work: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
         wire = self._wire()
         changes = Changes(wire)
         changes.waiting.append((BEGIN_READING, []))  # sent with the first query
         try:
-            done = work(changes)
+            done = work(self._begin(changes), *args, **kwargs)
             if not changes.waiting:
                 wire.exchange([(COMMIT, [])])
             return done

@@ -20,8 +20,7 @@ from typing import Any
 import psycopg
 
 from ...errors import SearchFailed, SearchTimeout, StoreError
-from ..base import Found
-from ..reads import check_limit, snippet
+from ..messages import snippet
 from ..resolve import conversation_of
 from ..rows import to_message
 from ..search_terms import (
@@ -36,6 +35,7 @@ from ..search_terms import (
     tsquery_of,
 )
 from ..transaction import Q, Transaction
+from ..values import Found, check_limit
 from .pipeline import Pipeline, asked
 from .statements import BEGIN, COMMIT, statement
 

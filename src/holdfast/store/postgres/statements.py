@@ -1,8 +1,8 @@
 """The named statements in PostgreSQL's form: numbered parameters, each of a known type, prepared once.
 
-In the `.sql` files a parameter is `:name` (or psycopg's `%(name)s`). Its type follows from its name, the same
-in every statement, unless a cast follows it. Types are declared when a statement is prepared: nothing is
-guessed from the values of the first call, and one statement has one plan.
+In the `.sql` files a parameter is `:name` (or psycopg's `%(name)s`), of the type given there (`queries.py`).
+Types are declared when a statement is prepared: nothing is guessed from the values of the first call, and
+one statement has one plan.
 """
 
 from __future__ import annotations
@@ -14,89 +14,10 @@ from functools import cache
 from typing import Any
 
 from ...errors import BadInput
-from ..queries import load
+from ..queries import Notes, load, notes, types
 
-BIGINTS = frozenset(
-    [
-        "now",
-        "at",
-        "since",
-        "until",
-        "before",
-        "below",
-        "behind",
-        "after",
-        "upto",
-        "limit",
-        "count",
-        "looked_at",
-        "soon",
-        "step",
-        "token",
-        "first",
-        "last",
-        "seq",
-        "first_seq",
-        "last_seq",
-        "offset",
-        "ordinal",
-        "beat",
-        "pid",
-        "stale_ms",
-        "rank",
-        "shim_pid",
-        "exit_code",
-        "first_event",
-        "last_event",
-        "reserved_to",
-        "after_event",
-        "next_due_at",
-        "recheck_at",
-        "last_activity_at",
-        "fresh_since",
-        "created_at",
-        "again_at",
-        "no",
-        "input_tokens",
-        "output_tokens",
-        "brought",
-        "after_seq",
-        "last_row",
-        "active_at",
-        "failures",
-        "retry_at",
-        "enough",
-        "above",
-        "seen_seq",
-        "flushed_seq",
-        "opened_at",
-        "ended_at",
-        "started_at",
-        "deleted_at",
-        "edited_at",
-        "attempt",
-        "revision",
-        "bytes",
-        "delivery",
-    ]
-)
-BOOLEANS = frozenset(
-    [
-        "attached",
-        "anonymous",
-        "ended",
-        "running",
-        "undelivered",
-        "untried",
-        "background",
-        "restarts",
-        "watched",
-        "may_stop",
-        "listening",
-        "inner",
-    ]
-)
-BYTES = frozenset(["history", "body_hash", "body", "answer", "events", "secret_hash"])
+_TYPE_OF = types(__package__)
+NOTHING_SAID = Notes()
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)(::[a-z]+(?:\[\])?)?|%\(([a-z_]+)\)s(::[a-z]+(?:\[\])?)?")
 _LENGTH = struct.Struct(">i")
@@ -162,26 +83,32 @@ _TYPES: Mapping[str, tuple[int, int, Callable[[Any], bytes]]] = {
 }
 
 
-def _type_of(name: str) -> str:
-    if name in BIGINTS:
-        return "bigint"
-    if name in BOOLEANS:
-        return "boolean"
-    return "bytea" if name in BYTES else "text"
-
-
 class Statement:
     """One statement, ready to be prepared on any connection."""
 
-    __slots__ = ("_encoders", "changes", "formats", "name", "names", "oids", "text")
+    __slots__ = (
+        "_encoders",
+        "changes",
+        "conversation",
+        "formats",
+        "is_long",
+        "is_planned_freely",
+        "locks",
+        "must_change",
+        "name",
+        "names",
+        "needs_count",
+        "oids",
+        "text",
+    )
 
-    def __init__(self, name: str, text: str) -> None:
+    def __init__(self, name: str, text: str, said: Notes = NOTHING_SAID) -> None:
         types: dict[str, str] = {}
 
         def number(match: re.Match[str]) -> str:
             parameter = match[1] or match[3]
             cast = (match[2] or match[4] or "")[2:]
-            types[parameter] = cast or types.get(parameter) or _type_of(parameter)
+            types[parameter] = cast or types.get(parameter) or _TYPE_OF.get(parameter, "text")
             return f"${list(types).index(parameter) + 1}" + (f"::{cast}" if cast else "")
 
         self.text = _PARAMETER.sub(number, text).encode()
@@ -189,6 +116,14 @@ class Statement:
         self.names = tuple(types)
         self.changes = not text.lstrip().upper().startswith(("SELECT", "BEGIN", "COMMIT", "SET"))
         """True: it changes rows. Lock statements do not."""
+        self.locks = said.locks
+        self.conversation = said.conversation
+        """The column with the id of a conversation found by a name; see `queries.py`."""
+        self.needs_count = said.rows != "any"
+        self.must_change = said.rows == "one"
+        self.is_long = said.scans == "whole tables" and said.time != "usual"
+        """True: it gets a longer time limit."""
+        self.is_planned_freely = self.is_long or said.plan == "free"
         known = [_TYPES[type_] for type_ in types.values()]
         self.oids = [oid for oid, _, _ in known]
         self.formats = [format_ for _, format_, _ in known]
@@ -205,7 +140,7 @@ class Statement:
 @cache
 def statement(name: str) -> Statement:
     """The statement of this name."""
-    return Statement(name, load(__package__)[name])
+    return Statement(name, load(__package__)[name], notes(__package__).get(name, NOTHING_SAID))
 
 
 BEGIN = Statement("begin", "BEGIN")

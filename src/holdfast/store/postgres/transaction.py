@@ -2,7 +2,7 @@
 
 SQLite allows one writer at a time; here many write at once, on several nodes. What the shared functions read
 and then decide upon must therefore not change until they have written. So in a writing transaction the
-statements of `LOCKS` first lock what they are about to read (nearly always a conversation's row), in a
+statements annotated `locks` first lock what they are about to read (nearly always a conversation's row), in a
 separate statement, so that the read sees what the last holder of the lock committed. Locks end with the
 transaction. Reading transactions take none: they read one snapshot.
 
@@ -22,134 +22,27 @@ from ...domain.flushes import FlushRules
 from ...domain.messages import NewMessage
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
-from ..checks import INVARIANTS
 from ..rows import Row, to_json
 from ..transaction import NO_RESETS, Q, Transaction
 from .pipeline import Asked, Pipeline, StatementResult, asked
+from .statements import Statement
 from .statements import statement as named
-
-# By statement: the lock taken before it, and which of its parameters the lock uses. A lock is taken once per
-# transaction.
-LOCKS: Mapping[str, tuple[tuple[str, Mapping[str, str]], ...]] = {
-    **{
-        name: ((Q.lock_conversation, {"id": "id"}),)
-        for name in (
-            Q.place_by_conversation,
-            Q.conversation_by_id,
-            Q.holder_is_gone,
-            Q.still_held_by,
-            Q.is_old_conversation,
-            Q.free_stray_lease,
-            Q.add_messages,
-        )
-    },
-    **{
-        name: ((Q.lock_conversation, {"id": "conversation"}),)
-        for name in (Q.insert_draft, Q.holds_lease, Q.undelivered_of_conversation)
-    },
-    **{
-        name: ((Q.lock_by_session, {"id": "id"}),)
-        for name in (Q.place_by_session, Q.session_by_id, Q.still_attached_to, Q.is_attached_to_the_gone)
-    },
-    Q.place_by_turn: ((Q.lock_by_turn, {"id": "id"}),),
-    Q.turn_by_id: ((Q.lock_by_turn, {"id": "id"}),),
-    Q.place_by_response: ((Q.lock_by_response, {"id": "id"}),),
-    Q.place_by_key: ((Q.lock_by_key, {"owner": "owner", "key": "key"}),),
-    Q.places_by_key_anywhere: ((Q.lock_by_key_anywhere, {"key": "key"}),),
-    Q.place_by_alias: ((Q.lock_by_alias, {"owner": "owner", "id": "id"}),),
-    Q.conversation_by_alias: ((Q.lock_by_alias, {"owner": "owner", "id": "id"}),),
-    Q.places_by_alias_anywhere: ((Q.lock_by_alias_anywhere, {"id": "id"}),),
-    Q.turn_by_request: ((Q.lock_by_request, {"owner": "owner", "route": "route", "key": "key"}),),
-    Q.process_by_id: ((Q.lock_by_process, {"id": "id"}), (Q.lock_process, {"id": "id"})),
-    Q.node_is_present: ((Q.share_node, {"id": "id"}),),
-    Q.take_lease: ((Q.share_node, {"id": "node"}),),
-    Q.claim_process: ((Q.share_node, {"id": "node"}),),
-    **{name: ((Q.lock_node, {"id": "id"}),) for name in (Q.reap_node, Q.leave_node, Q.settle_node)},
-    Q.claim_compaction: ((Q.share_node, {"id": "node"}),),
-    Q.flush_by_session: ((Q.lock_flush, {"session": "session"}),),
-    Q.is_claimed: ((Q.lock_flush, {"session": "session"}),),
-    Q.import_mark: ((Q.lock_import, {"owner": "owner", "origin": "origin", "name": "name"}),),
-    Q.unindex_message: ((Q.lock_unindexed, {"no": "no"}),),
-    Q.unindex_conversation: ((Q.lock_unindexed_of, {"conversation": "conversation"}),),
-}
-
-# These find a conversation by a name that can move to another one, or appear, between the lock and the read.
-# Value: the column with its id. The row found must be the row locked, else both steps are repeated.
-CONVERSATION_IN: Mapping[str, int] = {
-    Q.place_by_key: 1,
-    Q.places_by_key_anywhere: 1,
-    Q.place_by_alias: 1,
-    Q.places_by_alias_anywhere: 1,
-    Q.conversation_by_alias: 0,
-    Q.turn_by_request: 1,
-}
-
-# A process outlives its conversation: then there is nothing to lock, and no concurrent decision about it.
-MAY_LOCK_NOTHING = frozenset({Q.lock_by_process})
 
 MOST_LOOKS = 5
 
-# The row count of these is not needed: they wait for the next statement that has a result.
-UNASKED = frozenset(
-    {
-        Q.insert_conversation,
-        Q.insert_alias,
-        Q.insert_session,
-        Q.insert_turn,
-        Q.insert_request,
-        Q.replace_request,
-        Q.renew_request,
-        Q.insert_response,
-        Q.insert_notice,
-        Q.give_notice,
-        Q.touch_session,
-        Q.touch_revision,
-        Q.date_session,
-        Q.defer_session,
-        Q.detach_session,
-        Q.set_tip,
-        Q.settle_turn,
-        Q.take_up_turn,
-        Q.tell_notices,
-        Q.exclude_steps,
-        Q.sample_process,
-        Q.free_bytes,
-    }
-)
-
-# Normally not for these either: their guard was read, and locked, in this transaction. If one changes no row
-# after all, the transaction is rolled back and retried, checking each row count.
-EXPECTED = frozenset({Q.take_lease})
-
-# Full-table statements: they get a longer timeout.
-WHOLE = frozenset(
-    {
-        *INVARIANTS,
-        Q.messages_unknown_to_search,
-        Q.empty_index,
-        Q.index_anew,
-        Q.unindexed_total,
-        Q.session_totals,
-        Q.session_end_reasons,
-        Q.session_sources,
-        Q.message_total,
-        Q.conversation_total,
-        Q.usage,
-    }
-)
-
 WHOLE_SECONDS = 600
+"""The time limit of statements that scan whole tables."""
 
 LARGEST_BATCH = 200
 
 MANY = 6
 _MESSAGE_COLUMNS = (
     "conversation", "seq", "session", "turn", "role", "status", "calls", "answers", "body", "inner",
-    "own_calls",
+    "own_calls", "extra",
 )  # fmt: skip
 _MESSAGE_ARRAYS = (
     "conversations", "seqs", "sessions", "turns", "roles", "statuses", "calls", "answers", "bodies", "inners",
-    "own_calls",
+    "own_calls", "extras",
 )  # fmt: skip
 _INSERT_MESSAGE = named(Q.insert_message)
 _INSERT_MESSAGES = named(Q.insert_messages)
@@ -263,6 +156,7 @@ def message_row(
         message.body,
         message.inner,
         to_json(message.own_calls) if message.own_calls else None,
+        message.extra,
     )
 
 
@@ -293,16 +187,18 @@ class PostgresTransaction(Transaction):
         return rows
 
     def run(self, statement: str, **values: Any) -> int:
-        changes = self._changes
-        if statement in UNASKED or (statement in EXPECTED and not changes.strict):
-            for key, lock in self._locks(statement, values):
+        changes, wanted = self._changes, named(statement)
+        if not wanted.needs_count or (wanted.must_change and not changes.strict):
+            for key, lock in self._locks(wanted, values):
                 changes.waiting.append(lock)
                 changes.locked.add(key)
-            if statement in EXPECTED:
+            if wanted.must_change:
+                # Its guard was read, and locked, here. If it changes no row after all, the transaction is
+                # rolled back and retried, checking each row count.
                 changes.expected.append(len(changes.waiting))
             if statement == Q.insert_notice:
                 changes.notices.append(values["id"])
-            changes.waiting.append(asked(named(statement), values))
+            changes.waiting.append(asked(wanted, values))
             changes.rows += 1
             return 1
         if statement == Q.forget_events:
@@ -311,55 +207,56 @@ class PostgresTransaction(Transaction):
         return self._ask(statement, values).count
 
     def _ask(self, name: str, values: Mapping[str, Any]) -> StatementResult:
-        wanted = asked(named(name), values)
+        known = named(name)
+        wanted = asked(known, values)
         changes = self._changes
-        if name in WHOLE:
-            changes.waiting += [_PLAN_FREELY, _TAKE_TIME]
-        elif name == Q.indexed_messages:  # its index serves only this query
+        if known.is_planned_freely:
             changes.waiting.append(_PLAN_FREELY)
-        if not self._writes or name not in LOCKS:
-            with changes.wire.answering_within(WHOLE_SECONDS if name in WHOLE else None):
+        if known.is_long:
+            changes.waiting.append(_TAKE_TIME)
+        if not self._writes or not known.locks:
+            with changes.wire.answering_within(WHOLE_SECONDS if known.is_long else None):
                 (answer,) = changes.carry_out(wanted)
         else:
-            answer = self._ask_locked(name, wanted, values)
-        if wanted[0].changes and answer.count:
+            answer = self._ask_locked(known, wanted, values)
+        if known.changes and answer.count:
             changes.rows += 1
         return answer
 
-    def _ask_locked(self, name: str, wanted: Asked, values: Mapping[str, Any]) -> StatementResult:
+    def _ask_locked(self, known: Statement, wanted: Asked, values: Mapping[str, Any]) -> StatementResult:
         """Lock, then read; repeated while the read finds what the lock did not. Each statement sees what is
         committed when it begins, so a row may appear, or a name move, between the two."""
-        changes, column = self._changes, CONVERSATION_IN.get(name)
+        changes, column = self._changes, known.conversation
         for _ in range(MOST_LOOKS):
-            locks = self._locks(name, values)
+            locks = self._locks(known, values)
             *taken, answer = changes.carry_out(*(lock for _, lock in locks), wanted)
             # A row that does not exist yet was not locked.
             found = [key for (key, _), lock in zip(locks, taken, strict=True) if lock.count]
             changes.locked.update(found)
-            if wanted[0].changes or not answer.count:
+            if known.changes or not answer.count:
                 return answer
             if column is not None:
                 changes.conversations.update(row[0] for lock in taken for row in lock.rows())
                 if all(row[column] in changes.conversations for row in answer.rows()):
                     return answer
-                changes.locked.difference_update(self._keys(name, values))
-            elif all(key in changes.locked or key[0] in MAY_LOCK_NOTHING for key, _ in locks):
+                changes.locked.difference_update(self._keys(known, values))
+            elif all(key in changes.locked or not lock.needs_count for key, (lock, _) in locks):
                 return answer
         raise Unmet
 
-    def _locks(self, name: str, values: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Asked]]:
+    def _locks(self, known: Statement, values: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Asked]]:
         """Locks that this statement needs and that are not held yet."""
         needed = []
-        for lock, sources in LOCKS.get(name, ()):
-            said = {parameter: values[source] for parameter, source in sources.items()}
+        for lock, sources in known.locks:
+            said = {parameter: values[source] for parameter, source in sources}
             key = (lock, *said.values())
             if key not in self._changes.locked:
                 needed.append((key, asked(named(lock), said)))
         return needed
 
-    def _keys(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def _keys(self, known: Statement, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """The locks of a statement, as keys of `Changes.locked`."""
-        return [(lock, *(values[source] for source in given.values())) for lock, given in LOCKS[name]]
+        return [(lock, *(values[source] for _, source in given)) for lock, given in known.locks]
 
     def run_many(self, statement: str, rows: Iterable[Mapping[str, Any]]) -> None:
         wanted = named(statement)

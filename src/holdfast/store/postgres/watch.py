@@ -9,14 +9,11 @@ themselves.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 from ...domain.ids import new_id
 from ..queries import load
+from ..watch import ChangeWatch
 from .listen_connection import Connection, ListenConnection
 
 STATEMENTS = load(__package__)
@@ -24,15 +21,14 @@ STATEMENTS = load(__package__)
 POLL_SECONDS = 0.25
 
 
-class NotifyChangeWatch:
+class NotifyChangeWatch(ChangeWatch):
     def __init__(self, line: ListenConnection) -> None:
+        super().__init__()
         self.tag = new_id("tag")
         """Payload of our own notifications, which were already counted before they arrive."""
         self._line = line
         self._version = 0
         self._listening = False
-        self._guard = threading.Lock()
-        self._waiters: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         line.carry(self)
 
     def version(self) -> int:
@@ -45,34 +41,16 @@ class NotifyChangeWatch:
         """Record a commit, by this process or by another that notified us."""
         with self._guard:
             self._version += 1
-            waiters = list(self._waiters.items())
-        for event, loop in waiters:
-            with suppress(RuntimeError):  # its event loop is closed: it has no waiters
-                loop.call_soon_threadsafe(event.set)
+        super().notice()
 
-    async def changed(self, since: int, timeout: float) -> bool:
-        """Wait until the version is no longer `since`, or until the timeout."""
-        event = asyncio.Event()
-        deadline = time.monotonic() + timeout
-        with self._guard:
-            self._waiters[event] = asyncio.get_running_loop()
-        try:
-            while self._version == since:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                deaf = not self._listening
-                event.clear()
-                try:
-                    async with asyncio.timeout(min(left, POLL_SECONDS) if deaf else left):
-                        await event.wait()
-                except TimeoutError:
-                    if deaf and not self._listening:
-                        return True  # no notification can arrive: check
-            return True
-        finally:
-            with self._guard:
-                del self._waiters[event]
+    def _known_version(self) -> int:
+        return self._version
+
+    def _poll_seconds(self) -> float | None:
+        return None if self._listening else POLL_SECONDS
+
+    def _is_blind(self) -> bool:
+        return not self._listening
 
     # --- on the listen connection's thread --------------------------------------------------------------
 

@@ -9,8 +9,10 @@ retried until its deadline.
 If the connection is lost before the COMMIT was sent, nothing was written: the job is retried on a new
 connection. If it is lost *in* the COMMIT, the next connection asks the server for the outcome of that
 transaction, by its number, after ending any backend that may still run it. A server of another history (a
-standby promoted since) has other transactions with the same numbers and is not asked. Only if the outcome
-cannot be found out in time, callers get `StoreUncertain`: the write is neither acknowledged nor retried.
+standby promoted since) has other transactions with the same numbers and is not asked. A server that crashed
+since may have assigned the number again: that it was committed proves nothing then, that it was not does.
+Only if the outcome cannot be found out in time, callers get `StoreUncertain`: the write is neither
+acknowledged nor retried.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -28,8 +29,9 @@ import psycopg
 
 from ...domain.messages import NewMessage, size_of
 from ...domain.turns import Lease
-from ...errors import HoldfastError, LeaseLost, StoreClosed, StoreFailed, StoreUncertain, StoreUpgraded
+from ...errors import HoldfastError, LeaseLost, StoreFailed, StoreUncertain, StoreUpgraded
 from ..transaction import Q
+from ..writer import GroupWriter, WriteJob
 from .db_errors import LOCKED, RUN_AGAIN, cannot_connect, state_of, translate
 from .pipeline import ConnectionLost, Pipeline, asked
 from .statements import BEGIN, COMMIT, statement
@@ -37,7 +39,6 @@ from .transaction import Changes, Unmet, message_row
 
 log = logging.getLogger(__name__)
 
-LARGEST_GROUP = 256
 GROUP_LOCK_SECONDS = 0.3
 """Lock timeout of a group; after it, its jobs are run alone."""
 LOCK_SECONDS = 0.1
@@ -46,6 +47,8 @@ STOP_SECONDS = 5.0
 """How long closing waits for a server that does not answer."""
 MOST_TRIES = 5
 PAUSE_SECONDS = 0.05
+NOT_ASSIGNED = "22023"
+"""SQLSTATE of asking for a transaction number that the server has not assigned: nothing of it was logged."""
 LONGEST_PAUSE_SECONDS = 1.0
 
 T = TypeVar("T")
@@ -59,11 +62,10 @@ _NUMBER_ALL = statement(Q.number_all)
 _TELL = statement(Q.tell)
 
 
-class PostgresJob:
-    """One caller's write, and the future for its result. Appends have no function: they are executed
-    together."""
+class PostgresJob(WriteJob):
+    """One caller's write. Appends have no function: they are executed together."""
 
-    __slots__ = ("append", "error", "future", "later", "loop", "result", "since", "work")
+    __slots__ = ("append", "later", "since", "work")
 
     def __init__(
         self,
@@ -72,18 +74,15 @@ class PostgresJob:
         loop: asyncio.AbstractEventLoop | None = None,
         future: asyncio.Future[Any] | None = None,
     ) -> None:
+        super().__init__(loop, future)
         self.work = work
         self.append = append
-        self.loop = loop
-        self.future = future
         self.since = time.monotonic()
         self.later = False
         """True: the job is to be requeued."""
-        self.result: Any = None
-        self.error: BaseException | None = None
 
 
-class PostgresWriter:
+class PostgresWriter(GroupWriter[PostgresJob]):
     """Owns the writing connection. Call `submit` from any event loop, in any thread."""
 
     def __init__(
@@ -96,6 +95,7 @@ class PostgresWriter:
         on_commit: Callable[[], None],
         on_time: Callable[[int], int],
     ) -> None:
+        super().__init__()
         self._connect = connect
         self._location = location
         self._schema = schema
@@ -104,13 +104,9 @@ class PostgresWriter:
         self._on_commit = on_commit
         self._on_time = on_time
         self._wire: Pipeline | None = None
-        self._queue: deque[PostgresJob] = deque()
-        self._wake = threading.Condition()
-        self._stopping = False
         self._stop_by = math.inf
         self._news = False
         """True: something was committed that subscribers may wait for."""
-        self._failure: HoldfastError | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
 
@@ -131,16 +127,6 @@ class PostgresWriter:
         self._accept(PostgresJob(None, (lease, messages), loop, future))
         return await future
 
-    def _accept(self, job: PostgresJob) -> None:
-        with self._wake:
-            if self._failure is not None:
-                raise self._failure
-            if self._stopping:
-                raise StoreClosed("the store is closed")
-            self._queue.append(job)
-            if len(self._queue) == 1:
-                self._wake.notify()
-
     def stop(self) -> None:
         """Finish accepted jobs, as far as the server answers, then close the connection."""
         with self._wake:
@@ -153,10 +139,6 @@ class PostgresWriter:
                 self._wire.cut()
             self._thread.join(STOP_SECONDS)
 
-    @property
-    def failure(self) -> HoldfastError | None:
-        return self._failure
-
     # --- the thread's side -------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -164,7 +146,7 @@ class PostgresWriter:
             with self._wake:
                 while not self._queue and not self._stopping:
                     self._wake.wait()
-                group = [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
+                group = self._take_group()
             if not group:
                 break
             for job in group:
@@ -215,13 +197,13 @@ class PostgresWriter:
             )
             strict = strict or isinstance(error, Unmet)
             if not again or time.monotonic() >= until:
-                job.result, job.error = None, self._answer(error)
+                job.result, job.error = None, self._error_of(error)
                 return error
             if isinstance(error, ConnectionLost):
                 time.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
-    def _answer(self, error: BaseException) -> BaseException:
+    def _error_of(self, error: BaseException) -> BaseException:
         """The error for the caller; permanent failures stop the store."""
         if isinstance(error, psycopg.Error):
             error = translate(error, self._location)
@@ -279,7 +261,8 @@ class PostgresWriter:
                 raise ConnectionLost(str(error)) from error
             raise
         try:
-            wire.history = _history_of(wire)
+            wire.history = _asked_once(wire, Q.server_history)
+            wire.last_crash = _asked_once(wire, Q.last_crash)
         except BaseException:
             wire.close()
             raise
@@ -358,13 +341,13 @@ class PostgresWriter:
                 ((status,),) = wire.ask(statement(Q.outcome), number=number)
             except psycopg.Error as error:
                 log.debug("cannot find out yet what became of transaction %s: %s", number, error)
-                status = "in progress"
-            if status == "committed":
+                status = "aborted" if state_of(error) == NOT_ASSIGNED else "in progress"
+            if status == "committed" and wire.last_crash is not None and wire.last_crash == before.last_crash:
                 self._news = True
                 return None
             if status == "aborted":
                 return lost
-            if status is None:
+            if status is None or status == "committed":
                 break
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -376,46 +359,22 @@ class PostgresWriter:
             job.result, job.error = None, uncertain
         return None
 
-    def fail(self, failure: HoldfastError) -> None:
-        """Stop for good: every later call gets this error."""
-        if self._failure is None:
-            log.critical("the store has stopped: %s", failure)
-            self._failure = failure
-
     def _tell(self, group: list[PostgresJob]) -> None:
-        """Wake each event loop once, not once per job. The store's version has changed before a caller
-        wakes."""
+        """Answer the callers. The store's version has changed before a caller wakes."""
         if self._news:
             self._news = False
             self._on_commit()
-        by_loop: dict[asyncio.AbstractEventLoop, list[PostgresJob]] = {}
-        for job in group:
-            if job.loop is not None:
-                by_loop.setdefault(job.loop, []).append(job)
-        for loop, jobs in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_settle, jobs)
-            except RuntimeError:
-                log.debug("%d callers' event loop has closed before they could be told", len(jobs))
+        self._answer(group)
 
 
-def _history_of(wire: Pipeline) -> str | None:
-    """Id of the server's write history; None if it is not reported: some services do not."""
+def _asked_once(wire: Pipeline, name: str) -> str | None:
+    """A fact about the server, read when a connection is opened; None if it is not reported: some services
+    do not."""
     try:
-        ((history,),) = wire.ask(statement(Q.server_history))
+        ((fact,),) = wire.ask(statement(name))
     except psycopg.Error as error:
         if isinstance(error, ConnectionLost):
             raise
-        log.debug("the server does not tell its history: %s", error)
+        log.debug("the server does not report its %s: %s", name, error)
         return None
-    return str(history)
-
-
-def _settle(jobs: list[PostgresJob]) -> None:
-    for job in jobs:
-        if job.future is None or job.future.done():
-            continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
-        else:
-            job.future.set_result(job.result)
+    return str(fact)

@@ -8,9 +8,9 @@ from pathlib import Path
 import apsw
 
 from ...domain.ids import new_id
+from ...domain.maintenance import Progress, no_progress
 from ...errors import BadInput, StoreError
 from ...os_support import private_umask
-from ..values import Progress, no_progress
 
 
 def back_up(database: Path, target: Path, progress: Progress = no_progress) -> None:

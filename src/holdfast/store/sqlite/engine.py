@@ -7,51 +7,42 @@ the file, its schema) and changes nothing if one fails.
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import threading
-import weakref
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import apsw
 
 from ...domain.flushes import FlushRules
+from ...domain.maintenance import Progress, no_progress
 from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
-from ...errors import StoreClosed, StoreFailed, StoreUnusable
-from .. import checks
-from ..base import Finding, Progress, no_progress
-from ..context import ContextCache
+from ...errors import SearchFailed, StoreFailed, StoreUnusable
+from .. import maintenance, nodes
+from ..engine import opened
 from ..rows import to_stamp
-from ..search_threads import SearchThreads
+from ..search_terms import CATCH_UP_SECONDS, Deadline
+from ..store import Store
 from ..transaction import NO_RESETS, Transaction
-from ..verbs.compacting import CompactingVerbs
-from ..verbs.conversing import ConversingVerbs
-from ..verbs.finding import FindingVerbs
-from ..verbs.importing import ImportingVerbs
-from ..verbs.living import LivingVerbs
-from ..verbs.remembering import RememberingVerbs
-from ..verbs.turning import TurningVerbs
+from ..values import Figures, Finding, Found
 from .backup import back_up
 from .connections import PATIENCE_SECONDS, check_library, connect
 from .db_errors import cannot_open
 from .files import Inodes, log_size, prepare_directory, real
 from .locks import FileNodeLocks
 from .migrations import migrate, newest
-from .own_verbs import SQLiteOwnVerbs
 from .posix_lock_guard import PosixLockGuard, handles_of
 from .readers import SQLiteReaders
-from .search import SearchIndex
+from .search import SearchIndex, search
 from .transaction import STATEMENTS, SQLiteTransaction
 from .watch import FileChangeWatch
 from .writer import SQLiteWriter
 
+P = ParamSpec("P")
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
 
 INTEGRITY = "the store is intact"
 SEARCH_INVARIANT = "the search index is sound"
@@ -63,17 +54,16 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class SQLiteStore(
-    FindingVerbs,
-    ConversingVerbs,
-    TurningVerbs,
-    CompactingVerbs,
-    LivingVerbs,
-    RememberingVerbs,
-    ImportingVerbs,
-    SQLiteOwnVerbs,
-):
-    """One open store. Made by `open_store`; see `store.base.Store` for what each method guarantees."""
+class SQLiteStore(Store):
+    """One open store. Made by `open_store`."""
+
+    _lost_in_a_fork = "SQLite's handles and locks"
+
+    _writer: SQLiteWriter
+    _readers: SQLiteReaders
+    _search_readers: SQLiteReaders
+    _watch: FileChangeWatch
+    _locks: FileNodeLocks
 
     def __init__(
         self,
@@ -88,10 +78,8 @@ class SQLiteStore(
         """Blocking: open the file, migrate its schema, start the threads."""
         check_library(apsw.sqlite_lib_version())
         self._database = real(database)
+        super().__init__(policies, flushing, quotas)
         self._clock = clock
-        self._policies = policies
-        self._flushing = flushing
-        self._quotas = quotas
         self._patience = patience
         prepare_directory(self._database.parent)
         handles = handles_of(self._database)
@@ -112,7 +100,6 @@ class SQLiteStore(
             connection.close()
             raise
         self._locks = FileNodeLocks(self._database)
-        self._cache = ContextCache()
         self._search: SearchIndex | None = None
         self._search_guard = threading.Lock()
         self._watch = FileChangeWatch(self._connect_reader, self.location, self._failed)
@@ -121,12 +108,13 @@ class SQLiteStore(
         )
         if left:  # a crashed process may have left text in the log that it had deleted
             self._writer.truncate_soon()
-        self._readers = SQLiteReaders(self._connect_reader, self.location, self._writer.fail)
-        self._search_readers = SQLiteReaders(self._connect_reader, self.location, self._writer.fail)
-        self._searches = SearchThreads()
-        self._forked = False
-        self._closed = False
-        _open_stores.add(self)
+        self._readers = SQLiteReaders(
+            self._connect_reader, self._begin_read, self.location, self._writer.fail
+        )
+        self._search_readers = SQLiteReaders(
+            self._connect_reader, self._begin_read, self.location, self._writer.fail
+        )
+        opened(self)
 
     def _connect_reader(self) -> apsw.Connection:
         return connect(self._database, patience=self._patience, read_only=True)
@@ -137,11 +125,6 @@ class SQLiteStore(
     @property
     def location(self) -> str:
         return str(self._database)
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why this store has stopped for good, if it has."""
-        return self._writer.failure
 
     def now(self) -> datetime:
         return self._clock()
@@ -165,47 +148,29 @@ class SQLiteStore(
 
     # --- reading and writing ----------------------------------------------------------------------------
 
-    async def _write(self, work: Callable[[Transaction], T]) -> T:
-        self._check_open()
-        told: list[str] = []
-
+    def _submit(
+        self,
+        told: list[str],
+        work: Callable[Concatenate[Transaction, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Awaitable[T]:
         def run(connection: apsw.Connection) -> T:
             told.clear()  # the function may be run again, if its group failed
             now = to_stamp(self._clock())
             tx = SQLiteTransaction(connection, now, self._policies, told, self._flushing, self._quotas)
-            done = work(tx)
+            done = work(tx, *args, **kwargs)
             if tx.erased:
                 self._writer.erase()
             return done
 
-        done = await self._writer.submit(run)
-        for line in told:
-            log.info("%s", line)
-        return done
+        return self._writer.submit(run)
 
-    async def _read(self, work: Callable[[Transaction], T]) -> T:
-        self._check_open()
-        if self._writer.failure is not None:  # a store that cannot be trusted is not read either
-            raise self._writer.failure
-        return await self._readers.run(
-            lambda connection: work(SQLiteTransaction(connection, to_stamp(self._clock()), self._policies))
-        )
+    def _begin_read(self, connection: apsw.Connection) -> Transaction:
+        return SQLiteTransaction(connection, to_stamp(self._clock()), self._policies)
 
-    def _search_read(self, work: Callable[[Transaction], T]) -> T:
-        if self._writer.failure is not None:
-            raise self._writer.failure
-        return self._search_readers.run_here(
-            lambda connection: work(SQLiteTransaction(connection, to_stamp(self._clock()), self._policies))
-        )
-
-    def _check_open(self) -> None:
-        if self._forked:
-            raise StoreClosed(
-                "this store was opened before the process forked; open it again in the child "
-                "(SQLite's handles and locks do not survive a fork)"
-            )
-        if self._closed:
-            raise StoreClosed("the store is closed")
+    def _close_in_child(self) -> None:
+        self._locks.close_in_child()
 
     def _committed(self) -> None:
         self._watch.notice()
@@ -225,38 +190,51 @@ class SQLiteStore(
         )
 
     def start_indexing(self) -> None:
-        """Start the indexer thread, which keeps the search index up to date."""
         self._index().notice()
 
-    # --- waiting and maintenance ------------------------------------------------------------------------
+    def _find(
+        self, owner: str | None, words: str, conversation_id: str | None, limit: int, deadline: Deadline
+    ) -> list[Found]:
+        index = self._index()
+        index.catch_up(time.monotonic() + CATCH_UP_SECONDS)
+        if deadline.passed:
+            deadline = Deadline(owner)  # the wait before does not count against the search
+        return self._search_read(search, index, owner, words, conversation_id, limit, deadline)
 
-    def version(self) -> int:
-        self._check_open()
-        return self._watch.version()
+    # --- nodes ------------------------------------------------------------------------------------------
 
-    async def changed(self, since: int, timeout: float) -> bool:
+    async def reap(self, node_id: str, seen_beat: int, why: str) -> bool:
+        reaped = await self._write(nodes.reap, node_id, seen_beat, why)
+        if reaped:
+            self._locks.remove(node_id)
+        return reaped
+
+    # --- the whole store --------------------------------------------------------------------------------
+
+    async def figures(self) -> Figures:
         self._check_open()
-        return await self._watch.changed(since, timeout)
+        unindexed = await asyncio.to_thread(_unindexed, self._index())
+        return await self._read(maintenance.figures, log_size(self._database), unindexed)
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check_open()
         await asyncio.to_thread(back_up, self._database, target, progress or no_progress)
 
     def invariants(self) -> Sequence[str]:
-        return [INTEGRITY, *checks.INVARIANTS.values(), SEARCH_INVARIANT]
+        return [INTEGRITY, *maintenance.INVARIANTS.values(), SEARCH_INVARIANT]
 
     async def check(self, progress: Progress | None = None) -> list[Finding]:
         whole, show = len(self.invariants()), progress or no_progress
         show(0, whole)
         findings = await self._read(_intact)
-        findings += await self._read(lambda tx: checks.check(tx, lambda done: show(done + 1, whole)))
+        findings += await self._read(maintenance.check, lambda done: show(done + 1, whole))
         trouble = await asyncio.to_thread(self._index().check)
         if trouble is not None:
             findings.append(Finding(SEARCH_INVARIANT, 1, [trouble], repairable=True))
         return findings
 
     async def repair(self) -> list[str]:
-        mended = await self._write(checks.repair_sizes)
+        mended = await self._write(maintenance.repair_sizes)
         number = await asyncio.to_thread(self._index().rebuild)
         return [*mended, f"made the search index anew, over {number} messages"]
 
@@ -271,19 +249,12 @@ def _intact(tx: Transaction) -> list[Finding]:
     return [Finding(INTEGRITY, len(problems), problems[:5])] if problems else []
 
 
-_open_stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
-_kept_in_child: list[SQLiteStore] = []
-
-
-def _after_fork_in_child() -> None:
-    """A forked child has none of the threads and must not use, close or collect the connections."""
-    for store in list(_open_stores):
-        store._forked = True
-        store._locks.close_in_child()
-        _kept_in_child.append(store)
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+def _unindexed(index: SearchIndex) -> int | None:
+    """How many messages the search index lags; None if that cannot be read. Blocking."""
+    try:
+        return index.lag()
+    except SearchFailed:
+        return None
 
 
 async def open_store(

@@ -10,14 +10,17 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...errors import Conflict
-from ...os_support import private_umask
+from ...domain.nodes import Identity, Liveness, Node, proof_of_death
+from ...errors import Conflict, StoreUnusable
+from ...os_support import HIDDEN, identity, private_umask, start_of
 
 
 class FileNodeLocks:
     def __init__(self, database: Path) -> None:
+        self._database = database
         self._directory = database.with_name(f"{database.name}.nodes")
         self._held: dict[str, int] = {}
         self._guard = threading.Lock()
@@ -25,8 +28,17 @@ class FileNodeLocks:
     def path_of(self, node_id: str) -> Path:
         return self._directory / node_id
 
-    def hold(self, node_id: str) -> None:
-        """Lock this node's file for as long as this process lives."""
+    async def hold(self, node_id: str) -> None:
+        """Lock this node's file for as long as this process lives. Raises StoreUnusable if it cannot be
+        created."""
+        try:
+            self._hold(node_id)
+        except OSError as error:
+            raise StoreUnusable(
+                f"cannot make the node's lock file beside {self._database}: {error}"
+            ) from error
+
+    def _hold(self, node_id: str) -> None:
         with private_umask():
             self._directory.mkdir(mode=0o700, exist_ok=True)
             handle = os.open(self.path_of(node_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -51,6 +63,28 @@ class FileNodeLocks:
     def remove(self, node_id: str) -> None:
         """Delete the file of a node that is gone."""
         self.path_of(node_id).unlink(missing_ok=True)
+
+    async def probe(self, nodes: Sequence[Node]) -> Mapping[str, tuple[Liveness, str]]:
+        """Liveness of each of these nodes, as far as provable from here, and why."""
+        here = identity()
+        return {node.id: self._judge(node, here) for node in nodes}
+
+    def _judge(self, node: Node, here: Identity) -> tuple[Liveness, str]:
+        lock_free = self.is_free(node.id)
+        start = start_of(node.identity.pid) if lock_free is None else None
+        why = proof_of_death(
+            node.identity,
+            lock_free=lock_free,
+            here=here,
+            start_of_their_pid=start,
+            one_machine=True,
+            is_hidden=start == HIDDEN,
+        )
+        if why is not None:
+            return Liveness.DEAD, why
+        if lock_free is False:
+            return Liveness.ALIVE, "it holds its lock"
+        return Liveness.UNKNOWN, "its lock cannot be tested"
 
     def is_free(self, node_id: str) -> bool | None:
         """True: the lock can be taken. None: unknown."""

@@ -1,54 +1,37 @@
-"""Reader connections: a few threads, each with its own, so that reads never wait for the writer.
-
-Every read is short: one snapshot, all rows fetched, then the log can be checkpointed again.
-"""
+"""Reader connections to the file. After each read the log can be checkpointed again."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import apsw
 
-from ...errors import StoreClosed, StoreFailed
+from ...errors import StoreFailed
+from ..readers import Readers
+from ..transaction import Transaction
 from .db_errors import translate
 
 T = TypeVar("T")
 
 
-class SQLiteReaders:
+class SQLiteReaders(Readers[apsw.Connection]):
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],
+        begin: Callable[[apsw.Connection], Transaction],
         location: str,
         on_failure: Callable[[StoreFailed], None],
-        threads: int = 4,
     ) -> None:
-        self._connect = connect
-        self._location = location
-        self._on_failure = on_failure
-        self._local = threading.local()
-        self._opened: list[apsw.Connection] = []
-        self._guard = threading.Lock()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-reader")
-        self._closed = False
+        super().__init__(connect, location, on_failure)
+        self._begin = begin
 
-    async def run(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` on one of the connections, inside one snapshot."""
-        if self._closed:
-            raise StoreClosed("the store is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self.run_here, work)
-
-    def run_here(self, work: Callable[[apsw.Connection], T]) -> T:
-        """The same on the calling thread, blocking; each thread has its own connection."""
+    def run_here(self, work: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
         connection = self._connection()
         try:
             connection.execute("BEGIN")
             try:
-                return work(connection)
+                return work(self._begin(connection), *args, **kwargs)
             finally:
                 if connection.in_transaction:
                     connection.execute("COMMIT")

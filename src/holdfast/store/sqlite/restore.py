@@ -9,9 +9,9 @@ from pathlib import Path
 import apsw
 
 from ...domain.ids import new_id
+from ...domain.maintenance import Progress, no_progress
 from ...errors import BadInput, StoreError
 from ...os_support import private_umask
-from ..values import Progress, no_progress
 from .backup import copy_database
 from .connections import APPLICATION_ID
 from .migrations import newest

@@ -34,7 +34,12 @@ import apsw
 
 from ...errors import SearchFailed, SearchTimeout, StoreError
 from ...os_support import private_umask
-from ..search_terms import Deadline, Term, holds, mark_of, marked
+from ..messages import snippet
+from ..resolve import conversation_of
+from ..rows import to_message
+from ..search_terms import Deadline, Term, holds, mark_of, marked, terms_of
+from ..transaction import Q, Transaction
+from ..values import Found, check_limit
 from .connections import PATIENCE_SECONDS, BusyDeadline, Patience
 
 log = logging.getLogger(__name__)
@@ -505,3 +510,33 @@ class SearchIndex:
         if connection.execute("SELECT count(*) FROM leftovers").get:
             self._merge_later()
         return connection
+
+
+def search(
+    tx: Transaction,
+    index: SearchIndex,
+    owner: str | None,
+    words: str,
+    conversation_id: str | None,
+    limit: int,
+    deadline: Deadline,
+) -> list[Found]:
+    """Messages that match: the index gives numbers, the rows decide whether they match and whose they are."""
+    check_limit(limit)
+    terms = terms_of(words)
+    if conversation_id is not None:
+        owner = conversation_of(tx, owner, conversation_id).owner
+    owners = [owner] if owner is not None else [name for (name,) in tx.all(Q.owners)]
+    asked = limit
+    while True:
+        numbers, more = index.search(terms, owners, conversation_id, asked, deadline)
+        rows = [row for no in numbers if (row := tx.one(Q.found_message, no=no, owner=owner))]
+        if len(rows) >= limit or not more:
+            break
+        asked *= 4  # deleted messages still in the index must not push out existing ones
+    found = []
+    for *columns, key, title in rows[:limit]:
+        deadline.check()
+        message = to_message(columns)
+        found.append(Found(message, snippet(message, words), key, title))
+    return found

@@ -107,5 +107,6 @@ class SQLiteTransaction(Transaction):
                     message.body,
                     message.inner,
                     to_json(message.own_calls) if message.own_calls else None,
+                    message.extra,
                 ),
             )

@@ -21,7 +21,6 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,13 +28,13 @@ from typing import Any, TypeVar
 import apsw
 
 from ...errors import HoldfastError, StoreBusy, StoreClosed, StoreFailed, StoreUpgraded
+from ..writer import GroupWriter, WriteJob
 from .connections import PATIENCE_SECONDS, BusyDeadline, Patience
 from .db_errors import translate
 from .files import Inodes
 
 log = logging.getLogger(__name__)
 
-LARGEST_GROUP = 256
 CHECKPOINT_PAGES = 2_000
 RESTART_PAGES = 8_000
 ALARM_BYTES = 256 * 1024 * 1024
@@ -51,10 +50,8 @@ T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
 
 
-class SQLiteJob:
-    """One caller's write, and the future for its result."""
-
-    __slots__ = ("error", "future", "loop", "result", "work")
+class SQLiteJob(WriteJob):
+    __slots__ = ("work",)
 
     def __init__(
         self,
@@ -62,14 +59,11 @@ class SQLiteJob:
         loop: asyncio.AbstractEventLoop | None = None,
         future: asyncio.Future[Any] | None = None,
     ) -> None:
+        super().__init__(loop, future)
         self.work = work
-        self.loop = loop
-        self.future = future
-        self.result: Any = None
-        self.error: BaseException | None = None
 
 
-class SQLiteWriter:
+class SQLiteWriter(GroupWriter[SQLiteJob]):
     """Owns the writing connection. Call `submit` from any event loop, in any thread."""
 
     def __init__(
@@ -81,16 +75,13 @@ class SQLiteWriter:
         on_commit: Callable[[], None],
         patience: float = PATIENCE_SECONDS,
     ) -> None:
+        super().__init__()
         self._connection = connection
         self._database = database
         self._schema = schema
         self._inodes = inodes
         self._on_commit = on_commit
         self._patience = patience
-        self._queue: deque[SQLiteJob] = deque()
-        self._wake = threading.Condition()
-        self._stopping = False
-        self._failure: HoldfastError | None = None
         self._group: list[SQLiteJob] = []
         """The jobs that the thread is working on."""
         self._wal_pages = 0
@@ -118,17 +109,6 @@ class SQLiteWriter:
     def submit_later(self, work: Work[Any]) -> None:
         """The same without waiting, for bookkeeping that is simply repeated if it fails."""
         self._accept(SQLiteJob(work))
-
-    def _accept(self, job: SQLiteJob) -> None:
-        with self._wake:
-            failure = self.failure
-            if failure is not None:
-                raise failure
-            if self._stopping:
-                raise StoreClosed("the store is closed")
-            self._queue.append(job)
-            if len(self._queue) == 1:
-                self._wake.notify()
 
     def stop(self) -> None:
         """Finish accepted jobs, then close the connection."""
@@ -195,7 +175,7 @@ class SQLiteWriter:
                 if left is not None and left <= 0:
                     break
                 self._wake.wait(left)
-            return [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
+            return self._take_group()
 
     def _break(self, error: BaseException) -> None:
         self.fail(
@@ -283,12 +263,6 @@ class SQLiteWriter:
                 # Whatever the cause: a transaction that can be neither committed nor rolled back is fatal.
                 self.fail(StoreFailed(f"{self._database} cannot roll back ({error}); restart"))
 
-    def fail(self, failure: HoldfastError) -> None:
-        """Stop for good: every later call gets this error."""
-        if self._failure is None:
-            self._failure = failure
-            log.critical("the store has stopped: %s", failure)
-
     def _tell(self, group: list[SQLiteJob]) -> None:
         """Answer the callers, then notify commit subscribers. Subscribers' errors must not stop the writer,
         because the commit is already done."""
@@ -297,20 +271,6 @@ class SQLiteWriter:
             self._on_commit()
         except Exception:
             log.exception("%s: a listener to commits failed; writing goes on", self._database)
-
-    def _answer(self, group: list[SQLiteJob]) -> None:
-        """Wake each event loop once, not once per job."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[SQLiteJob]] = {}
-        for job in group:
-            if job.loop is not None:
-                by_loop.setdefault(job.loop, []).append(job)
-            elif job.error is not None:
-                log.warning("bookkeeping failed and will be done again: %s", job.error)
-        for loop, jobs in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_settle, jobs)
-            except RuntimeError:
-                log.debug("%d callers' event loop has closed before they could be told", len(jobs))
 
     # --- the write-ahead log -----------------------------------------------------------------------
 
@@ -393,13 +353,3 @@ class SQLiteWriter:
                 size * 4096 // 1_000_000,
             )
         self._wal_alarm = too_long
-
-
-def _settle(jobs: list[SQLiteJob]) -> None:
-    for job in jobs:
-        if job.future is None or job.future.done():
-            continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
-        else:
-            job.future.set_result(job.result)

@@ -1,4 +1,4 @@
--- Machines by an id of their own, and notices by the turn that was given them. See SQLite's migration 12.
+-- Machines by an id of their own, and notices by the turn that was given them. See SQLite's migration of this number.
 
 ALTER TABLE nodes ADD COLUMN machine TEXT COLLATE "C";
 ALTER TABLE processes ADD COLUMN machine TEXT COLLATE "C";

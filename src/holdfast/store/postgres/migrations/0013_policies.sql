@@ -1,4 +1,4 @@
--- What the whole store goes by, whatever the settings of the node that happens to act. See SQLite's migration 13.
+-- What the whole store goes by, whatever the settings of the node that happens to act. See SQLite's migration of this number.
 
 CREATE TABLE policies (
     part         TEXT    COLLATE "C" NOT NULL PRIMARY KEY,

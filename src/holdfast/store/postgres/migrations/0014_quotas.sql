@@ -1,5 +1,5 @@
 -- oldest: 14
--- How much a conversation holds. See SQLite's migration 14. A program that does not know the column would not keep it.
+-- How much a conversation holds. See SQLite's migration of this number. A program that does not know the column would not keep it.
 ALTER TABLE conversations ADD COLUMN bytes BIGINT NOT NULL DEFAULT 0;
 UPDATE conversations c SET bytes = m.bytes
 FROM (SELECT conversation, sum(length(body)) AS bytes FROM messages GROUP BY conversation) m

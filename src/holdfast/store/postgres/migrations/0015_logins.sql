@@ -1,4 +1,4 @@
--- Browsers that are logged in to the dashboard, on every node of this store. See SQLite's migration 15.
+-- Browsers that are logged in to the dashboard, on every node of this store. See SQLite's migration of this number.
 
 CREATE TABLE logins (
     token_hash  BYTEA   NOT NULL PRIMARY KEY,

@@ -1,0 +1,63 @@
+"""Results of reads: a page of a list, a resolved name, a search hit, the lineage of a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from .conversations import Conversation
+from .messages import Message
+from .sessions import Session
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Result of resolving a name: the conversation, its newest session, and the session that was named."""
+
+    conversation: Conversation
+    tip: Session
+    addressed: str | None
+    """Id of the session that was named, if any; differs from the tip's when the conversation moved on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    items: Sequence[T]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    owner: str | None
+    ended: bool | None = None
+    source: str | None = None
+    key: str | None = None
+    title: str | None = None
+    """A substring of the title or key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A search hit."""
+
+    message: Message
+    snippet: str
+    key: str | None
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LineageTree:
+    """A conversation's sessions, oldest first, and the lineages forked from it."""
+
+    sessions: tuple[Session, ...]
+    forks: tuple[LineageTree, ...]
+
+    def __iter__(self) -> Iterator[Session]:
+        """Every session of the tree."""
+        yield from self.sessions
+        for fork in self.forks:
+            yield from fork

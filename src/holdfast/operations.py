@@ -1,0 +1,604 @@
+"""Every operation that a surface needs, each once. `Holdfast` inherits them.
+
+A surface parses its input, calls one operation, and renders the result. It knows neither the store nor the
+runtime. An operation that is exactly one store method is one line of the table below; the store's docstring
+is its promise. Where `owner` may be None, the caller is an operator and means all owners.
+
+The library promises only what `docs/reference/library.md` names; the rest of these operations is for the
+surfaces of this package and may change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+from .domain.api_keys import ApiKey, Scope, Token, new_key
+from .domain.conversations import Address, Conversation
+from .domain.flushes import Flush
+from .domain.ids import is_ours
+from .domain.maintenance import Diagnosis, Pruned, Reset, Swept
+from .domain.messages import NewMessage
+from .domain.nodes import Liveness, Node
+from .domain.pages import LineageTree, Page, Resolved, SessionFilter
+from .domain.processes import LogPart, Process, is_active, pinned_until
+from .domain.sessions import EndReason, Session, SessionState, continued_by
+from .domain.turns import Turn, TurnStatus
+from .errors import BadInput, NotCompacted, NotFound
+from .local_server import ensure_local_key
+from .runtime.agents.authenticator import Authenticator
+from .runtime.agents.doctor import Doctor
+from .runtime.agents.heartbeat import Heartbeat
+from .runtime.agents.resetter import Resetter
+from .runtime.agents.sweeper import Pruner, Sweeper
+from .runtime.processes.launcher import Command
+from .runtime.processes.supervisor import Supervisor
+from .runtime.states import flushes_of, states_of, why_of
+from .runtime.turns.gate import TurnGate
+from .runtime.turns.history_matcher import HistoryMatcher
+from .runtime.turns.runner import TurnRunner
+from .runtime.turns.windows import is_known
+from .settings import Settings, home
+from .store.base import Store
+
+if TYPE_CHECKING:
+    from .importers.hermes.database_copy import Progress as Shows
+    from .importers.hermes.importer import Taken
+    from .importers.hermes.snapshot import HomeSnapshot
+    from .transfer.files import Carried, Progress
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+SCAN = 200
+MOST_LIVING = 10_000
+DEEPEST_FORK = 50
+MOST_AT_ONCE = 1000
+SKIPPED = "a person skipped it"
+CANCELLED = "a person cancelled it"
+STOPPED = "a person stopped it"
+
+
+async def _unchecked() -> None:
+    return None
+
+
+class store_method(Generic[P, R]):
+    """An operation that is exactly this store method, under the same name unless one is given.
+
+    The method is named for its types; the call goes to the engine of the open store, with no step between.
+    """
+
+    def __init__(self, method: Callable[Concatenate[Any, P], R], name: str = "") -> None:
+        self._name = name
+        self.__doc__ = method.__doc__
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = self._name or name
+
+    @overload
+    def __get__(self, operations: None, _: type) -> Self: ...
+
+    @overload
+    def __get__(self, operations: Operations, _: type) -> Callable[P, R]: ...
+
+    def __get__(self, operations: Operations | None, _: type) -> Self | Callable[P, R]:
+        return self if operations is None else getattr(operations.store, self._name)
+
+
+class store_function(Generic[P, R]):
+    """An operation that is exactly this function, called with the open store."""
+
+    def __init__(self, function: Callable[Concatenate[Store, P], R]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    @overload
+    def __get__(self, operations: None, _: type) -> Self: ...
+
+    @overload
+    def __get__(self, operations: Operations, _: type) -> Callable[P, R]: ...
+
+    def __get__(self, operations: Operations | None, _: type) -> Self | Callable[P, R]:
+        return self if operations is None else partial(self._function, operations.store)
+
+
+class Operations:
+    """The operations on an open store. `app.py` builds the parts that they use."""
+
+    heartbeat: Heartbeat
+    gate: TurnGate
+    resetter: Resetter
+    first_sweep: Sweeper
+    pruner: Pruner
+    supervisor: Supervisor
+    doctor: Doctor
+    matcher: HistoryMatcher
+    authenticator: Authenticator
+    _runner: TurnRunner | None = None
+
+    def __init__(self, settings: Settings, store: Store | None = None) -> None:
+        self.settings = settings
+        self._store = store
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            raise BadInput("holdfast is not open: use it inside `async with holdfast.open(…) as hf`")
+        return self._store
+
+    @property
+    def location(self) -> str:
+        """Where the store is, for people; without any password."""
+        return self.store.location
+
+    @property
+    def node_id(self) -> str:
+        return self.heartbeat.node_id
+
+    @property
+    def runner(self) -> TurnRunner:
+        """Begins, publishes and stops the turns of this node. Raises BadInput if no model answers here."""
+        if self._runner is None:
+            raise BadInput("this program has no model to answer with")
+        return self._runner
+
+    # --- operations that are exactly a store method -----------------------------------------------------
+
+    now = store_method(Store.now)
+    version = store_method(Store.version)
+    changed = store_method(Store.changed)
+    backup = store_method(Store.backup)
+
+    resolve = store_method(Store.resolve)
+    conversation = store_method(Store.conversation)
+    conversations = store_method(Store.conversations)
+    set_title = store_method(Store.set_title)
+    set_metadata = store_method(Store.set_metadata)
+    add_alias = store_method(Store.add_alias)
+    note_side_request = store_method(Store.note_side_request)
+
+    find_session = store_method(Store.session, "session")
+    sessions = store_method(Store.sessions)
+    line = store_method(Store.line)
+    forks = store_method(Store.forks)
+    alive = store_method(Store.alive)
+    ended_since = store_method(Store.ended_since)
+    resets_waiting = store_method(Store.resets_waiting)
+    states_of = store_function(states_of)
+    flushes_of = store_function(flushes_of)
+    why = store_function(why_of)
+
+    messages = store_method(Store.messages)
+    visible = store_method(Store.visible)
+    context = store_method(Store.context)
+    delete_message = store_method(Store.delete_message)
+    reduce_message = store_method(Store.reduce_message)
+    note_reading = store_method(Store.note_reading)
+    search = store_method(Store.search)
+
+    turn = store_method(Store.turn)
+    turns = store_method(Store.turns)
+    turn_messages = store_method(Store.turn_messages)
+    turn_answer = store_method(Store.turn_answer)
+    drafts = store_method(Store.drafts)
+    last_number = store_method(Store.last_number)
+    response = store_method(Store.response)
+    delete_response = store_method(Store.delete_response)
+
+    event_page = store_method(Store.events, "events")
+    event_bounds = store_method(Store.event_bounds)
+    notices = store_method(Store.notices)
+    undelivered = store_method(Store.undelivered)
+    deliver_notice = store_method(Store.deliver_notice)
+
+    memories = store_method(Store.memories)
+    memory = store_method(Store.memory)
+    edit_memory = store_method(Store.edit_memory)
+    forget_memory = store_method(Store.forget_memory)
+    flushes = store_method(Store.flushes)
+    retry_flush = store_method(Store.retry_flush)
+
+    process = store_method(Store.process)
+    processes = store_method(Store.processes)
+
+    keys = store_method(Store.keys)
+    find_key = store_method(Store.key, "key")
+    revoke_key = store_method(Store.revoke_key)
+    add_login = store_method(Store.add_login)
+    login = store_method(Store.login)
+    end_login = store_method(Store.end_login)
+
+    nodes = store_method(Store.nodes)
+    statistics = store_method(Store.statistics)
+    usage = store_method(Store.usage)
+    pulse = store_method(Store.pulse)
+    figures = store_method(Store.figures)
+    flush_figures = store_method(Store.flush_figures)
+
+    # --- finding sessions -------------------------------------------------------------------------------
+
+    async def resolve_name(self, owner: str | None, name: str) -> Resolved:
+        """Resolve a name that a person typed: one of our ids, else a session key, else an alias."""
+        if is_ours(name):
+            return await self.store.resolve(owner, Address(id=name, create=False))
+        try:
+            return await self.store.resolve(owner, Address(key=name, create=False))
+        except NotFound:
+            pass
+        try:
+            return await self.store.resolve(owner, Address(id=name, create=False))
+        except NotFound:
+            raise NotFound("session, key or alias", name) from None
+
+    async def session_named(self, owner: str | None, name: str) -> Session:
+        """The session that a name means: for a session id that session, else the conversation's newest."""
+        found = await self.resolve_name(owner, name)
+        if found.addressed is None or found.addressed == found.tip.id:
+            return found.tip
+        return await self.store.session(owner, found.addressed)
+
+    async def current_session(self, owner: str | None, name: str) -> Session:
+        """The same, for an action on it: a session that was compacted is replaced by the newest."""
+        session = await self.session_named(owner, name)
+        if session.end_reason == EndReason.COMPACTION:
+            return (await self.resolve_name(owner, session.id)).tip
+        return session
+
+    async def sessions_with_states(
+        self,
+        wanted: SessionFilter,
+        state: SessionState | None = None,
+        *,
+        after: str | None = None,
+        limit: int = 20,
+    ) -> tuple[Page[Session], Mapping[str, SessionState]]:
+        """A page of sessions with the state of each. Active, idle and orphaned depend on which nodes are
+        alive, which a query cannot know: active and orphaned sessions are searched among those with a node,
+        and for idle ones pages are read until enough are found."""
+        if state is None or state is SessionState.ENDED:
+            if state is SessionState.ENDED:
+                wanted = replace(wanted, ended=True)
+            page = await self.store.sessions(wanted, after=after, limit=limit)
+            return page, await self.states_of(page.items)
+        if state is not SessionState.IDLE:
+            return await self._page_of_the_living(wanted, state, after, limit)
+        wanted = replace(wanted, ended=False)
+        found: list[Session] = []
+        states: dict[str, SessionState] = {}
+        while True:
+            page = await self.store.sessions(wanted, after=after, limit=SCAN)
+            states.update(await self.states_of(page.items))
+            found += [session for session in page.items if states[session.id] is state]
+            if len(found) > limit or not page.has_more:
+                return Page(found[:limit], len(found) > limit), states
+            after = page.items[-1].id
+
+    async def _page_of_the_living(
+        self, wanted: SessionFilter, state: SessionState, after: str | None, limit: int
+    ) -> tuple[Page[Session], Mapping[str, SessionState]]:
+        cursor = await self.store.session(wanted.owner, after) if after is not None else None
+        living = await self.store.alive(wanted.owner, limit=MOST_LIVING)
+        states = await self.states_of(living)
+        found = [
+            session
+            for session in living
+            if states[session.id] is state
+            and (
+                cursor is None
+                or (session.last_activity_at, session.id) < (cursor.last_activity_at, cursor.id)
+            )
+            and (wanted.source is None or session.source == wanted.source)
+            and (wanted.key is None or session.key == wanted.key)
+            and (wanted.title is None or wanted.title.lower() in _heading(session).lower())
+        ]
+        return Page(found[:limit], len(found) > limit), states
+
+    async def lineage(self, owner: str | None, conversation_id: str, deep: int = 0) -> LineageTree:
+        """The sessions of a conversation and everything forked from it."""
+        sessions = await self.store.line(owner, conversation_id)
+        forks = await self.store.forks(owner, conversation_id) if deep < DEEPEST_FORK else []
+        return LineageTree(
+            tuple(sessions),
+            tuple([await self.lineage(owner, fork.conversation_id, deep + 1) for fork in forks]),
+        )
+
+    async def leaked_sessions(self, owner: str | None) -> list[Session]:
+        """Open sessions whose node is dead; after a successful sweep there are none."""
+        store = self.store
+        nodes = await store.nodes()
+        proofs = await store.probe(nodes)
+        left = await store.leftovers(also=[node.id for node in nodes if proofs[node.id][0] is Liveness.DEAD])
+        leaked: dict[str, Session] = {}
+        for session_id in left.sessions:
+            try:
+                leaked[session_id] = await store.session(owner, session_id)
+            except NotFound:
+                continue  # another owner's, or deleted meanwhile
+        for conversation_id in left.conversations:
+            try:
+                tip = (await store.resolve(owner, Address(id=conversation_id))).tip
+            except NotFound:
+                continue
+            leaked[tip.id] = tip
+        return [session for session in leaked.values() if not session.ended]
+
+    # --- acting on conversations and sessions -----------------------------------------------------------
+
+    async def create_conversation(
+        self, owner: str, *, messages: Sequence[NewMessage], metadata: Mapping[str, str], source: str
+    ) -> Conversation:
+        """A new conversation with these messages. No model is called."""
+        return await self.heartbeat.as_living(
+            lambda: self.store.create_conversation(
+                owner, self.node_id, messages=messages, metadata=metadata, source=source
+            )
+        )
+
+    async def add_messages(
+        self, owner: str, conversation_id: str, messages: Sequence[NewMessage], wait_seconds: float
+    ) -> int:
+        """Append messages when no turn runs; returns the last one's number. No model is called."""
+        return await self.gate.when_free(
+            lambda: self.heartbeat.as_living(
+                lambda: self.store.add_messages(owner, conversation_id, self.node_id, messages)
+            ),
+            wait_seconds,
+        )
+
+    async def end_session(
+        self,
+        owner: str | None,
+        session_id: str,
+        reason: str = EndReason.CLOSED,
+        *,
+        wait_seconds: float = 0.0,
+        check: Callable[[], Awaitable[None]] = _unchecked,
+    ) -> bool:
+        """End a session; False: it had ended already. Waits for a running turn, then raises ConversationBusy.
+        `check` runs before every attempt, and raises if the caller may no longer act."""
+
+        async def end() -> bool:
+            await check()
+            return await self.store.end_session(owner, session_id, reason)
+
+        return await self.gate.when_free(end, wait_seconds)
+
+    async def cancel_running(self, owner: str | None, name: str) -> tuple[Turn | None, bool]:
+        """Cancel this turn, or the one that runs in the conversation of this name: the turn (None: none runs)
+        and whether it was still running. Its output so far is kept."""
+        found = await self.resolve_name(owner, name)
+        turn_id = name if name.startswith("turn_") else found.tip.running_turn
+        if turn_id is None:
+            return None, False
+        stopped = await self.stop_turn(owner, turn_id, TurnStatus.CANCELLED, CANCELLED)
+        return await self.store.turn(owner, turn_id), stopped
+
+    async def stop_turn(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
+        """End a running turn, on any node, and keep its output; its subscribers here are notified. False: it
+        was not running."""
+        if self._runner is None:
+            return await self.store.cancel_turn(owner, turn_id, status, why)
+        return await self._runner.stop(owner, turn_id, status, why)
+
+    async def resume_session(
+        self,
+        owner: str,
+        session_id: str,
+        *,
+        attached: bool = False,
+        wait_seconds: float = 0.0,
+        check: Callable[[], Awaitable[None]] = _unchecked,
+    ) -> Session:
+        """The session that continues this one: itself if it is open, else a new one that sees what it saw."""
+
+        async def resume() -> Session:
+            await check()
+            return await self.heartbeat.as_living(
+                lambda: self.store.resume_session(owner, session_id, self.node_id, attached=attached)
+            )
+
+        return await self.gate.when_free(resume, wait_seconds)
+
+    async def resume_newest(self, owner: str, name: str, wait_seconds: float) -> str:
+        """Attach the newest continuation of what this name showed, if it has ended or the conversation was
+        reset since; returns the conversation's id. Key, alias or conversation: nothing is resumed."""
+        found = await self.resolve_name(owner, name)
+        if found.addressed is not None:
+            newest = continued_by(await self.store.line(owner, found.conversation.id), found.addressed)
+            if newest.ended:
+                await self.resume_session(owner, newest.id, attached=True, wait_seconds=wait_seconds)
+        return found.conversation.id
+
+    async def fork_session(
+        self,
+        owner: str,
+        session_id: str,
+        *,
+        up_to: int | None = None,
+        key: str | None = None,
+        attached: bool = False,
+    ) -> Session:
+        """A session of a new conversation that begins with a copy of this context, up to message `up_to`."""
+        return await self.heartbeat.as_living(
+            lambda: self.store.fork(owner, session_id, self.node_id, up_to=up_to, key=key, attached=attached)
+        )
+
+    async def compact(self, owner: str | None, name: str) -> Session:
+        """Replace older messages by a summary, now; returns the session that continues. Raises NotCompacted
+        if there is nothing to gain."""
+        tip = (await self.resolve_name(owner, name)).tip
+        compactor = self._runner.compactor if self._runner is not None else None
+        if compactor is None:
+            raise NotCompacted("this server compacts nothing")
+        return await compactor.by_hand(tip, self.settings.server.busy_wait_seconds)
+
+    async def known_window(self, model: str | None) -> int | None:
+        """Tokens of a model's context window, if settings or the model state it; None if it is unknown."""
+        compactor = self._runner.compactor if self._runner is not None else None
+        window = await compactor.windows.of(model) if compactor is not None else None
+        return window.tokens if window is not None and is_known(window) else None
+
+    async def delete_conversation(
+        self, owner: str | None, conversation_id: str, running_turn: str | None = None, why: str = CANCELLED
+    ) -> None:
+        """Delete a whole conversation. `running_turn` is cancelled first: its subscribers learn why."""
+        if running_turn is not None:
+            await self.stop_turn(owner, running_turn, TurnStatus.CANCELLED, why)
+        await self.store.delete_conversation(owner, conversation_id)
+
+    # --- flushes ----------------------------------------------------------------------------------------
+
+    async def skip_flush(self, owner: str | None, session_id: str) -> Flush:
+        """Do not flush this session. Raises as `Store.skip_flush` does."""
+        return await self.store.skip_flush(owner, session_id, SKIPPED)
+
+    async def retry_flushes(self, owner: str | None) -> int:
+        """Retry every flush that was given up; returns how many."""
+        retried = 0
+        while some := await self.store.retry_flushes(owner, limit=MOST_AT_ONCE):
+            retried += some
+        return retried
+
+    async def skip_flushes(self, owner: str | None, before: datetime) -> int:
+        """Do not flush sessions without activity since then; returns how many."""
+        skipped = 0
+        while some := await self.store.skip_flushes(owner, before, SKIPPED, limit=MOST_AT_ONCE):
+            skipped += some
+        return skipped
+
+    # --- background processes ---------------------------------------------------------------------------
+
+    async def start_process(
+        self, owner: str, session_id: str, command: Command, cwd: str | None = None, *, stdin: bool = False
+    ) -> Process:
+        """Start a background command that belongs to this session."""
+        return await self.heartbeat.as_living(
+            lambda: self.supervisor.start(owner, session_id, command, cwd, stdin=stdin)
+        )
+
+    async def watch_process(self, owner: str, session_id: str, pid: int, *, may_stop: bool) -> Process:
+        """Supervise a process of this machine that was started elsewhere."""
+        return await self.heartbeat.as_living(
+            lambda: self.supervisor.watch(owner, session_id, pid, may_stop=may_stop)
+        )
+
+    async def stop_process(self, owner: str | None, process_id: str) -> Process:
+        """Stop a process and its descendants; returns it as it is after that."""
+        return await self.supervisor.stop(owner, process_id, STOPPED)
+
+    async def pin_process(self, owner: str | None, process_id: str, hours: float) -> Process:
+        """Let a process defer resets for this many hours; 0: no longer."""
+        until = pinned_until(hours, self.store.now(), by_agent=False)
+        return await self.store.pin_process(owner, process_id, until)
+
+    async def processes_seen(self, found: Iterable[Process]) -> list[Process]:
+        """The processes as they are now, even if their rows are not updated yet."""
+        return await asyncio.gather(*(self.supervisor.seen(each) for each in found))
+
+    def is_active(self, process: Process, now: datetime) -> bool:
+        """Whether the process showed activity lately, so that it may defer a reset."""
+        return is_active(process, now, self.supervisor.limits)
+
+    async def process_log(
+        self, owner: str | None, process_id: str, *, after: int = 0, tail: int | None = None
+    ) -> LogPart:
+        """A process's output from byte `after` on, or only its last `tail` lines."""
+        return await self.supervisor.log(owner, process_id, after=after, tail=tail)
+
+    # --- API keys ---------------------------------------------------------------------------------------
+
+    async def create_key(self, owner: str, scope: Scope, tools: Iterable[str]) -> tuple[ApiKey, Token]:
+        """A new API key and its token, which is not stored and cannot be shown again."""
+        key, token = new_key(owner, scope, tools, self.store.now())
+        await self.store.add_key(key, token.hash)
+        return key, token
+
+    async def ensure_local_key(self) -> str:
+        """The token of this home's local key, which is valid for this store; created if there is none."""
+        token, _ = await ensure_local_key(self.store, home())
+        return token
+
+    # --- maintenance ------------------------------------------------------------------------------------
+
+    async def sweep(self) -> Swept:
+        """Reap dead nodes and reset due sessions: one bounded pass."""
+        return await self.first_sweep.sweep_once()
+
+    async def reset_all(self, done: Reset) -> Reset:
+        """`done`, completed by every reset that is still due."""
+        if done.more:
+            rest = await self.resetter.reset_all()
+            done.reset |= rest.reset
+            done.deferred += rest.deferred
+            done.troubles += rest.troubles
+        return done
+
+    async def prune_all(self) -> Pruned:
+        """Delete everything past its retention, in several passes."""
+        total = Pruned()
+        while True:
+            done = await self.pruner.prune_once()
+            total = Pruned(
+                total.drafts + done.drafts,
+                total.events + done.events,
+                total.requests + done.requests,
+                conversations=total.conversations + done.conversations,
+                spared=done.spared,
+            )
+            if not done.more:
+                return total
+
+    async def judged_nodes(self, *, gone: bool = False) -> list[tuple[Node, Liveness, str]]:
+        """Nodes, living ones first, each with its liveness and the proof; `gone`: also those that have left
+        or were reaped."""
+        everyone = await self.store.nodes(gone=gone)
+        present = [node for node in everyone if not node.gone]
+        proofs = await self.store.probe(present)
+        judged = [(node, *proofs[node.id]) for node in present]
+        for node in everyone:
+            if node.gone:
+                why = "left in good order" if node.left_at else "found dead or hung, and reaped"
+                judged.append((node, Liveness.DEAD, why))
+        return judged
+
+    async def examine(
+        self, *, repair: bool = False, progress: Progress | None = None
+    ) -> tuple[list[Diagnosis], list[str]]:
+        """Every invariant with its violations, and what was repaired before, in sentences."""
+        repaired = await self.doctor.repair() if repair else []
+        return await self.doctor.examine(progress), repaired
+
+    # --- conversations in and out -----------------------------------------------------------------------
+
+    def export(self, owner: str | None, conversation_id: str | None = None) -> AsyncIterator[bytes]:
+        """The lines of an export of this conversation, or of all, without line ends."""
+        from .transfer.files import all_conversations, exported
+
+        async def only(chosen: str) -> AsyncIterator[str]:
+            yield chosen
+
+        wanted = all_conversations(self.store, owner) if conversation_id is None else only(conversation_id)
+        return exported(self.store, owner, wanted)
+
+    async def import_file(self, path: Path, owner: str | None, progress: Progress) -> Carried:
+        """Import a file of an export. `owner`: the new owner of everything; None: each keeps its own."""
+        from .transfer.files import FileImporter
+
+        return await FileImporter(self.store, path, owner, progress).run()
+
+    async def import_hermes(self, owner: str, seen: HomeSnapshot, progress: Shows) -> Taken:
+        """Import a snapshot of a Hermes home for one owner."""
+        from .importers.hermes.importer import Importer
+
+        return await Importer(self.store, owner, seen, progress).run()
+
+
+def _heading(session: Session) -> str:
+    return f"{session.title or ''} {session.key or ''}"

@@ -1,0 +1,289 @@
+"""`POST /v1/messages` and `POST /v1/messages/count_tokens`: turns through Anthropic's API.
+
+A request is translated to chat messages and starts a turn like a chat completion does. So everything that
+holds for chat holds here: continuity by history, ids and session keys, forks, retries, resets, compaction.
+One conversation may be continued through either API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from ...app import TurnSpec
+from ...domain.context_size import TokenEstimator, extra_of, weight_of
+from ...domain.conversations import Address
+from ...domain.history import History, check_results, history_of
+from ...domain.ids import new_id, new_request_id
+from ...domain.messages import reply_in
+from ...domain.turns import TurnRepeated, TurnRequest, TurnStatus
+from ...errors import TurnStopped
+from ...models.base import Chunk, CountsTokens, ModelRequest
+from ...models.reply import ReplyFolder
+from ..conversation_ref import ConversationRef, about, conversation_ref_of, headers_of, request_key
+from ..http import HttpResponse, JsonResponse, RequestContext
+from ..http_errors import ErrorResponse, anthropic_error
+from ..openai.stateless import StatelessCompletion, answer_without_turn
+from ..routes import Route
+from ..start_turn import about_to_send, start_turn
+from ..streams import HEADERS, TurnStream, WholeAnswer
+from ..work import check_counts
+from .message import MessageEvents, MessageRenderer, as_stream, message_object, whole
+from .request import MessagesRequest, parse
+
+ROUTE = "/v1/messages"
+NATIVE_HEADERS = ("anthropic-version", "anthropic-beta")
+"""Sent on to a model that speaks this API."""
+UNKNOWN_LIMIT = 8192
+"""The largest `max_tokens` that is sent to a model whose window is not known."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _read(call: RequestContext, body: bytes) -> tuple[MessagesRequest, History, bytes]:
+    """Parse, check and hash a body: the work that grows with its size, to be run by `call.work`."""
+    asked = _parsed(call, body)
+    return asked, history_of(asked.messages), sha256(body).digest()
+
+
+def _parsed(call: RequestContext, body: bytes, *, counts: bool = False) -> MessagesRequest:
+    fields = call.parsed(body)
+    check_counts(fields.get("messages"), "messages", call.services.settings.limits.messages_per_request)
+    headers = {name: value for name in NATIVE_HEADERS if (value := call.headers.get(name))}
+    return parse(fields, counts=counts, headers=headers)
+
+
+async def create(call: RequestContext) -> HttpResponse:
+    body = await call.body()
+    asked, history, digest = await call.work(len(body), lambda: _read(call, body))
+    if asked.stream:
+        call.hold_stream()
+    naming = await conversation_ref_of(call)
+    if not naming.names_something:
+        check_results(history.messages, (), ())  # no stored call can be meant
+    options = await _options(call, asked)
+    stateless = _stateless(call, naming, asked, options)
+    if stateless is not None:
+        return stateless
+    renderer = MessageRenderer(
+        call.id,
+        asked.model,
+        shows_thinking=asked.shows_thinking,
+        stops=asked.stop_sequences,
+        silent=not asked.stream,
+    )
+    order = TurnSpec(
+        TurnRequest(
+            turn_id=new_id("turn"),
+            owner=call.owner,
+            node_id=call.hf.node_id,
+            address=naming.address,
+            messages=history.messages,
+            source=naming.source,
+            request_key=request_key(
+                call,
+                ROUTE,
+                digest,
+                opener=not naming.names_something and not history.answered,
+                client=naming.client,
+            ),
+            model=asked.model,
+            parent=naming.client.parent if naming.client else None,
+            streams=asked.stream,
+        ),
+        renderer,
+        tuple(message.body for message in history.instructions),
+        options,
+        asked.model,
+        client=call,
+        tools=call.caller.tools,
+        check=call.check_key,
+        native=asked.native,
+    )
+    matcher = call.hf.matcher
+    running = await start_turn(
+        call, order, lambda: matcher.placed(call.owner, naming.address, history), naming
+    )
+    if isinstance(running, TurnRepeated):
+        await about_to_send(call, order, running.turn)
+        return await _again(call, running, asked, naming.address)
+    if asked.stream:
+        return TurnStream(running, interrupts=naming.interrupted_by_leaving)
+    return WholeAnswer(
+        running,
+        naming.interrupted_by_leaving,
+        lambda outcome, ours: _whole(running.turn, outcome.answer, outcome.reply.message, ours, asked),
+    )
+
+
+def _whole(
+    turn: Any, answer: Mapping[str, Any], message: Mapping[str, Any], ours: Any, asked: MessagesRequest
+) -> dict[str, Any]:
+    return whole(
+        turn,
+        answer,
+        message,
+        ours,
+        shows_thinking=asked.shows_thinking,
+        stops=asked.stop_sequences,
+        named=asked.model,
+    )
+
+
+async def _options(call: RequestContext, asked: MessagesRequest) -> dict[str, Any]:
+    """The options for a chat model. `max_tokens` is only an upper bound in this API, and clients send
+    the limit of Anthropic's models: one that this model's window cannot hold is left out."""
+    options = dict(asked.options)
+    if not asked.stream:  # no subscriber needs chunks, so the model need not stream either
+        options["stream"] = False
+    limit = asked.max_tokens
+    if limit > UNKNOWN_LIMIT and limit > (await call.hf.known_window(asked.model) or 0) // 2:
+        return options
+    return {**options, "max_completion_tokens": limit}
+
+
+# --- without a stored turn -------------------------------------------------------------------------------
+
+
+def _stateless(
+    call: RequestContext, naming: ConversationRef, asked: MessagesRequest, options: Mapping[str, Any]
+) -> HttpResponse | None:
+    """The response of a request that becomes no turn; None for any other."""
+    accepted = asyncio.Event()
+    chunks = answer_without_turn(
+        call,
+        naming,
+        asked.messages,
+        options,
+        lambda: ModelRequest(
+            _encode(asked.messages),
+            asked.model,
+            options=options,
+            on_accepted=accepted.set,
+            native=asked.native,
+        ),
+        store=asked.store,
+    )
+    if chunks is None:
+        return None
+    return StatelessCompletion(chunks, asked.stream, _MessageFormat(call.id, asked), accepted)
+
+
+class _MessageFormat:
+    """Formats an answer without a turn."""
+
+    def __init__(self, request_id: str, asked: MessagesRequest) -> None:
+        self._request_id = request_id
+        self._asked = asked
+        self._id = f"msg_{new_request_id().removeprefix('req_')}"
+        self._folder = ReplyFolder()
+        self._events = MessageEvents(
+            self._id, asked.model, shows_thinking=asked.shows_thinking, stops=asked.stop_sequences
+        )
+
+    def add(self, chunk: Chunk) -> bytes:
+        self._folder.add(chunk)
+        return b"" if chunk.only_usage else b"".join(self._events.add(chunk))
+
+    def end(self) -> bytes:
+        return b"".join(self._events.end(self._folder.completion(), self._folder.reply().message, {}))
+
+    def failed(self, failure: ErrorResponse) -> bytes:
+        return b"event: error\ndata: %b\n\n" % _encode(anthropic_error(failure, self._request_id))
+
+    def whole(self, folder: ReplyFolder) -> dict[str, Any]:
+        return message_object(
+            self._id,
+            folder.completion(),
+            folder.reply().message,
+            shows_thinking=self._asked.shows_thinking,
+            stops=self._asked.stop_sequences,
+            named=self._asked.model,
+        )
+
+
+# --- retries ---------------------------------------------------------------------------------------------
+
+
+async def _again(
+    call: RequestContext, repeated: TurnRepeated, asked: MessagesRequest, address: Address
+) -> HttpResponse:
+    """The stored answer, for a retry of its request."""
+    turn, session = repeated.turn, repeated.session
+    if turn.status is not TurnStatus.COMPLETED:
+        raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
+    answer = msgspec.json.decode(await call.hf.turn_answer(turn.id) or b'{"choices":[{}]}')
+    said = reply_in(await call.hf.turn_messages(turn.id)) or {}
+    addressed = address.id if address.id and address.id.startswith("sess_") else None
+    message = _whole(turn, answer, said, about(session, turn, addressed), asked)
+    headers = headers_of(session, turn)
+    if not asked.stream:
+        return JsonResponse(message, headers=headers, answers=turn.id)
+    return JsonResponse(
+        as_stream(message),
+        headers={**HEADERS, **headers},
+        media_type=HEADERS["content-type"],
+        answers=turn.id,
+    )
+
+
+# --- counting --------------------------------------------------------------------------------------------
+
+
+async def count_tokens(call: RequestContext) -> JsonResponse:
+    """The tokens of a request. A model that counts is asked; else it is an estimate. Nothing is stored."""
+    body = await call.body()
+    asked = await call.work(len(body), lambda: _parsed(call, body, counts=True))
+    model = call.services.model
+    if isinstance(model, CountsTokens):
+        return JsonResponse({"input_tokens": await model.count_tokens(asked.native, asked.model)})
+    context = weight_of(_encode(message) for message in asked.messages)
+    extra = extra_of((), asked.options)
+    return JsonResponse({"input_tokens": TokenEstimator().total(context, extra.bytes)})
+
+
+_MESSAGES = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["role", "content"],
+        "properties": {"role": {"type": "string", "enum": ["user", "assistant", "system"]}},
+    },
+}
+
+ROUTES = (
+    Route(
+        "POST",
+        ROUTE,
+        create,
+        "Answer a conversation, in Anthropic's API; streams if asked to.",
+        body={
+            "type": "object",
+            "required": ["messages", "max_tokens"],
+            "properties": {
+                "messages": _MESSAGES,
+                "model": {"type": "string"},
+                "max_tokens": {"type": "integer", "minimum": 1},
+                "stream": {"type": "boolean"},
+            },
+        },
+        media_types=("application/json", "text/event-stream"),
+    ),
+    Route(
+        "POST",
+        f"{ROUTE}/count_tokens",
+        count_tokens,
+        "Count the tokens of a request, in Anthropic's API.",
+        body={
+            "type": "object",
+            "required": ["messages"],
+            "properties": {"messages": _MESSAGES, "model": {"type": "string"}},
+        },
+        answer={"type": "object", "required": ["input_tokens"]},
+    ),
+)

@@ -1,0 +1,124 @@
+"""Items: JSON values of an owner by space, namespace and name, with an optional time to live.
+
+An item of a conversation is deleted with it. An expired item is not found, and is deleted with a later write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from ..domain.ids import check_name, unstorable
+from ..domain.items import Item, PutItem
+from ..errors import BadInput
+from .resolve import conversation_of
+from .rows import Row, to_json, to_time
+from .transaction import Q, Transaction
+
+MICROSECOND = timedelta(microseconds=1)
+EXPIRED_AT_ONCE = 100
+STATE = "state"
+LAST_NAMESPACE = "\U0010ffff"
+
+
+def to_item(row: Row) -> Item:
+    namespace, name, value, created_at, updated_at = row
+    return Item(namespace, name, value, to_time(created_at), to_time(updated_at))
+
+
+def put(tx: Transaction, owner: str, changes: Sequence[PutItem]) -> None:
+    """Make these changes, all or none. The last of several changes of one item counts."""
+    for change in changes:
+        _check(change)
+        if change.conversation_id is not None:
+            conversation_of(tx, owner, change.conversation_id)
+    for change in changes:
+        where = {
+            "owner": owner,
+            "space": change.space,
+            "namespace": change.namespace,
+            "name": change.name,
+        }
+        if change.value is None:
+            tx.run(Q.delete_item, **where)
+            continue
+        ttl = None if change.ttl is None else change.ttl // MICROSECOND
+        tx.run(
+            Q.put_item,
+            **where,
+            value=change.value,
+            conversation=change.conversation_id,
+            ttl=ttl,
+            expires_at=None if ttl is None else tx.now + ttl,
+            now=tx.now,
+        )
+    drop_expired(tx, EXPIRED_AT_ONCE)
+
+
+def _check(change: PutItem) -> None:
+    check_name("the name of an item", change.name)
+    for what, text in (("a namespace", change.namespace), ("an item's value", change.value or "")):
+        if fault := unstorable(text):
+            raise BadInput(f"{what} {fault}")
+
+
+def drop_expired(tx: Transaction, limit: int) -> int:
+    """Delete expired items of all owners; returns how many."""
+    rows = tx.all(Q.expired_items, now=tx.now, limit=limit)
+    for owner, space, namespace, name in rows:
+        tx.run(Q.delete_item, owner=owner, space=space, namespace=namespace, name=name)
+    return len(rows)
+
+
+def get(tx: Transaction, owner: str, space: str, namespace: str, name: str) -> Item | None:
+    row = tx.one(Q.item, owner=owner, space=space, namespace=namespace, name=name, now=tx.now)
+    return None if row is None else to_item(row)
+
+
+def refresh(tx: Transaction, owner: str, space: str, names: Sequence[tuple[str, str]]) -> None:
+    """Restart the time to live of these items, each by namespace and name."""
+    for namespace, name in names:
+        tx.run(Q.refresh_item, owner=owner, space=space, namespace=namespace, name=name, now=tx.now)
+
+
+def under(tx: Transaction, owner: str, space: str, prefix: str) -> list[Item]:
+    """Items of this namespace and of those below it (labels are joined by dots), the last changed first; of
+    all namespaces, if it is empty."""
+    rows = tx.all(
+        Q.items_between,
+        owner=owner,
+        space=space,
+        from_namespace=prefix,
+        to_namespace=f"{prefix}/" if prefix else LAST_NAMESPACE,  # "/" is the character after "."
+        now=tx.now,
+    )
+    found = [to_item(row) for row in rows]
+    return [
+        item
+        for item in found
+        if not prefix or item.namespace == prefix or item.namespace.startswith(f"{prefix}.")
+    ]
+
+
+def namespaces(tx: Transaction, owner: str, space: str) -> list[str]:
+    return [name for (name,) in tx.all(Q.item_namespaces, owner=owner, space=space, now=tx.now)]
+
+
+def state(tx: Transaction, owner: str, conversation_id: str) -> dict[str, Any]:
+    """The state of a conversation: what programs keep with it that is not for the model."""
+    found = get(tx, owner, STATE, "", conversation_id)
+    decoded: dict[str, Any] = {} if found is None else found.decoded()
+    return decoded
+
+
+def update_state(
+    tx: Transaction, owner: str, conversation_id: str, changes: Mapping[str, Any], removed: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Merge these changes into a conversation's state and remove these names; returns the new state."""
+    conversation_of(tx, owner, conversation_id)  # locks it: two updates are made one after the other
+    new = {**state(tx, owner, conversation_id), **changes}
+    for name in removed:
+        new.pop(name, None)
+    put(tx, owner, [PutItem(STATE, "", conversation_id, to_json(new), conversation_id=conversation_id)])
+    return new

@@ -1,0 +1,159 @@
+"""The transactions of messages: read, exclude, delete in whole or in part.
+
+A message never changes otherwise, and its number is never used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..domain.events import EventType
+from ..domain.ids import check_text
+from ..domain.messages import Message, NewMessage, is_part
+from ..errors import Conflict, NotFound
+from .resolve import conversation_of
+from .rows import to_json, to_message
+from .transaction import Q, Transaction
+from .values import LARGEST_LIST, Page, check_limit
+
+
+def page(
+    tx: Transaction,
+    owner: str | None,
+    conversation_id: str,
+    *,
+    first: int = 1,
+    last: int | None = None,
+    limit: int | None = None,
+    newest_first: bool = False,
+    excluded: bool = True,
+) -> Page[Message]:
+    """Messages with seqs first..last, unmodified, without deleted ones. Without `excluded`, also omits
+    messages excluded from the context and inner ones, which clients never see."""
+    if limit is not None:
+        check_limit(limit, LARGEST_LIST)
+    conversation = conversation_of(tx, owner, conversation_id)
+    forward, backward = (
+        (Q.messages_forward, Q.messages_backward) if excluded else (Q.shown_forward, Q.shown_backward)
+    )
+    rows = tx.all(
+        backward if newest_first else forward,
+        conversation=conversation_id,
+        first=first,
+        last=conversation.last_seq if last is None else last,
+        limit=-1 if limit is None else limit + 1,
+    )
+    kept = rows if limit is None else rows[:limit]
+    return Page([to_message(row) for row in kept], len(rows) > len(kept))
+
+
+def visible(
+    tx: Transaction, owner: str | None, conversation_id: str, *, limit: int | None = None
+) -> list[Message]:
+    """Messages visible to clients: neither excluded nor deleted nor inner, oldest first; only the newest
+    `limit`."""
+    conversation_of(tx, owner, conversation_id)
+    rows = tx.all(Q.visible_messages, conversation=conversation_id, limit=-1 if limit is None else limit)
+    return [to_message(row) for row in reversed(rows)]
+
+
+def of_turn(tx: Transaction, turn_id: str) -> list[Message]:
+    """The messages of a turn, in order; includes messages that left the context."""
+    return [to_message(row) for row in tx.all(Q.messages_of_turn, turn=turn_id)]
+
+
+def exclude(
+    tx: Transaction, owner: str | None, conversation_id: str, seqs: Sequence[int], reason: str
+) -> int:
+    """Exclude messages from every context; they stay readable. Returns how many were not excluded
+    before."""
+    conversation = conversation_of(tx, owner, conversation_id)
+    check_text("a reason", reason)
+    for seq in seqs:
+        if not 1 <= seq <= conversation.last_seq:
+            raise NotFound("message", f"{conversation_id} number {seq}")
+    changed = 0
+    for seq in seqs:
+        if tx.run(Q.insert_exclusion, conversation=conversation_id, seq=seq, reason=reason, now=tx.now):
+            changed += 1
+            tx.event(EventType.MESSAGE_EXCLUDED, conversation.owner, conversation_id, seq=seq, reason=reason)
+    if changed:
+        tx.run(Q.touch_revision, id=conversation_id)
+    return changed
+
+
+def delete(tx: Transaction, owner: str | None, conversation_id: str, seq: int) -> None:
+    """Empty a message: its seq stays, its text is gone from lists, contexts and search."""
+    conversation = conversation_of(tx, owner, conversation_id)
+    size = tx.one(Q.body_size, conversation=conversation_id, seq=seq)
+    row = tx.one(Q.empty_message, conversation=conversation_id, seq=seq, now=tx.now)
+    if row is None or size is None:
+        raise NotFound("message", f"{conversation_id} number {seq}")
+    tx.run(Q.free_bytes, id=conversation_id, bytes=size[0])
+    _forget_text(tx, conversation_id, seq, row[0])
+    tx.event(EventType.MESSAGE_DELETED, conversation.owner, conversation_id, seq=seq)
+
+
+def reduce(
+    tx: Transaction,
+    owner: str | None,
+    conversation_id: str,
+    seq: int,
+    rest: NewMessage,
+    gaps: Sequence[int] = (),
+) -> None:
+    """Delete a part of a message: `rest` is what remains, `gaps` are the indexes of all its deleted
+    calls. The deleted part is gone from lists, contexts and search.
+
+    Conflict, having changed nothing, if `rest` is not a part of the current message.
+    """
+    known = conversation_of(tx, owner, conversation_id)
+    row = tx.one(Q.body, conversation=conversation_id, seq=seq)
+    if row is None or not row[0]:
+        raise NotFound("message", f"{conversation_id} number {seq}")
+    whole, left = msgspec.json.decode(row[0]), msgspec.json.decode(rest.body)
+    if left == whole or left.get("role") != whole["role"] or not is_part(left, whole):
+        raise Conflict(
+            f"message {seq} of {conversation_id} changed since you read it; read it again and retry"
+        )
+    changed = tx.one(
+        Q.reduce_message,
+        conversation=conversation_id,
+        seq=seq,
+        body=rest.body,
+        calls=to_json(rest.calls) if rest.calls else None,
+        gaps=to_json(sorted(gaps)) if gaps else None,
+    )
+    assert changed is not None
+    tx.run(Q.free_bytes, id=conversation_id, bytes=len(row[0]) - len(rest.body))
+    _forget_text(tx, conversation_id, seq, changed[0])
+    tx.event(EventType.MESSAGE_REDUCED, known.owner, conversation_id, seq=seq)
+
+
+def _forget_text(tx: Transaction, conversation_id: str, seq: int, no: int) -> None:
+    """Delete what else holds a message's text, after it was deleted in whole or in part."""
+    tx.erased = True
+    tx.run(Q.empty_drafts, conversation=conversation_id, seq=seq)
+    tx.run(Q.empty_answer, conversation=conversation_id, seq=seq)
+    tx.run(Q.unindex_message, no=no)
+    tx.run(Q.touch_revision, id=conversation_id)
+
+
+MOST_LOOKED_AT = 200_000
+"""How many characters of a message are searched for its snippet."""
+
+
+def snippet(message: Message, words: str, width: int = 160) -> str:
+    """The part of a message around the first matching word."""
+    content = message.content().get("content") or ""
+    if isinstance(content, list):
+        texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        content = " ".join(text for text in texts if isinstance(text, str))
+    text = " ".join(content[:MOST_LOOKED_AT].split())
+    lowered = text.lower()
+    places = [lowered.find(word.strip('"').lower()) for word in words.split()]
+    start = max(0, min((place for place in places if place >= 0), default=0) - width // 4)
+    cut = text[start : start + width]
+    return ("…" if start else "") + cut + ("…" if start + width < len(text) else "")

@@ -1,1 +1,0 @@
-"""The store contract, part by part; `store.base.Store` is all of it."""

@@ -1,0 +1,83 @@
+"""The answer of a turn besides its messages: checkpoints while it runs, the model's answer, its Responses API
+id."""
+
+from __future__ import annotations
+
+from ..domain.ids import storable
+from ..domain.turns import Draft, Lease, Response
+from ..errors import BadInput, LeaseLost, NotFound
+from .rows import to_draft, to_json, to_time, to_turn
+from .transaction import Q, Transaction
+
+
+def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
+    """Store a checkpoint of the running reply. LeaseLost writes nothing."""
+    said = {
+        "turn": lease.turn_id,
+        "first_event": draft.first_event,
+        "last_event": draft.last_event,
+        "adds": to_json({name: storable(text) for name, text in draft.adds.items()}),
+        "events": draft.events,
+    }
+    changed = tx.run(
+        Q.insert_draft,
+        conversation=lease.conversation_id,
+        token=lease.token,
+        node=lease.node_id,
+        reserved_to=draft.reserved_to,
+        restarts=draft.restarts,
+        now=tx.now,
+        **said,
+    )
+    if not changed:
+        if not holds(tx, lease):
+            raise LeaseLost(lease.conversation_id, lease.token)
+        if tx.one(Q.same_draft, **said) is not None:
+            return  # already written: its writer did not get the confirmation
+        raise BadInput(f"event {draft.first_event} of turn {lease.turn_id} is not above the ones before it")
+
+
+def holds(tx: Transaction, lease: Lease) -> bool:
+    """True: this lease is still the conversation's."""
+    row = tx.one(Q.holds_lease, conversation=lease.conversation_id, token=lease.token, node=lease.node_id)
+    return row is not None
+
+
+def drafts(tx: Transaction, turn_id: str, *, after_event: int = -1) -> list[Draft]:
+    """A turn's checkpoints that hold events numbered above `after_event`."""
+    return [to_draft(row) for row in tx.all(Q.drafts_of_turn, turn=turn_id, after_event=after_event)]
+
+
+def last_number(tx: Transaction, turn_id: str) -> int:
+    """The highest event number that any checkpoint of this turn used or reserved; -1: there is none."""
+    row = tx.one(Q.next_event, turn=turn_id)
+    return row[0] - 1 if row else -1
+
+
+def answer_of(tx: Transaction, turn_id: str) -> bytes | None:
+    """The model's answer as `commit_reply` stored it, besides its messages."""
+    row = tx.one(Q.turn_answer, id=turn_id)
+    return row[0] if row else None
+
+
+def response_of(tx: Transaction, owner: str | None, response_id: str) -> Response:
+    """The response of this Responses API id, with its turn. Raises NotFound."""
+    row = tx.one(Q.response_by_id, id=response_id, owner=owner)
+    if row is None:
+        raise NotFound("response", response_id)
+    previous, background, brought, request, created_at, *columns = row
+    return Response(
+        response_id,
+        to_turn(columns),
+        request.encode(),
+        previous,
+        bool(background),
+        brought,
+        to_time(created_at),
+    )
+
+
+def delete(tx: Transaction, owner: str, response_id: str) -> None:
+    """Delete a turn's Responses API id; the turn and its messages stay."""
+    if not tx.run(Q.delete_response, id=response_id, owner=owner):
+        raise NotFound("response", response_id)

@@ -1,0 +1,186 @@
+"""Messages of a session outside of turns, as frameworks use them: read what is in the context, append
+idempotently, remove, replace, clear.
+
+A removed message leaves every context and stays readable, like a reply that was regenerated. Writing needs
+the conversation to be free; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..domain.conversations import Address, Conversation
+from ..domain.events import EventType
+from ..domain.messages import Message, NewMessage
+from ..domain.session_messages import InContext, Named
+from ..domain.sessions import Session, opening_after
+from ..domain.views import Summary, View
+from ..errors import BadInput, Conflict, ConversationBusy
+from .conversations import add_messages
+from .resolve import conversation_of, find, session_of
+from .rows import to_message
+from .sessions import release_orphaned
+from .transaction import Q, Transaction
+
+ALL = 2**62
+
+
+def in_context(
+    tx: Transaction, owner: str, address: Address, *, limit: int | None = None
+) -> InContext | None:
+    """What the next message of this conversation would see: all of it, or its newest `limit` parts. None if
+    the address is unknown."""
+    found = find(tx, owner, address)
+    return None if found is None else _read(tx, found.conversation, found.tip, limit)
+
+
+def _read(tx: Transaction, conversation: Conversation, tip: Session, limit: int | None = None) -> InContext:
+    opening = opening_after(tip, conversation.last_seq)
+    view = tip.view if opening is None else opening.view
+    left = ALL if limit is None else max(limit, 0)
+    backwards: list[Message | Summary] = []
+    for part in reversed(view.parts):
+        if not left:
+            break
+        if isinstance(part, Summary):
+            backwards.append(part)
+            left -= 1
+            continue
+        last = conversation.last_seq if part.last is None else part.last
+        forward = limit is None
+        rows = tx.all(
+            Q.context_forward if forward else Q.context_backward,
+            conversation=conversation.id,
+            first=part.first,
+            last=last,
+            limit=left,
+        )
+        backwards += (to_message(row) for row in (reversed(rows) if forward else rows))
+        left -= len(rows)
+    return InContext(tuple(reversed(backwards)), conversation.last_seq)
+
+
+def append(tx: Transaction, owner: str, conversation_id: str, node_id: str, messages: Sequence[Named]) -> int:
+    """Append those whose name is not known yet, in order; returns how many. ConversationBusy writes
+    nothing."""
+    conversation_of(tx, owner, conversation_id)  # locks it: names are read before they are written
+    new: list[Named] = []
+    seen: set[str] = set()
+    for each in messages:
+        if each.name is not None:
+            if each.name in seen or _is_known(tx, conversation_id, each.name):
+                continue
+            seen.add(each.name)
+        new.append(each)
+    if not new:
+        return 0
+    last_seq = add_messages(tx, owner, conversation_id, node_id, [each.message for each in new])
+    _name(tx, conversation_id, new, last_seq)
+    return len(new)
+
+
+def _is_known(tx: Transaction, conversation_id: str, name: str) -> bool:
+    return tx.one(Q.named_message, conversation=conversation_id, name=name) is not None
+
+
+def _name(tx: Transaction, conversation_id: str, stored: Sequence[Named], last_seq: int) -> None:
+    first = last_seq - len(stored) + 1
+    rows = [
+        {"conversation": conversation_id, "name": each.name, "seq": first + place}
+        for place, each in enumerate(stored)
+        if each.name is not None
+    ]
+    if rows:
+        tx.run_many(Q.name_message, rows)
+
+
+def _check_free(tx: Transaction, owner: str, conversation_id: str) -> Conversation:
+    """The conversation, locked. Raises ConversationBusy while a turn of a living node holds it."""
+    known = conversation_of(tx, owner, conversation_id)
+    if known.holder is not None and tx.one(Q.holder_is_gone, id=known.id) is None:
+        raise ConversationBusy(known.id, known.holder, known.turn_id)
+    return known
+
+
+def _freed(tx: Transaction, owner: str, known: Conversation) -> tuple[Conversation, Session]:
+    """The conversation without the orphaned turn that held it, if one did, and its tip."""
+    if known.holder is not None:
+        release_orphaned(tx, known.id)
+        known = conversation_of(tx, owner, known.id)
+    return known, session_of(tx, None, known.tip_id)
+
+
+def remove_last(tx: Transaction, owner: str, conversation_id: str, count: int) -> list[Message]:
+    """Remove the newest `count` messages from the context; returns them, oldest first. Summaries stay.
+    ConversationBusy changes nothing."""
+    if count < 0:
+        raise BadInput(f"cannot remove {count} messages")
+    known, tip = _freed(tx, owner, _check_free(tx, owner, conversation_id))
+    newest = _read(tx, known, tip, count).messages
+    _exclude(tx, known, [message.seq for message in newest], "removed")
+    return newest
+
+
+def replace(
+    tx: Transaction,
+    owner: str,
+    conversation_id: str,
+    node_id: str,
+    *,
+    since: int,
+    messages: Sequence[NewMessage],
+    last_seq: int | None = None,
+) -> int:
+    """Remove the messages of the context from `since` on and append these, in one transaction; returns the
+    last seq. `since` 1 or less: summaries too. Conflict, having changed nothing, if `last_seq` is given and
+    not the conversation's; ConversationBusy and QuotaExceeded change nothing either."""
+    known = _check_free(tx, owner, conversation_id)
+    if last_seq is not None and last_seq != known.last_seq:
+        raise Conflict(
+            f"{conversation_id} has messages up to {known.last_seq}, not {last_seq}; read it again and retry"
+        )
+    shown = _read(tx, known, session_of(tx, None, known.tip_id)).messages
+    number = known.last_seq
+    if messages:
+        number = add_messages(tx, owner, conversation_id, node_id, messages)
+    known, tip = _freed(tx, owner, conversation_of(tx, owner, conversation_id))
+    _exclude(tx, known, [message.seq for message in shown if message.seq >= since], "replaced")
+    if since <= 1 and not tip.ended:  # a view that begins here is read without passing the removed messages
+        tx.run(Q.set_view, id=tip.id, view=View.fresh(number - len(messages)).encode())
+        tx.run(Q.touch_revision, id=known.id)
+    return max(number, known.last_seq)
+
+
+def _exclude(tx: Transaction, conversation: Conversation, seqs: Sequence[int], reason: str) -> None:
+    """Exclude these messages, given in order, from every context."""
+    for first, last in _runs(seqs):
+        tx.run(
+            Q.exclude_range,
+            conversation=conversation.id,
+            first=first,
+            last=last,
+            reason=reason,
+            now=tx.now,
+        )
+        tx.event(
+            EventType.MESSAGES_REMOVED,
+            conversation.owner,
+            conversation.id,
+            conversation.tip_id,
+            first=first,
+            last=last,
+            reason=reason,
+        )
+    if seqs:
+        tx.run(Q.touch_revision, id=conversation.id)
+
+
+def _runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive numbers."""
+    runs: list[tuple[int, int]] = []
+    for seq in seqs:
+        if runs and runs[-1][1] == seq - 1:
+            runs[-1] = runs[-1][0], seq
+        else:
+            runs.append((seq, seq))
+    return runs

@@ -1,0 +1,89 @@
+-- name: at_most_one_open_session
+-- scans: whole tables
+SELECT conversation FROM sessions WHERE ended_at IS NULL GROUP BY conversation HAVING count(*) > 1;
+
+-- name: gap_free_numbers
+-- scans: whole tables
+-- One pass over the (conversation, seq) index.
+SELECT c.id FROM conversations c
+LEFT JOIN (SELECT conversation, count(*) AS number, min(seq) AS lowest, max(seq) AS highest
+           FROM messages GROUP BY conversation) m ON m.conversation = c.id
+WHERE c.last_seq <> coalesce(m.number, 0) OR coalesce(m.lowest, 1) <> 1 OR c.last_seq <> coalesce(m.highest, 0);
+
+-- name: messages_within_sessions
+-- scans: whole tables
+-- One pass over the messages. A message written into a session after its end is in no context of its line.
+SELECT s.id FROM sessions s
+JOIN (SELECT session, min(seq) AS lowest, max(seq) AS highest FROM messages GROUP BY session) m ON m.session = s.id
+WHERE m.lowest < s.first_seq OR m.highest > s.last_seq;
+
+-- name: sizes_are_true
+-- scans: whole tables
+SELECT c.id FROM conversations c
+LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM messages GROUP BY conversation) m ON m.conversation = c.id
+LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM checkpoints GROUP BY conversation) k ON k.conversation = c.id
+WHERE c.bytes <> coalesce(m.held, 0) + coalesce(k.held, 0);
+
+-- name: tips_are_newest
+-- scans: whole tables
+SELECT c.id FROM conversations c
+WHERE c.tip IS DISTINCT FROM (SELECT s.id FROM sessions s WHERE s.conversation = c.id ORDER BY s.ordinal DESC LIMIT 1);
+
+-- name: turns_hold_leases
+-- scans: whole tables
+SELECT t.id FROM turns t JOIN conversations c ON c.id = t.conversation
+WHERE t.status = 'running' AND (c.turn IS DISTINCT FROM t.id OR c.holder IS DISTINCT FROM t.node)
+UNION ALL
+SELECT c.id FROM conversations c LEFT JOIN turns t ON t.id = c.turn
+WHERE c.holder IS NOT NULL AND (t.status IS NULL OR t.status <> 'running');
+
+-- name: settled_nodes_left_nothing
+-- scans: whole tables
+-- Also, nothing refers to an unknown node: no sweep would find it.
+SELECT s.id FROM sessions s LEFT JOIN nodes n ON n.id = s.node
+WHERE s.ended_at IS NULL AND s.attached = TRUE AND (n.id IS NULL OR n.settled_at IS NOT NULL)
+UNION ALL
+SELECT c.id FROM conversations c LEFT JOIN nodes n ON n.id = c.holder
+WHERE c.holder IS NOT NULL AND (n.id IS NULL OR n.settled_at IS NOT NULL);
+
+-- name: owners_agree
+-- scans: whole tables
+SELECT s.id FROM sessions s JOIN conversations c ON c.id = s.conversation WHERE s.owner <> c.owner
+UNION ALL
+SELECT t.id FROM turns t JOIN conversations c ON c.id = t.conversation WHERE t.owner <> c.owner;
+
+-- name: ended_sessions_say_why
+-- scans: whole tables
+SELECT id FROM sessions WHERE (ended_at IS NULL) <> (end_reason IS NULL) OR (ended_at IS NULL) <> (last_seq IS NULL);
+
+-- name: turns_in_known_states
+-- scans: whole tables
+SELECT id FROM turns WHERE status NOT IN ('running', 'completed', 'interrupted', 'failed', 'cancelled')
+   OR (status = 'running') <> (ended_at IS NULL);
+
+-- name: requests_have_turns
+-- scans: whole tables
+SELECT key FROM requests WHERE turn NOT IN (SELECT no FROM turns);
+
+-- name: processes_in_known_states
+-- scans: whole tables
+SELECT id FROM processes WHERE state NOT IN ('starting', 'running', 'exited', 'stopped', 'lost')
+   OR (state IN ('starting', 'running')) <> (ended_at IS NULL);
+
+-- name: running_processes_are_identified
+-- scans: whole tables
+SELECT id FROM processes WHERE state = 'running' AND (pid <= 0 OR pid_start = '' OR boot_id = '' OR pid_ns = '');
+
+-- name: one_memory_per_flush
+-- scans: whole tables
+-- Also no memory of a session whose flush is not done. An imported memory comes without its flush.
+SELECT session FROM memories WHERE origin = 'flush' GROUP BY session HAVING count(*) > 1
+UNION ALL
+SELECT m.session FROM memories m JOIN flushes f ON f.session = m.session WHERE m.origin = 'flush' AND f.state <> 'done';
+
+-- name: flushes_are_settled
+-- scans: whole tables
+SELECT session FROM flushes
+WHERE state NOT IN ('pending', 'running', 'done', 'dead', 'skipped', 'taken')
+   OR (state = 'pending') <> (next_attempt_at IS NOT NULL) OR (state = 'running') <> (node IS NOT NULL)
+   OR (state = 'taken') <> (taken_by IS NOT NULL);

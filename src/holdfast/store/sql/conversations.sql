@@ -1,0 +1,190 @@
+-- bigint: below, bytes, count, last_seq, limit, now, token
+-- boolean: anonymous
+-- bytea: history
+
+-- fragment: conversation_columns
+id, owner, key, title, source, tip, last_seq, token, holder, turn, created_at, forked_from,
+revision, nullif(history_hash, x'')
+
+-- name: conversations_titled
+-- scans: whole tables
+-- time: usual
+-- Some conversations whose title or key contains this.
+SELECT id FROM conversations WHERE (:owner::text IS NULL OR owner = :owner)
+  AND strpos(lower(coalesce(title, '') || ' ' || coalesce(key, '')), lower(:title)) > 0 LIMIT :limit;
+
+-- name: conversation_by_id
+-- locks: lock_conversation(id)
+-- A conversation by its own id, for its owner (or for an operator, owner NULL).
+SELECT {conversation_columns} FROM conversations WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
+
+-- name: conversation_by_alias
+-- locks: lock_by_alias(owner, id)
+-- conversation in: column 0
+-- A conversation by its alias.
+SELECT {conversation_columns} FROM conversations
+WHERE id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :id);
+
+-- name: insert_conversation
+-- rows: any
+-- A conversation and its first session are inserted together.
+INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, bytes, forked_from, anonymous, created_at)
+VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :bytes, :forked_from, :anonymous, :now);
+
+-- name: conversations_with_history
+-- Conversations begun without a name whose whole visible history is this one. LIMIT 2: only whether exactly one
+-- matches is needed.
+SELECT {conversation_columns} FROM conversations
+WHERE owner = :owner AND history_hash = :history AND anonymous = TRUE AND holder IS NULL LIMIT 2;
+
+-- name: forks_with_history
+-- Forks of a conversation whose whole visible history is this one. LIMIT 2: only whether exactly one matches is
+-- needed.
+SELECT {conversation_columns} FROM conversations
+WHERE forked_from IN (SELECT id FROM sessions WHERE conversation = :conversation)
+  AND owner = :owner AND history_hash = :history AND holder IS NULL LIMIT 2;
+
+-- name: conversation_with_metadata
+SELECT {conversation_columns}, metadata FROM conversations WHERE id = :id;
+
+-- name: conversations_of_owner
+-- A page of an owner's conversations, the newest first, below the one whose first session has this number.
+SELECT {conversation_columns}, metadata
+FROM (SELECT conversation, no FROM sessions WHERE owner = :owner AND ordinal = 1 AND no < :below) f
+JOIN conversations ON id = f.conversation ORDER BY f.no DESC LIMIT :limit;
+
+-- name: conversations_of_all
+-- The same for an operator.
+SELECT {conversation_columns}, metadata
+FROM (SELECT conversation, no FROM sessions WHERE ordinal = 1 AND no < :below) f
+JOIN conversations ON id = f.conversation ORDER BY f.no DESC LIMIT :limit;
+
+-- name: first_session
+-- The number of a conversation's first session: sessions are numbered as they are opened.
+SELECT no FROM sessions WHERE conversation = :conversation AND ordinal = 1 AND (:owner::text IS NULL OR owner = :owner);
+
+-- name: owners
+-- scans: whole tables
+-- time: usual
+-- For an operator's search, which has set its own time limit: a longer one would replace it.
+SELECT DISTINCT owner FROM sessions WHERE ordinal = 1;
+
+-- name: conversation_bytes
+SELECT bytes FROM conversations WHERE id = :id;
+
+-- name: owner_conversations
+-- Index-only, by the index of first sessions.
+SELECT count(*) FROM sessions WHERE owner = :owner AND ordinal = 1;
+
+-- name: owner_bytes
+SELECT coalesce(sum(c.bytes), 0)::bigint FROM sessions s JOIN conversations c ON c.id = s.conversation
+WHERE s.owner = :owner AND s.ordinal = 1;
+
+-- name: usage
+-- scans: whole tables
+-- Stored bytes per owner, the most first. Scans all conversations: for an operator.
+SELECT owner, count(*), coalesce(sum(bytes), 0)::bigint AS held FROM conversations
+GROUP BY owner ORDER BY held DESC, owner LIMIT :limit;
+
+-- name: usage_of_owner
+-- The same for one owner, by the index of its first sessions.
+SELECT s.owner, count(*), coalesce(sum(c.bytes), 0)::bigint FROM sessions s JOIN conversations c ON c.id = s.conversation
+WHERE s.owner = :owner AND s.ordinal = 1 GROUP BY s.owner;
+
+-- name: free_bytes
+-- rows: any
+-- A message has lost this many bytes.
+UPDATE conversations SET bytes = bytes - :bytes WHERE id = :id;
+
+-- name: recount_bytes
+UPDATE conversations SET bytes = (
+    SELECT coalesce(sum(length(m.body)), 0) FROM messages m WHERE m.conversation = conversations.id) + (
+    SELECT coalesce(sum(length(k.body)), 0) FROM checkpoints k WHERE k.conversation = conversations.id) WHERE id = :id;
+
+-- name: set_metadata
+UPDATE conversations SET metadata = :metadata
+WHERE id = :id AND (:owner::text IS NULL OR owner = :owner) RETURNING id;
+
+-- name: add_messages
+-- locks: lock_conversation(id)
+-- Seqs for messages outside of a turn, only while no turn runs. The visible history changes.
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, history_hash = NULL
+WHERE id = :id AND holder IS NULL RETURNING last_seq;
+
+-- name: meant_by_alias
+-- The exact session that this alias referred to, if any.
+SELECT session FROM aliases WHERE conversation = :conversation AND alias = :alias AND session IS NOT NULL;
+
+-- name: insert_alias
+-- rows: any
+INSERT INTO aliases (owner, alias, conversation, created_at) VALUES (:owner, :alias, :conversation, :now);
+
+-- name: set_tip
+-- rows: any
+-- Every id of the conversation resolves to the newest session of the line.
+UPDATE conversations SET tip = :tip, revision = revision + 1 WHERE id = :id;
+
+-- name: set_title
+UPDATE conversations SET title = :title WHERE id = :id AND (:owner::text IS NULL OR owner = :owner) RETURNING id;
+
+-- name: touch_revision
+-- rows: any
+-- A context changed other than by an appended message: cached contexts are invalid. So is the history of a running
+-- turn: the empty chain tells release_lease.
+UPDATE conversations SET revision = revision + 1, history_hash = CASE WHEN holder IS NOT NULL THEN x'' END
+WHERE id = :id;
+
+-- name: take_lease
+-- locks: share_node(id=node)
+-- rows: one
+-- Only a free conversation, still at the token that was read, only by a node that is present. The token rises with
+-- each holder. Messages get their seqs in the same statement. The visible history is about to change.
+UPDATE conversations SET holder = :node, turn = :turn, token = :token + 1, last_seq = last_seq + :count,
+                         bytes = bytes + :bytes, history_hash = NULL
+WHERE id = :id AND holder IS NULL AND token = :token
+  AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL);
+
+-- name: number_messages
+-- Seqs for a turn's messages. Zero rows: the lease was lost, and nothing is written.
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes
+WHERE id = :id AND token = :token AND holder = :node
+RETURNING last_seq, owner;
+
+-- name: release_lease
+-- Number the last messages and release the lease, in one statement. The token stays, so it is never reused. The
+-- history is the one the turn gives, unless something was removed from it meanwhile.
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, holder = NULL, turn = NULL,
+                         history_hash = CASE WHEN history_hash IS NULL THEN :history END
+WHERE id = :id AND token = :token AND holder = :node
+RETURNING last_seq, owner;
+
+-- name: fence_lease
+-- Take the lease away from its holder: a late writer's token no longer matches.
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, holder = NULL, turn = NULL,
+                         token = token + 1, history_hash = NULL
+WHERE id = :id AND turn = :turn
+RETURNING last_seq;
+
+-- name: held_by
+-- What a node holds according to the store.
+SELECT id, turn FROM conversations WHERE holder = :node ORDER BY id;
+
+-- name: still_held_by
+-- locks: lock_conversation(id)
+-- The turn of this conversation, if this node holds it; read under the conversation's lock.
+SELECT turn FROM conversations WHERE id = :id AND holder = :node;
+
+-- name: holder_is_gone
+-- locks: lock_conversation(id)
+-- Returns the turn, if this conversation is held by a node that has left or was reaped.
+SELECT c.turn FROM conversations c JOIN nodes n ON n.id = c.holder
+WHERE c.id = :id AND (n.left_at IS NOT NULL OR n.reaped_at IS NOT NULL);
+
+-- name: free_stray_lease
+-- locks: lock_conversation(id)
+-- A lease without a turn row protects nothing.
+UPDATE conversations SET holder = NULL, turn = NULL, token = token + 1, history_hash = NULL WHERE id = :id;
+
+-- name: delete_conversation
+-- Sessions, turns, messages, drafts, requests, aliases and exclusions are deleted with it, by foreign key.
+DELETE FROM conversations WHERE id = :id;

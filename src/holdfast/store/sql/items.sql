@@ -1,0 +1,39 @@
+-- bigint: expires_at, limit, now, ttl
+
+-- name: put_item
+-- rows: any
+-- The time of its creation stays.
+INSERT INTO items (owner, space, namespace, name, conversation, value, created_at, updated_at, ttl, expires_at)
+VALUES (:owner, :space, :namespace, :name, :conversation, :value, :now, :now, :ttl, :expires_at)
+ON CONFLICT (owner, space, namespace, name) DO UPDATE
+SET value = excluded.value, updated_at = excluded.updated_at, ttl = excluded.ttl, expires_at = excluded.expires_at,
+    conversation = excluded.conversation;
+
+-- name: item
+SELECT namespace, name, value, created_at, updated_at FROM items
+WHERE owner = :owner AND space = :space AND namespace = :namespace AND name = :name
+  AND (expires_at IS NULL OR expires_at > :now);
+
+-- name: refresh_item
+-- rows: any
+-- No row: it has no time to live, or is gone.
+UPDATE items SET expires_at = :now + ttl
+WHERE owner = :owner AND space = :space AND namespace = :namespace AND name = :name AND ttl IS NOT NULL AND expires_at > :now;
+
+-- name: delete_item
+-- rows: any
+DELETE FROM items WHERE owner = :owner AND space = :space AND namespace = :namespace AND name = :name;
+
+-- name: items_between
+-- All items of a range of namespaces, the last changed first.
+SELECT namespace, name, value, created_at, updated_at FROM items
+WHERE owner = :owner AND space = :space AND namespace >= :from_namespace AND namespace < :to_namespace
+  AND (expires_at IS NULL OR expires_at > :now)
+ORDER BY updated_at DESC, namespace, name;
+
+-- name: item_namespaces
+SELECT DISTINCT namespace FROM items
+WHERE owner = :owner AND space = :space AND (expires_at IS NULL OR expires_at > :now) ORDER BY namespace;
+
+-- name: expired_items
+SELECT owner, space, namespace, name FROM items WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit;

@@ -1,0 +1,164 @@
+-- bigint: first, first_seq, last, limit, no, now, offset, seq
+-- bytea: body
+
+-- fragment: message_columns
+conversation, seq, session, turn, role, status, created_at, origin, body, gaps, "inner", own_calls, extra
+
+-- name: insert_message
+
+-- name: messages_forward
+SELECT {message_columns} FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq LIMIT nullif(:limit, -1);
+
+-- name: messages_backward
+SELECT {message_columns} FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq DESC LIMIT nullif(:limit, -1);
+
+-- name: visible_messages
+-- The newest messages that are visible to clients and still count.
+SELECT {message_columns} FROM messages m
+WHERE m.conversation = :conversation AND m.deleted_at IS NULL AND NOT m.inner
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq DESC LIMIT nullif(:limit, -1);
+
+-- name: shown_forward
+-- Like messages_forward, without excluded messages and those hidden from clients.
+SELECT {message_columns} FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq LIMIT nullif(:limit, -1);
+
+-- name: shown_backward
+SELECT {message_columns} FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq DESC LIMIT nullif(:limit, -1);
+
+-- name: messages_of_turn
+SELECT {message_columns} FROM messages
+WHERE conversation = (SELECT conversation FROM turns WHERE id = :turn)
+  AND seq >= (SELECT first_seq FROM turns WHERE id = :turn) AND turn = :turn AND deleted_at IS NULL ORDER BY seq;
+
+-- name: interrupted_replies_of_turn
+-- Partial replies that a retry replaces.
+SELECT seq FROM messages
+WHERE conversation = :conversation AND seq >= :first_seq AND turn = :turn AND status = 'interrupted';
+
+-- name: context_head
+-- Everything that decides whether a cached context is still valid, and its view.
+SELECT c.id, c.revision, coalesce(s.last_seq, c.last_seq), s.view
+FROM sessions s JOIN conversations c ON c.id = s.conversation
+WHERE s.id = :session AND (:owner::text IS NULL OR s.owner = :owner);
+
+-- name: marks
+-- Messages of a span that need rendering, by their partial index.
+SELECT seq, calls, answers, status, deleted_at IS NOT NULL FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last
+  AND (calls IS NOT NULL OR answers IS NOT NULL OR status <> 'completed' OR deleted_at IS NOT NULL)
+ORDER BY seq;
+
+-- name: excluded
+SELECT seq FROM exclusions WHERE conversation = :conversation;
+
+-- name: bodies
+-- A span of bodies, joined by the database in one value; nothing is decoded.
+
+-- name: body_sizes
+-- How long the bodies of a span are, without reading them.
+SELECT seq, length(body) FROM messages
+WHERE conversation = :conversation AND seq BETWEEN :first AND :last ORDER BY seq;
+
+-- name: body
+SELECT body FROM messages WHERE conversation = :conversation AND seq = :seq;
+
+-- name: body_size
+SELECT length(body) FROM messages WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL;
+
+-- name: newest_mark
+-- The newest message's number, the calls it makes and the call it answers.
+SELECT seq, calls, answers FROM messages WHERE conversation = :conversation ORDER BY seq DESC LIMIT 1;
+
+-- name: marks_of_turn
+-- Tool calls and results of a turn, to find the calls that are still open.
+SELECT seq, calls, answers, own_calls FROM messages
+WHERE conversation = :conversation AND seq >= :first_seq AND turn = :turn
+  AND (calls IS NOT NULL OR answers IS NOT NULL OR status <> 'completed' OR deleted_at IS NOT NULL)
+ORDER BY seq;
+
+-- name: insert_exclusion
+INSERT INTO exclusions (conversation, seq, reason, created_at)
+SELECT conversation, seq, :reason, :now FROM messages WHERE conversation = :conversation AND seq = :seq
+ON CONFLICT DO NOTHING;
+
+-- name: exclude_steps
+-- rows: any
+-- The steps that led to a reply leave the context with it: the calls of the server's own tools and their results.
+INSERT INTO exclusions (conversation, seq, reason, created_at)
+SELECT conversation, seq, :reason, :now FROM messages
+WHERE conversation = :conversation AND seq < :seq AND ("inner" OR own_calls IS NOT NULL)
+  AND seq > (SELECT coalesce(max(seq), 0) FROM messages
+             WHERE conversation = :conversation AND seq < :seq AND NOT "inner" AND own_calls IS NULL)
+ON CONFLICT DO NOTHING;
+
+-- name: first_step
+-- The seq of the first of them, or of the reply itself.
+SELECT coalesce(max(seq), 0) + 1 FROM messages
+WHERE conversation = :conversation AND seq < :seq AND NOT "inner" AND own_calls IS NULL;
+
+-- name: last_own_result
+-- The seq up to which results of the server's own tools directly follow a message that contains their calls.
+SELECT coalesce(min(seq) - 1, :last) FROM messages
+WHERE conversation = :conversation AND seq > :seq AND seq <= :last AND NOT ("inner" AND role = 'tool');
+
+-- name: count_copied
+-- How many messages of a span a fork would copy, and their bytes.
+SELECT count(*), coalesce(sum(length(m.body)), 0)::bigint FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq);
+
+-- name: copy_messages
+-- A fork copies a span of its source's view, numbered on from :offset, and records each message's origin.
+INSERT INTO messages (conversation, seq, session, role, status, calls, answers, created_at, origin, body, inner, own_calls,
+                      extra)
+SELECT :target, :offset + row_number() OVER (ORDER BY m.seq), :session, m.role, m.status, m.calls, m.answers,
+       m.created_at, coalesce(m.origin, 'msg_' || substr(m.conversation, 6) || '_' || m.seq), m.body, m.inner, m.own_calls,
+       m.extra
+FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+ORDER BY m.seq;
+
+-- name: empty_message
+-- The row and its number stay; the text is gone.
+UPDATE messages SET body = x'', calls = NULL, answers = NULL, extra = NULL, deleted_at = :now
+WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
+
+-- name: reduce_message
+-- A part of its text is deleted, the rest stays. Data stored with it might reveal the part.
+UPDATE messages SET body = :body, calls = :calls, gaps = :gaps, extra = NULL
+WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNING no;
+
+-- name: empty_answer
+-- The token probabilities of a deleted reply contain its words.
+
+-- name: empty_drafts
+-- The checkpoints of a deleted message contain its text.
+DELETE FROM drafts WHERE after_seq < :seq
+  AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
+
+-- name: unindex_message
+-- locks: lock_unindexed(no)
+INSERT INTO unindexed (no) VALUES (:no);
+
+-- name: unindex_conversation
+-- locks: lock_unindexed_of(conversation)
+INSERT INTO unindexed (no) SELECT no FROM messages WHERE conversation = :conversation;
+
+-- name: message_total
+-- scans: whole tables
+SELECT count(*) FROM messages m WHERE :owner::text IS NULL OR EXISTS (
+    SELECT 1 FROM conversations c WHERE c.id = m.conversation AND c.owner = :owner);
+
+-- name: conversation_total
+-- scans: whole tables
+SELECT count(*) FROM conversations WHERE :owner::text IS NULL OR owner = :owner;

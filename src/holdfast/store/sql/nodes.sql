@@ -1,0 +1,48 @@
+-- bigint: beat, now, pid, stale_ms
+
+-- fragment: node_columns
+id, kind, host, boot_id, pid_ns, pid, pid_start, machine, beat, started_at, heartbeat_at, left_at, reaped_at,
+stale_ms
+
+-- name: insert_node
+INSERT INTO nodes (id, kind, host, boot_id, pid_ns, pid, pid_start, machine, started_at, heartbeat_at, stale_ms)
+VALUES (:id, :kind, :host, :boot_id, :pid_ns, :pid, :pid_start, :machine, :now, :now, :stale_ms);
+
+-- name: beat
+-- One write for everything a node holds. Zero rows: it was reaped.
+UPDATE nodes SET beat = beat + 1, heartbeat_at = :now
+WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL RETURNING beat;
+
+-- name: node_is_present
+-- locks: share_node(id)
+SELECT 1 FROM nodes WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL;
+
+-- name: leave_node
+-- locks: lock_node(id)
+UPDATE nodes SET left_at = :now WHERE id = :id AND left_at IS NULL AND reaped_at IS NULL RETURNING id;
+
+-- name: reap_node
+-- locks: lock_node(id)
+-- Only if its heartbeat is still the one that was read: a node that came back is not reaped.
+UPDATE nodes SET reaped_at = :now
+WHERE id = :id AND beat = :beat AND left_at IS NULL AND reaped_at IS NULL RETURNING id;
+
+-- name: present_nodes
+SELECT {node_columns} FROM nodes WHERE settled_at IS NULL AND left_at IS NULL AND reaped_at IS NULL
+ORDER BY started_at, id;
+
+-- name: unsettled_nodes
+-- Nodes that are gone but may still have orphans.
+SELECT id FROM nodes WHERE settled_at IS NULL AND (left_at IS NOT NULL OR reaped_at IS NOT NULL);
+
+-- name: settle_node
+-- locks: lock_node(id)
+-- Only when no lease and no attached session refers to it any more.
+UPDATE nodes SET settled_at = :now
+WHERE id = :id AND settled_at IS NULL AND (left_at IS NOT NULL OR reaped_at IS NOT NULL)
+  AND NOT EXISTS (SELECT 1 FROM conversations WHERE holder = :id)
+  AND NOT EXISTS (SELECT 1 FROM sessions WHERE node = :id AND ended_at IS NULL AND attached = TRUE);
+
+-- name: all_nodes
+-- scans: a small table
+SELECT {node_columns} FROM nodes ORDER BY started_at DESC, id LIMIT 1000;

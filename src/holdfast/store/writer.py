@@ -1,0 +1,97 @@
+"""The queue of a writer thread, and the futures of its callers.
+
+Both engines commit in groups: jobs that wait together share one transaction. Here is what does not depend on
+the database: accept a job, remember why the writer has stopped, answer the callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from ..errors import HoldfastError, StoreClosed
+
+log = logging.getLogger(__name__)
+
+LARGEST_GROUP = 256
+
+
+class WriteJob:
+    """One caller's write, and the future for its result. Without a loop nobody waits for it."""
+
+    __slots__ = ("error", "future", "loop", "result")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop | None = None, future: asyncio.Future[Any] | None = None
+    ) -> None:
+        self.loop = loop
+        self.future = future
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+J = TypeVar("J", bound=WriteJob)
+
+
+class GroupWriter(Generic[J]):
+    """Jobs wait in `_queue`, guarded by `_wake`; the engine's thread takes them in groups."""
+
+    def __init__(self) -> None:
+        self._queue: deque[J] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._failure: HoldfastError | None = None
+
+    @property
+    def failure(self) -> HoldfastError | None:
+        """Why this writer has stopped for good, if it has."""
+        return self._failure
+
+    def fail(self, failure: HoldfastError) -> None:
+        """Stop for good: every later call gets this error."""
+        if self._failure is None:
+            self._failure = failure
+            log.critical("the store has stopped: %s", failure)
+
+    def _accept(self, job: J) -> None:
+        with self._wake:
+            failure = self.failure
+            if failure is not None:
+                raise failure
+            if self._stopping:
+                raise StoreClosed("the store is closed")
+            self._queue.append(job)
+            if len(self._queue) == 1:
+                self._wake.notify()
+
+    def _take_group(self) -> list[J]:
+        """Take the longest waiting jobs. The caller holds `_wake`."""
+        return [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
+
+    def _answer(self, jobs: Sequence[J]) -> None:
+        """Wake each event loop once, not once per job."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[J]] = {}
+        for job in jobs:
+            if job.loop is not None:
+                by_loop.setdefault(job.loop, []).append(job)
+            elif job.error is not None:
+                log.warning("bookkeeping failed and will be done again: %s", job.error)
+        for loop, waiting in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_settle, waiting)
+            except RuntimeError:
+                log.debug("%d callers' event loop has closed before they could be told", len(waiting))
+
+
+def _settle(jobs: Sequence[WriteJob]) -> None:
+    for job in jobs:
+        if job.future is None or job.future.done():
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.result)
