@@ -1,7 +1,7 @@
 # Everything runs in .venv, which is made on first use from requirements/*.lock (scripts/setup says how).
 
 .DEFAULT_GOAL := help
-.PHONY: run test quick check lint types bench soak screens lock clean help
+.PHONY: run test quick check lint types bench soak peers screens lock clean help
 
 RUN := .venv/run.stamp
 DEV := .venv/dev.stamp
@@ -43,6 +43,9 @@ soak: $(DEV) ## the fault suites at full length, with their figures
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi
 	HOLDFAST_TEST_SOAK=1 $(PYTEST) -m soak -s -n 0 --timeout 0 tests/reliability tests/simulation
 
+peers: ## the frameworks' own suites, against our adapters (in environments of their own)
+	scripts/peers
+
 screens: $(DEV) ## the picture of the dashboard in docs/images, made anew by its test
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool chromium chromium chromium-browser google-chrome; fi
 	HOLDFAST_TEST_SCREENS=.venv/screens $(PYTEST) -q -n 0 tests/integration/dashboard/test_screens.py
@@ -52,7 +55,7 @@ lock: ## write requirements/*.lock anew; UPGRADE=--upgrade takes the newest vers
 	scripts/lock $(UPGRADE)
 
 clean: ## remove .venv and everything else that was made here
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .venv-peers .venv-adk .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## this list

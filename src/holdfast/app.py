@@ -85,12 +85,14 @@ __all__ = [
     "TurnRunner",
     "TurnSpec",
     "Unanswered",
+    "answer_with",
     "as_model",
     "check_postgres",
     "effective_settings",
     "finished",
     "open",
     "open_store",
+    "restore_store",
 ]
 
 log = logging.getLogger(__name__)
@@ -225,7 +227,7 @@ class Holdfast(Operations):
             recalls_all=settings.memory.recall == "owner",
         )
         self.preamble = TurnPreamble(store, self.supervisor, recall_of(settings))
-        self.compactor = self._compactor_with(self._model) if self._model is not None else None
+        self.compactor = _compactor_of(self, self._model) if self._model is not None else None
         self._services = NodeServices(
             store,
             self.heartbeat,
@@ -235,30 +237,6 @@ class Holdfast(Operations):
             settings.server.busy_wait_seconds,
             self.compactor,
         )
-
-    def answer_with(
-        self,
-        model: Model,
-        on_speech: Callable[[], None] = lambda: None,
-        on_end: Callable[[TurnStatus], None] = lambda status: None,
-    ) -> None:
-        """Run turns of this node with this model. The callbacks count turns that begin and end."""
-        self._runner = TurnRunner(
-            self.store,
-            self.heartbeat,
-            self.gate,
-            model,
-            self.settings.server.checkpoint_seconds,
-            on_speech,
-            on_end,
-            self.toolbox,
-            self.preamble,
-            self.compactor or self._compactor_with(model),
-        )
-
-    def _compactor_with(self, model: Model) -> Compactor:
-        rules = compaction_rules_of(self.settings)
-        return Compactor(self.store, self.heartbeat, self.gate, model, self.settings.model, rules)
 
     async def _start_agents(self, store: Store) -> None:
         try:
@@ -377,6 +355,33 @@ class Holdfast(Operations):
         With `follow`, iteration continues for ever with new events.
         """
         return EventFeed(self.store, self.owner, after, follow)
+
+
+def answer_with(
+    node: Holdfast,
+    model: Model,
+    on_speech: Callable[[], None] = lambda: None,
+    on_end: Callable[[TurnStatus], None] = lambda status: None,
+) -> None:
+    """Build the turn runner of a node that has started: it answers with this model until it stops.
+    The callbacks count turns that begin and end."""
+    node._runner = TurnRunner(
+        node.store,
+        node.heartbeat,
+        node.gate,
+        model,
+        node.settings.server.checkpoint_seconds,
+        on_speech,
+        on_end,
+        node.toolbox,
+        node.preamble,
+        node.compactor or _compactor_of(node, model),
+    )
+
+
+def _compactor_of(node: Holdfast, model: Model) -> Compactor:
+    rules = compaction_rules_of(node.settings)
+    return Compactor(node.store, node.heartbeat, node.gate, model, node.settings.model, rules)
 
 
 class EventFeed:

@@ -22,7 +22,7 @@ from .domain.api_keys import ApiKey, Scope, Token, new_key
 from .domain.conversations import Address, Conversation
 from .domain.flushes import Flush
 from .domain.ids import is_ours
-from .domain.maintenance import Diagnosis, Pruned, Reset, Swept
+from .domain.maintenance import Diagnosis, Progress, Pruned, Reset, Swept, no_progress
 from .domain.messages import NewMessage
 from .domain.nodes import Liveness, Node
 from .domain.pages import LineageTree, Page, Resolved, SessionFilter
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .importers.hermes.database_copy import Progress as Shows
     from .importers.hermes.importer import Taken
     from .importers.hermes.snapshot import HomeSnapshot
-    from .transfer.files import Carried, Progress
+    from .transfer.files import Carried
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -570,7 +570,7 @@ class Operations:
         return judged
 
     async def examine(
-        self, *, repair: bool = False, progress: Progress | None = None
+        self, *, repair: bool = False, progress: Progress = no_progress
     ) -> tuple[list[Diagnosis], list[str]]:
         """Every invariant with its violations, and what was repaired before, in sentences."""
         repaired = await self.doctor.repair() if repair else []

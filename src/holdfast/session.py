@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from .domain.context_size import Size
 from .domain.contexts import Context
 from .domain.conversations import Address
 from .domain.ids import check_name, new_id
+from .domain.items import Item, ItemPlace, PutItem
 from .domain.memories import Memory
 from .domain.messages import Message, MessageStatus, NewMessage, SdkObject, new_messages
 from .domain.processes import Process
@@ -169,13 +170,26 @@ class LiveSession:
         messages = new_messages(content)
         if names is not None and len(names) != len(messages):
             raise BadInput(f"{len(messages)} messages need as many names, not {len(names)}")
-        named = [Named(message, names[i] if names else None) for i, message in enumerate(messages)]
+        return await self._append(
+            [Named(message, names[i] if names else None) for i, message in enumerate(messages)]
+        )
+
+    async def _append(
+        self,
+        messages: Sequence[Named],
+        places: Sequence[ItemPlace] = (),
+        fold: Callable[[Sequence[Item | None]], Sequence[PutItem]] = lambda _: (),
+    ) -> int:
+        """The same for messages that are validated already, with the items that `fold` derives from those at
+        these places."""
 
         async def append() -> int:
             store, node_id = self._services.store, self._services.heartbeat.node_id
-            return await store.append_named(self._services.owner, self.conversation_id, node_id, named)
+            return await store.append_with_items(
+                self._services.owner, self.conversation_id, node_id, messages, places, fold
+            )
 
-        return await self._when_free(append) if named else 0
+        return await self._when_free(append) if messages else 0
 
     async def remove_last(self, count: int = 1) -> list[Message]:
         """Remove the newest messages from the context; returns them, oldest first. They stay readable with
@@ -192,7 +206,17 @@ class LiveSession:
         With `last_seq`, the last seq that the caller has read, raises Conflict and changes nothing if there
         are newer messages. Waits for a running turn to end.
         """
-        messages = new_messages(content)
+        return await self._replace(new_messages(content), since=since, last_seq=last_seq)
+
+    async def _replace(
+        self,
+        messages: Sequence[NewMessage],
+        *,
+        since: int = 1,
+        last_seq: int | None = None,
+        also: Collection[int] = (),
+    ) -> int:
+        """The same for messages that are validated already; those with a seq in `also` are removed too."""
 
         async def replace() -> int:
             store, node_id = self._services.store, self._services.heartbeat.node_id
@@ -203,6 +227,7 @@ class LiveSession:
                 since=since,
                 messages=messages,
                 last_seq=last_seq,
+                also=also,
             )
 
         return await self._when_free(replace)
@@ -278,6 +303,17 @@ class LiveSession:
                 raise NestedTurn(conversation_id, turn_id)
         place = await services.store.resolve(services.owner, Address(id=self.conversation_id))
         self._session = await services.compactor.by_hand(place.tip, services.busy_wait_seconds)
+
+    async def compact_if_full(self) -> None:
+        """Start a compaction in the background if the context is over the threshold; without a model:
+        nothing."""
+        services = self._services
+        if services.compactor is None:
+            return
+        session = await self._going_on()
+        fitter = ContextFitter(services.compactor, _IdleHolder(session), None)
+        fitter.given(await services.store.context(services.owner, session.id), Size())
+        await fitter.left(0)
 
     async def fork(self, *, key: str | None = None, up_to: int | None = None) -> LiveSession:
         """A new conversation that begins with a copy of this context; this one is unchanged."""
@@ -568,6 +604,23 @@ class LiveTurn:
         for message in self._messages:
             digest.update(len(message.body).to_bytes(8) + message.body)
         return RequestKey(f"library/{self._session.conversation_id}", self._request_id, digest.digest())
+
+
+@dataclass(frozen=True, slots=True)
+class _IdleHolder:
+    """A session without a turn, as the ContextFitter sees it: it only measures."""
+
+    session: Session
+
+    @property
+    def lease(self) -> Lease:
+        raise BadInput("a session without a turn holds no lease")
+
+    def compacts(self) -> None:
+        return None
+
+    def moved(self, done: Compacted) -> None:
+        return None
 
 
 class _TurnHolder:

@@ -48,6 +48,10 @@ class _Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-loop", daemon=True)
         self._thread.start()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Return or raise what this work does. If the wait is interrupted (Ctrl-C), the work is cancelled and
         has ended when this raises; a second interrupt does not wait for that."""
@@ -119,6 +123,19 @@ class BlockingHoldfast:
     @property
     def node_id(self) -> str:
         return self._inner.node_id
+
+    @property
+    def inner(self) -> Holdfast:
+        """The node itself; use it only in `event_loop`."""
+        return self._inner
+
+    @property
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop.loop
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
 
     def session(
         self, key: str | None = None, *, id: str | None = None, source: str = "", attached: bool = True
@@ -224,6 +241,9 @@ class BlockingSession:
 
     def compact(self) -> None:
         self._loop.call(self._live.compact())
+
+    def compact_if_full(self) -> None:
+        self._loop.call(self._live.compact_if_full())
 
     def fork(self, *, key: str | None = None, up_to: int | None = None) -> BlockingSession:
         return BlockingSession(self._loop, self._loop.call(self._live.fork(key=key, up_to=up_to)))

@@ -91,21 +91,21 @@ def request(
     source: str = "",
     model: str | None = None,
     turn_id: str | None = None,
-    again: bool = False,
+    answer_existing: bool = False,
     **more: Any,
 ) -> TurnRequest:
-    """A request; one that answers `again` says nothing itself."""
+    """A request; with `answer_existing` it brings no message."""
     return TurnRequest(
         turn_id or new_id("turn"),
         owner,
         node.id,
         Address(id=id, key=key, create=create),
-        tuple(to_message(what) for what in (said or (() if again else ("hello",)))),
+        tuple(to_message(what) for what in (said or (() if answer_existing else ("hello",)))),
         source=source,
         attached=attached,
         request_key=request_key,
         model=model,
-        again=again,
+        answer_existing=answer_existing,
         **more,
     )
 

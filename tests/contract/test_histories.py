@@ -93,7 +93,7 @@ async def fail(store: Store, node: Node, session_id: str) -> None:
 
 
 async def answer_again(store: Store, node: Node, session_id: str) -> None:
-    begun = await begin(store, node, id=session_id, again=True, replaces=(2,))
+    begun = await begin(store, node, id=session_id, answer_existing=True, regenerates=(2,))
     await store.commit_reply(begun.lease, [to_message("hi again", "assistant")])
 
 
@@ -101,7 +101,7 @@ CHANGES = pytest.mark.parametrize("change", [speak, exclude, delete, fail, answe
 
 
 @CHANGES
-@pytest.mark.parametrize("kind", ["plain", "branch", "replaces"])
+@pytest.mark.parametrize("kind", ["plain", "branch", "regenerates"])
 async def test_a_conversation_that_has_changed_since_it_was_seen_begins_nothing(
     store: Store,
     node: Node,
@@ -115,7 +115,7 @@ async def test_a_conversation_that_has_changed_since_it_was_seen_begins_nothing(
     kinds: dict[str, dict[str, Any]] = {
         "plain": {},
         "branch": {"branch": ForkPoint(session.id, 1)},
-        "replaces": {"replaces": (2,), "again": True},
+        "regenerates": {"regenerates": (2,), "answer_existing": True},
     }
     async with unchanged(second_store):
         outcome = await store.begin_turn(request(node, key="k", seen=before, **kinds[kind]))
@@ -213,7 +213,7 @@ async def test_a_branch_forks_and_begins_in_one_step(store: Store, node: Node, s
 async def test_a_branch_may_answer_the_message_it_forks_behind(store: Store, node: Node) -> None:
     session = (await say(store, node, "a", "A", key="k")).session
     await say(store, node, "b", "B", key="k")
-    begun = await begin(store, node, key="k", branch=ForkPoint(session.id, 3), again=True)
+    begun = await begin(store, node, key="k", branch=ForkPoint(session.id, 3), answer_existing=True)
     assert await context_of(store, begun.session.id) == ["a", "A", "b"]
     await store.commit_reply(begun.lease, [to_message("other", "assistant")])
     assert await contents(store, begun.session.conversation_id) == ["a", "A", "b", "other"]
@@ -243,7 +243,7 @@ async def test_a_node_that_was_reaped_branches_nothing(store: Store, node: Node,
         with pytest.raises(NodeReaped):
             await store.begin_turn(request(node, "c", key="k", branch=ForkPoint(session.id, 1)))
         with pytest.raises(NodeReaped):
-            await store.begin_turn(request(node, key="k", again=True, replaces=(2,)))
+            await store.begin_turn(request(node, key="k", answer_existing=True, regenerates=(2,)))
 
 
 # --- again ----------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ async def test_what_is_answered_again_loses_its_old_reply_which_stays_readable(
 ) -> None:
     session = (await say(store, node, "a", "A", key="k")).session
     await say(store, node, "b", "B", key="k")
-    begun = await begin(store, node, key="k", again=True, replaces=(4,))
+    begun = await begin(store, node, key="k", answer_existing=True, regenerates=(4,))
     assert (begun.session.id, begun.session.last_seq) == (session.id, 4)
     assert await context_of(second_store, session.id) == ["a", "A", "b"]
     await store.commit_reply(begun.lease, [to_message("C", "assistant")])
@@ -270,7 +270,7 @@ async def test_a_message_answered_again_after_its_session_ended_is_in_the_contex
     store: Store, node: Node, reason: str
 ) -> None:
     old = await ended(store, node, reason, key="k")
-    begun = await begin(store, node, key="k", again=True, replaces=(2,))
+    begun = await begin(store, node, key="k", answer_existing=True, regenerates=(2,))
     assert begun.session.id != old.id
     assert await context_of(store, begun.session.id) == ["hello"]
 
@@ -280,7 +280,7 @@ async def test_a_message_nobody_has_answered_is_answered_without_being_said_agai
 ) -> None:
     begun = await begin(store, node, "a", key="k")
     await store.settle_turn(begun.lease, TurnFailure(TurnStatus.FAILED))
-    again = await begin(store, node, key="k", again=True)
+    again = await begin(store, node, key="k", answer_existing=True)
     assert (again.turn.first_seq, again.session.last_seq) == (2, 1)
     assert await context_of(store, again.session.id) == ["a"]
     await store.commit_reply(again.lease, [to_message("A", "assistant")])
@@ -290,7 +290,7 @@ async def test_a_message_nobody_has_answered_is_answered_without_being_said_agai
 
 async def test_a_turn_that_neither_says_nor_answers_anything_is_refused(store: Store, node: Node) -> None:
     await say(store, node, key="k")
-    empty = replace(request(node, key="k", again=True), again=False)
+    empty = replace(request(node, key="k", answer_existing=True), answer_existing=False)
     async with unchanged(store):
         with pytest.raises(BadInput):
             await store.begin_turn(empty)
@@ -442,7 +442,7 @@ async def test_a_turn_taken_up_or_answering_again_or_branching_does_not_know_wha
     store: Store, node: Node
 ) -> None:
     session = (await chained(store, node, key="k")).session
-    again = await begin(store, node, key="k", again=True, replaces=(2,))
+    again = await begin(store, node, key="k", answer_existing=True, regenerates=(2,))
     assert again.history is None
     await store.commit_reply(again.lease, history=CHAIN)
     branch = await begin(store, node, key="k", branch=ForkPoint(session.id, 1))

@@ -110,7 +110,7 @@ async def test_an_admins_reading_is_an_event_of_the_owner_it_was_about(store: St
 
 
 def retry(node: Node, turn_id: str, owner: str = OWNER) -> TurnRequest:
-    return replace(request(node, owner=owner), messages=(), retries=turn_id)
+    return replace(request(node, owner=owner), messages=(), resumes_turn=turn_id)
 
 
 async def test_an_unfinished_turn_is_taken_up_by_its_id(store: Store, node: Node) -> None:

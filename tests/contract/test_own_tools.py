@@ -115,7 +115,7 @@ async def test_a_reply_that_is_answered_again_takes_its_steps_with_it(store: Sto
     await store.append(begun.lease, [step("a", content="I look"), tool_result("a", "Mon", inner=True)])
     await store.append(begun.lease, [step("b"), tool_result("b", "Monday", inner=True)])
     await store.commit_reply(begun.lease, [to_message("Monday", "assistant")])
-    again = await begin(store, node, key="a", again=True, replaces=(6,))
+    again = await begin(store, node, key="a", answer_existing=True, regenerates=(6,))
     assert await context_of(store, again.session.id) == ["what day is it?"]
     assert len(await messages(store, begun.session.conversation_id)) == 6
 
@@ -192,6 +192,6 @@ async def test_a_retry_is_told_what_its_turn_was(store: Store) -> None:
     await store.end_process(process.id, ProcessState.EXITED, exit_code=0)
     failed = await begin(store, node, key="a")
     await store.settle_turn(failed.lease, TurnFailure(TurnStatus.FAILED))
-    taken_up = await store.begin_turn(request(node, again=True, retries=failed.turn.id))
+    taken_up = await store.begin_turn(request(node, answer_existing=True, resumes_turn=failed.turn.id))
     assert isinstance(taken_up, TurnBegun)
     assert [notice.process_id for notice in taken_up.notices] == [process.id]

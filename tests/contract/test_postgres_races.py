@@ -77,7 +77,7 @@ async def test_a_node_that_leaves_does_not_interrupt_a_turn_that_another_has_tak
     async def taken_over() -> object:
         await two.b.cancel_turn(OWNER, begun.turn.id, TurnStatus.INTERRUPTED, "the test said so")
         return await two.b.begin_turn(
-            replace(request(two.node_b, key="cli:1", again=True), retries=begun.turn.id)
+            replace(request(two.node_b, key="cli:1", answer_existing=True), resumes_turn=begun.turn.id)
         )
 
     left, taken, stopped = await two.interleaving.run(

@@ -15,8 +15,8 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import FlushRules, FlushState
 from holdfast.domain.nodes import Node
 from holdfast.errors import HoldfastError, NotFound
+from holdfast.store.annotations import notes
 from holdfast.store.base import SessionFilter
-from holdfast.store.queries import notes
 from holdfast.store.sqlite import connections, engine
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.sqlite.transaction import STATEMENTS

@@ -133,7 +133,7 @@ ACTS: dict[str, Act] = {
     "begin a new key": lambda c, s, n: s.begin_turn(request(n, "tide", key="cli:new", owner=OWNER)),
     "begin a new alias": lambda c, s, n: s.begin_turn(request(n, "tide", id="alias", owner=OWNER)),
     "retry": lambda c, s, n: s.begin_turn(
-        replace(request(n, key="cli:1", owner=OWNER, again=True), retries=c.turn.turn.id)
+        replace(request(n, key="cli:1", owner=OWNER, answer_existing=True), resumes_turn=c.turn.turn.id)
     ),
     "append": lambda c, s, n: s.append(c.turn.lease, [to_message("step", "assistant")]),
     "draft": lambda c, s, n: s.append_draft(c.turn.lease, draft(7, "half")),

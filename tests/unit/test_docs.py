@@ -9,26 +9,32 @@ from __future__ import annotations
 import ast
 import asyncio
 import enum
+import importlib.util
 import inspect
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import apsw
+import msgspec
 import pytest
 import typer.main
 
 import holdfast
 from holdfast import app, errors, settings, sync
 from holdfast import session as handles
+from holdfast.domain.api_keys import TOOLS
 from holdfast.domain.events import EVENT_MEANINGS, Event, EventType
 from holdfast.domain.messages import Message
 from holdfast.domain.processes import PROCESS_TRANSITIONS
 from holdfast.domain.sessions import Session, SessionState
 from holdfast.domain.turns import TRANSITIONS
+from holdfast.runtime.tools.choose import toolbox_of
+from holdfast.server.schemas import ListObject
 from holdfast.store.base import Store
 from holdfast.store.queries import migrations, schema
 
@@ -145,6 +151,98 @@ def test_every_setting_is_documented_with_its_default_and_its_variable() -> None
         assert f"| `HOLDFAST_{name.upper().replace('.', '__')}` |" in found[name], name
         for choice in setting.metadata.get("choices", ()):
             assert f"`{choice}`" in found[name], f"{name} = {choice}"
+
+
+TYPES = {
+    str: "text",
+    int: "whole number",
+    float: "number, fractions allowed",
+    bool: "yes or no",
+    tuple: "list of texts",
+    dict: "table",
+}
+
+
+def test_every_setting_is_documented_with_its_type() -> None:
+    text = sections(page("reference/settings.md"))["Types"]
+    written = {
+        name: line.split(" | ")[0].strip("| ")
+        for line in text.splitlines()
+        for name in re.findall(r"`([^`]+)`", line)
+    }
+    known = {
+        f"{section}.{each.name}": TYPES[type(settings.default_of(each))]
+        for section, kind in settings.SECTIONS.items()
+        for each in fields(kind)
+    }
+    assert written == known
+
+
+def test_every_limit_of_a_setting_is_documented() -> None:
+    found = rows(page("reference/settings.md"))
+    for section, kind in settings.SECTIONS.items():
+        for each in fields(kind):
+            row, limits = found[f"{section}.{each.name}"], each.metadata
+            if "above" in limits:
+                assert re.search(rf"Above {limits['above']}\b|At least twice", row), each.name
+            if limits.get("at_least"):
+                assert re.search(rf"at least {limits['at_least']}\b", row, re.IGNORECASE), each.name
+
+
+def server_tools() -> dict[str, dict[str, Any]]:
+    """The parameters of every tool that the server can offer, by name."""
+    chosen = settings.AgentSettings(tools=TOOLS)
+    nothing = cast("Any", None)
+    offered = toolbox_of(chosen, nothing, nothing, {}).schemas(frozenset(TOOLS), {})
+    return {each["function"]["name"]: each["function"]["parameters"] for each in offered}
+
+
+def test_every_tool_is_documented_with_its_parameters_and_actions() -> None:
+    tools = server_tools()
+    assert set(tools) == set(TOOLS)
+    table = rows(sections(page("explanation/tools.md"))["What each does"])
+    signatures = {re.split(r"\W", name)[0]: name for name in table if "(" in name}
+    assert missing(set(tools), set(signatures)) == {}
+    for name, parameters in tools.items():
+        written = re.findall(r"\w+", signatures[name].replace("=false", ""))[1:]
+        if not signatures[name].endswith("…)"):
+            assert missing(set(parameters["properties"]), set(written)) == {}, name
+        assert set(written) <= set(parameters["properties"]), name
+        for action in parameters["properties"].get("action", {}).get("enum", ()):
+            assert f"`{action}`" in table[signatures[name]], f"{name} {action}"
+        assert f"`{name}`" in rows(page("reference/settings.md"))["agent.tools"], name
+
+
+def test_no_page_names_a_tool_that_does_not_exist_or_denies_one_that_does() -> None:
+    existing = {*TOOLS, *rows(page("reference/settings.md"))}
+    for path in [ROOT / "README.md", *PAGES]:
+        text = re.sub(r"\s+", " ", prose(path.read_text("utf-8")))
+        named = {name for pair in re.findall(r"tool `(\w+)`|`(\w+)` tool\b", text) for name in pair if name}
+        assert named <= set(TOOLS), path
+        denied = re.findall(r"[^.]*\b(?:does not exist|not (?:yet )?implemented|coming soon)\b[^.]*", text)
+        assert [each for each in denied if any(f"`{name}`" in each for name in existing)] == [], path
+
+
+def named_tests(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+\.py::\w+)`", cell)
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    """So that nothing is promised that no test would miss."""
+    text = prose(page("guarantees.md"))
+    promises = {name.rstrip(".") for name in re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE)}
+    table = {
+        first.strip(): rest
+        for first, rest in re.findall(r"^\| (.+?) \| (.+) \|$", sections(text)["The tests"], re.MULTILINE)
+        if first != "statement"
+    }
+    assert len(promises) > 30
+    assert missing(promises, set(table)) == {}
+    assert [name for name, cell in table.items() if not named_tests(cell)] == ["Platforms"]
+    for test in {test for cell in table.values() for test in named_tests(cell)}:
+        file, _, name = test.partition("::")
+        source = (ROOT / "tests" / file).read_text("utf-8")
+        assert re.search(rf"^(?:async )?def {name}\(", source, re.MULTILINE), test
 
 
 def test_every_event_is_documented_with_its_data() -> None:
@@ -293,6 +391,33 @@ def test_every_route_is_documented() -> None:
     written = set(re.findall(r"`((?:GET|POST|PATCH|DELETE) /[^`\s?]*)`", text))
     known = {f"{route.method} {re.sub(r':path}', '}', route.path)}" for route in ROUTES}
     assert missing(known, written) == {}
+
+
+def objects_script() -> Any:
+    found = importlib.util.spec_from_file_location("objects", ROOT / "scripts" / "objects.py")
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_every_object_is_documented_field_by_field() -> None:
+    script = objects_script()
+    assert len(script.structs()) > 30
+    assert page("reference/objects.md") == script.page(), "run scripts/objects.py"
+
+
+@pytest.mark.parametrize("name", ["http", "http-conversations", "http-responses"])
+def test_every_printed_object_has_the_fields_of_one_that_exists(name: str) -> None:
+    known = [(set(each.__struct_fields__), required_of(each)) for each in objects_script().structs()]
+    known.append((set(ListObject.__struct_fields__), set(ListObject.__struct_fields__)))
+    for _, text in snippets(page(f"reference/{name}.md"), "json"):
+        fields = set(json.loads(text))
+        assert any(required <= fields <= all_fields for all_fields, required in known), text
+
+
+def required_of(struct: type[msgspec.Struct]) -> set[str]:
+    return {each.name for each in msgspec.structs.fields(struct) if each.required}
 
 
 def test_every_figure_is_documented() -> None:

@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Rows in bulk, and between two engines: they work on a store itself, given by an operation.
     "transfer": {*BASE, "runtime", "store", "settings"},
     "importers": {*BASE, "store", "settings"},
+    "adapters": {*BASE, "app", "sync", "session", "runtime", "store"},
     "holdfast": {"app", "sync", "session", "settings", "domain", "errors"},  # the package's own __init__
     "server": {*SURFACE, "dashboard"},
     "dashboard": {*SURFACE, "server", "cli"},

@@ -57,7 +57,7 @@ class Answering:
             return Ended(True)
         (turn,) = turns
         if turn.status in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
-            return await self._turn(self._request(retries=turn.id))
+            return await self._turn(self._request(resumes_turn=turn.id))
         if turn.status is TurnStatus.RUNNING:
             room.tell(f"It is being answered right now{await self.by(turn.node_id)}.")
             return Ended(True)
@@ -69,15 +69,15 @@ class Answering:
         if not any(message.role == "user" for message in said):
             self._room.tell("The last reply answered no message of a person; there is nothing to ask again.")
             return Ended(True)
-        return await self._turn(self._request(replaces=replies, again=True))
+        return await self._turn(self._request(regenerates=replies, answer_existing=True))
 
     def _request(
         self,
         messages: tuple[NewMessage, ...] = (),
         *,
-        retries: str | None = None,
-        replaces: tuple[int, ...] = (),
-        again: bool = False,
+        resumes_turn: str | None = None,
+        regenerates: tuple[int, ...] = (),
+        answer_existing: bool = False,
     ) -> TurnRequest:
         room = self._room
         return TurnRequest(
@@ -88,9 +88,9 @@ class Answering:
             messages=messages,
             attached=True,
             model=room.invocation.settings.model.name or None,
-            retries=retries,
-            replaces=replaces,
-            again=again,
+            resumes_turn=resumes_turn,
+            regenerates=regenerates,
+            answer_existing=answer_existing,
         )
 
     # --- one turn --------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from ..app import answer_with
 from ..cli.context import CommandContext
 from ..cli.format import Styled, ago, complain, console, count, one_line, say, width_of
 from ..cli.run import model_usage
@@ -42,7 +43,7 @@ async def chat(
         model = await choose_from(settings.model, longest_wait=60.0)
     try:
         async with invocation.node(existing=resume is not None, stays=True, model=model) as node:
-            node.answer_with(model)
+            answer_with(node, model)
             if resume is not None:
                 live = await enter(node, resume, settings.server.busy_wait_seconds)
             else:

@@ -19,8 +19,8 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "models": ("models", "List the models that answer here, and the aliases for them."),
         "keys": ("", "API keys: who may ask the server, and as whom."),
         "sessions": ("", "List sessions, look at them, act on them."),
-        "why": ("why", "Say whether and when a session will be reset."),
-        "ps": ("processes", "List background processes, newest first."),
+        "why": ("why", "Say whether and when a session will be reset, by which rule, and what holds it."),
+        "ps": ("processes", "List background processes, newest first: what they do, and since when."),
         "logs": ("processes", "Print what a process has said."),
         "stop": ("processes", "Stop a process and everything it has started."),
         "pin": ("processes", "Let a process hold resets of its session up, for a stated time."),
@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "backup": ("doctor", "Copy the store to a file while everything goes on."),
         "restore": ("doctor", "Put a backup in the place of the store."),
         "migrate": ("migrate", "Copy this SQLite store to PostgreSQL, verified."),
-        "import": ("", "Import conversations of a Hermes home or an export file."),
+        "import": ("", "Take conversations over: from a Hermes home, or from a file of `sessions export`."),
         "config": ("", "The settings in effect, and which settings files are trusted."),
         "version": ("config", "Say which holdfast this is, and what it stands on."),
     },
@@ -70,7 +70,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "notices": {
         "list": ("notices", "List notices, the oldest first."),
-        "delivered": ("notices", "Mark a notice as delivered. Doing so twice keeps the first time."),
+        "delivered": ("notices", "Mark a notice as delivered."),
     },
     "config": {
         "show": ("config", "Show every setting, its value, and where it came from."),

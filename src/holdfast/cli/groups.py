@@ -1,4 +1,4 @@
-"""The tree of commands: `holdfast` and its groups, such as `sessions` and `keys`."""
+"""The tree of commands: `holdfast`, and its groups `sessions`, `keys`, `memories`, `import` and `config`."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ class LazyCommands(MutableMapping[str, Any]):
         return len(COMMANDS[self._group])
 
 
+def _begins_with_options(args: list[str]) -> bool:
+    """True if no subcommand is named."""
+    return not args or (args[0].startswith("-") and args[0] not in HELP_OPTIONS)
+
+
 class LazyGroup(TyperGroup):
     """A group whose help needs no command's file."""
 
@@ -70,11 +75,6 @@ class LazyGroup(TyperGroup):
                     for name, (_, line) in lines.items()
                 ]
             )
-
-
-def _begins_with_options(args: list[str]) -> bool:
-    """True if no subcommand is named."""
-    return not args or (args[0].startswith("-") and args[0] not in HELP_OPTIONS)
 
 
 class ListsByDefault(LazyGroup):

@@ -166,7 +166,7 @@ class _Run:
 
     async def _answer(self, node: Holdfast, model: Model, words: str) -> None:
 
-        from ..app import RunningTurn, TurnSpec, Unanswered, finished
+        from ..app import RunningTurn, TurnSpec, Unanswered, answer_with, finished
 
         assert self._session is not None
         settings = self._invocation.settings
@@ -188,7 +188,7 @@ class _Run:
             model=name,
             tools=frozenset(settings.agent.tools),
         )
-        node.answer_with(model)
+        answer_with(node, model)
         busy = f"the conversation is busy with another turn; waiting up to {wait:g} s"
         waiting = asyncio.get_running_loop().call_later(SAY_WAITING_SECONDS, note, busy)
         try:

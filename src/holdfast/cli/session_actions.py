@@ -214,8 +214,8 @@ async def export(
             async for line in lines:
                 sys.stdout.buffer.write(line + b"\n")
             return
-        whole = 1 if chosen else (await opened.hf.statistics(opened.owner)).conversations
         with bar("No file was left.") as shows:
+            whole = 1 if id_or_key is not None else (await opened.hf.statistics(opened.owner)).conversations
             conversations = await _write(output, lines, lambda done: shows("exporting", done, whole))
         remark(f"{count(conversations, 'conversation')} exported to {output}")
 

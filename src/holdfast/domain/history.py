@@ -5,7 +5,7 @@ or regenerate. The stored conversation is compared with it message by message, b
 what a client cannot change by accident (role, text, tool calls), which ignores fields that clients add or
 drop.
 
-A chain of fingerprints identifies a whole history: `extended(EMPTY, prints)`. Equal chains are equal
+A chain of fingerprints identifies a whole history: `extended(EMPTY, fingerprints)`. Equal chains are equal
 histories.
 
 Messages are compared by meaning: the arguments of a tool call as JSON, text parts as text, null as empty. An
@@ -40,7 +40,7 @@ class History:
     instructions: tuple[NewMessage, ...]
     """Leading system and developer messages: for this turn only, never stored."""
     messages: tuple[NewMessage, ...]
-    prints: tuple[bytes, ...]
+    fingerprints: tuple[bytes, ...]
     answered: int
     """How many of the messages precede the new ones: all up to the last assistant message that has
     content."""
@@ -82,7 +82,7 @@ class Continues:
 class AnswersAgain:
     """Nothing is new: the newest user message is answered again, and these replies leave the context."""
 
-    replaces: tuple[int, ...]
+    regenerates: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +117,13 @@ def history_of(values: Sequence[Any]) -> History:
     messages = tuple(checked[leading:])
     if not messages:
         raise BadMessage("messages hold only instructions; at least one user or tool message is needed")
-    prints = tuple(fingerprint_of(value) for value in values[leading:])
+    fingerprints = tuple(fingerprint_of(value) for value in values[leading:])
     answered = max(
-        (at + 1 for at, each in enumerate(messages) if each.role == "assistant" and prints[at]), default=0
+        (at + 1 for at, each in enumerate(messages) if each.role == "assistant" and fingerprints[at]),
+        default=0,
     )
     past = values[leading : leading + answered] if answered else ()
-    return History(tuple(checked[:leading]), messages, prints, answered, past)
+    return History(tuple(checked[:leading]), messages, fingerprints, answered, past)
 
 
 def fingerprint_of(message: Mapping[str, Any]) -> bytes:
@@ -174,9 +175,9 @@ def fingerprint_of_body(body: bytes) -> bytes:
     return fingerprint_of(msgspec.json.decode(body))
 
 
-def extended(chain: bytes, prints: Iterable[bytes]) -> bytes:
+def extended(chain: bytes, fingerprints: Iterable[bytes]) -> bytes:
     """The chain after appending these fingerprints."""
-    for each in prints:
+    for each in fingerprints:
         if each:
             chain = EMPTY[:1] + hashlib.blake2b(chain + each, digest_size=16).digest()
     return chain
@@ -193,18 +194,20 @@ def place(history: History, shown: Sequence[VisibleMessage], awaited: Sequence[s
     `awaited` are the calls whose results may still arrive. Raises ToolCallClosed for a result of any other
     call that the conversation knows. Assistant messages without content are skipped on both sides.
     """
-    kept = [at for at, each in enumerate(history.prints) if each]
+    kept = [at for at, each in enumerate(history.fingerprints) if each]
     said = [each for each in shown if each.print]
     if not kept or (len(kept) == len(history.messages) and len(said) == len(shown)):
         return _place(history, shown, awaited)
     answered = sum(at < history.answered for at in kept)
-    messages, prints = zip(*((history.messages[at], history.prints[at]) for at in kept), strict=True)
-    spoken = replace(history, messages=messages, prints=prints, answered=answered)
+    messages, fingerprints = zip(
+        *((history.messages[at], history.fingerprints[at]) for at in kept), strict=True
+    )
+    spoken = replace(history, messages=messages, fingerprints=fingerprints, answered=answered)
     placed = _place(spoken, said, awaited)
     blank = [each.seq for each in shown if not each.print]
     if isinstance(placed, AnswersAgain):
-        first = min(placed.replaces)
-        return AnswersAgain(tuple(sorted((*placed.replaces, *(seq for seq in blank if seq > first)))))
+        first = min(placed.regenerates)
+        return AnswersAgain(tuple(sorted((*placed.regenerates, *(seq for seq in blank if seq > first)))))
     new_from = kept[placed.new_from] if placed.new_from < len(kept) else len(history.messages)
     if isinstance(placed, Continues) and new_from == len(history.messages):
         last = said[-1].seq if said else 0
@@ -319,7 +322,7 @@ def _equal(history: History, start: int, shown: Sequence[VisibleMessage]) -> boo
 
 def _same(history: History, at: int, shown: VisibleMessage) -> bool:
     """An interrupted reply equals any part of it that a client kept."""
-    return history.prints[at] == shown.print or (
+    return history.fingerprints[at] == shown.print or (
         shown.interrupted and history.messages[at].role == shown.role
     )
 

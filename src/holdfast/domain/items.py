@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+ItemPlace = tuple[str, str, str]
+"""Space, namespace and name of an item."""
+
 
 @dataclass(frozen=True, slots=True)
 class Item:

@@ -346,11 +346,11 @@ class TurnRequest:
     model: str | None = None
     seen: ConversationVersion | None = None
     branch: ForkPoint | None = None
-    replaces: tuple[int, ...] = ()
+    regenerates: tuple[int, ...] = ()
     """Replies to exclude from the context because their question is answered again. Such a turn, and one that
-    answers an existing unanswered message (`again`), may bring no messages."""
-    again: bool = False
-    retries: str | None = None
+    answers an existing unanswered message (`answer_existing`), may bring no messages."""
+    answer_existing: bool = False
+    resumes_turn: str | None = None
     """Id of a turn to resume instead of beginning one; it brings no messages."""
     anonymous: bool = False
     """True: a conversation that this turn begins is continued by any request with its whole history."""

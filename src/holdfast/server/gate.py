@@ -62,7 +62,7 @@ def _unmistakable(name: str, value: bytes) -> str:
     for character in text:
         if is_invisible(character):
             raise BadInput(
-                f"the header {name} holds an invisible character, U+{ord(character):04X}; send it without"
+                f"the header {name} contains an invisible character, U+{ord(character):04X}; remove it"
             )
     if not unicodedata.is_normalized("NFC", text):
         raise BadInput(f"the header {name} is not in Unicode's normal form NFC; normalise it before sending")
@@ -148,7 +148,7 @@ class Gate:
         if self._inside >= self._most:
             raise HttpError(
                 503,
-                f"{self._most} requests are under way, which is the limit ([server] max_requests)",
+                f"{self._most} requests are in progress, which is the limit ([server] max_requests)",
                 "too_many_requests",
                 headers={"retry-after": "1", "x-should-retry": "true"},
             )
@@ -163,7 +163,7 @@ class Gate:
         if self._forms >= FORMS:
             raise HttpError(
                 503,
-                f"{FORMS} forms are arriving, which is the limit; try again in a moment",
+                f"{FORMS} forms are arriving, which is the limit; retry in a moment",
                 "too_many_requests",
                 headers={"retry-after": "1", "x-should-retry": "true"},
             )

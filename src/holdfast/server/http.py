@@ -59,7 +59,7 @@ class Services:
     draining: asyncio.Event
     """Set when the server begins to stop: endless streams end now."""
     broken: asyncio.Event
-    """Set when the store has failed for good: the server must stop."""
+    """Set when the store has failed permanently: the server must stop."""
     model_watch: ModelWatch
     access_log: AccessLog
 
@@ -391,7 +391,7 @@ class Endpoint:
             note_trouble(self._name, call, error)
             await fail(call, failure_of(error))
         except Exception as error:
-            log.exception("%s failed by a mistake of our own (request %s)", self._name, call.id)
+            log.exception("%s failed with an unexpected error (request %s)", self._name, call.id)
             await fail(call, failure_of(error))
         finally:
             call.give_back_all()

@@ -96,14 +96,15 @@ class HttpError(HoldfastError):
 
 
 # Store errors name files, hosts and databases: those go to the log only, so clients get these texts.
-_FULL = "the server's disk is full; nothing was written; try again when there is space"
+_FULL = "the server's disk is full; nothing was written; retry when there is space"
 _UNCERTAIN = (
-    "the connection to the server's database was lost in a commit: this was done as a whole or not at all; "
-    "look before doing it again, or retry with an Idempotency-Key"
+    "the connection to the server's database was lost during a commit: either all of this was stored or "
+    "nothing; check before you repeat it, or retry with an Idempotency-Key"
 )
-_NO_SEARCH = "the search index cannot be used now; the server's log says why; everything else goes on"
-_STATEMENT = "the server's database refused one statement; its log says why; only this request failed"
-_UNAVAILABLE = "the server's store cannot be used now; its log says why; try again later"
+_NO_SEARCH = "the search index is unavailable; the server's log has the reason; everything else works"
+_STATEMENT = "the server's database rejected a statement; its log has the reason; only this request failed"
+_INTERNAL = "internal error; the server's log has the details"
+_UNAVAILABLE = "the server's store is unavailable; its log has the reason; retry later"
 
 RETRY = {"x-should-retry": "true"}
 NO_RETRY = {"x-should-retry": "false"}
@@ -170,7 +171,7 @@ def failure_of(error: BaseException) -> ErrorResponse:
         case HoldfastError():
             return ErrorResponse(500, said, SERVER, "internal_error")
         case _:
-            return ErrorResponse(500, "internal error; the server's log has more", SERVER, "internal_error")
+            return ErrorResponse(500, _INTERNAL, SERVER, "internal_error")
 
 
 def _of_model(error: ModelError) -> ErrorResponse:

@@ -112,14 +112,14 @@ class KeyLimits:
         self.requests = Tally(
             share,
             lambda: _too_many(
-                f"this key has {share} requests under way, which is its share of [server] max_requests",
+                f"this API key has {share} requests in progress, which is its share of [server] max_requests",
                 "too_many_requests",
             ),
         )
         self.bytes = Tally(
             BODIES_PER_KEY * max_body,
             lambda: _too_many(
-                f"the requests of this key that are under way hold {BODIES_PER_KEY * max_body / 2**20:g} "
+                f"the requests in progress of this API key hold {BODIES_PER_KEY * max_body / 2**20:g} "
                 "MiB, which is the limit; wait until some are answered",
                 "too_many_bytes",
             ),
@@ -127,7 +127,7 @@ class KeyLimits:
         self.streams = Tally(
             settings.streams_per_key,
             lambda: _too_many(
-                f"this key has {settings.streams_per_key} streams open, which is the limit "
+                f"this API key has {settings.streams_per_key} streams open, which is the limit "
                 "([limits] streams_per_key); close one first",
                 "too_many_streams",
             ),
@@ -147,7 +147,7 @@ class TurnTally:
         running = self._running.setdefault(key_id, set())
         if self._most and len(running) >= self._most and turn_id not in running:
             raise _too_many(
-                f"this key has {self._most} turns running, which is the limit ([limits] turns_per_key); "
+                f"this API key has {self._most} turns running, which is the limit ([limits] turns_per_key); "
                 "wait until one has ended",
                 "too_many_turns",
             )

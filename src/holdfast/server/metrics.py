@@ -24,35 +24,39 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._requests = Counter(
-            "holdfast_requests", "Requests answered", ("route", "status"), registry=registry
+            "holdfast_requests", "HTTP requests answered", ("route", "status"), registry=registry
         )
         self._seconds = Histogram(
             "holdfast_request_seconds",
-            "Time to answer a request",
+            "Seconds to answer a request",
             ("route",),
             buckets=BUCKETS,
             registry=registry,
         )
         self._under_way = 0
-        self._at_once = Gauge("holdfast_requests_under_way", "Requests being answered", registry=registry)
-        self._turns = Counter("holdfast_turns", "Turns that ended here", ("status",), registry=registry)
+        self._at_once = Gauge("holdfast_requests_under_way", "Requests in progress", registry=registry)
+        self._turns = Counter("holdfast_turns", "Ended turns of this process", ("status",), registry=registry)
         for status in TurnStatus:
             if status is not TurnStatus.RUNNING:
                 self._turns.labels(status.value)
-        self._running = Gauge("holdfast_running_turns", "Turns that run here", registry=registry)
-        self._idle = Gauge("holdfast_idle_seconds", "Time since anybody spoke here", registry=registry)
+        self._running = Gauge("holdfast_running_turns", "Turns running in this process", registry=registry)
+        self._idle = Gauge(
+            "holdfast_idle_seconds",
+            "Seconds without a turn in this process",
+            registry=registry,
+        )
         self._figures = {
             name: Gauge(f"holdfast_store_{name}", meaning, registry=registry)
             for name, meaning in STORE_FIGURES.items()
         }
         self._flushes = Gauge(
             "holdfast_flushes",
-            "Sessions to be flushed, by where they stand; coming: due to be reset first",
+            "Flushes by state; coming: sessions that are due to be reset and then flushed",
             ("state",),
             registry=registry,
         )
         self._flush_attempts = Counter(
-            "holdfast_flush_attempts", "Attempts to flush a session here", ("outcome",), registry=registry
+            "holdfast_flush_attempts", "Flush attempts of this process", ("outcome",), registry=registry
         )
         self._attempts_told: defaultdict[str, int] = defaultdict(int)
         self._idle_since = time.monotonic()
@@ -107,10 +111,10 @@ FLUSH_OUTCOMES = ("done", "failed", "dead")
 
 STORE_FIGURES = {
     "open_sessions": "Open sessions",
-    "running_turns": "Turns that run, here or on other nodes",
-    "messages": "Messages ever written",
-    "events": "Events ever written",
-    "undelivered_notices": "Notices that nobody was told of yet",
-    "log_bytes": "Size of the write-ahead log",
-    "unindexed": "Messages that the search index does not hold yet",
+    "running_turns": "Running turns of all nodes",
+    "messages": "Messages written since the store was created",
+    "events": "Events written since the store was created",
+    "undelivered_notices": "Notices that are not delivered",
+    "log_bytes": "Bytes of the write-ahead log",
+    "unindexed": "Messages that are not in the search index yet",
 }

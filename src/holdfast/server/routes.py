@@ -90,7 +90,7 @@ class _Methods:
     async def _refuse(self, call: RequestContext) -> HttpResponse:
         raise HttpError(
             405,
-            f"{call.request.method} is not a method of {call.request.url.path}; it has {self._allowed}",
+            f"{call.request.method} is not allowed for {call.request.url.path}; allowed: {self._allowed}",
             "method_not_allowed",
             headers={"allow": self._allowed},
         )
@@ -98,4 +98,4 @@ class _Methods:
 
 async def unknown(call: RequestContext) -> HttpResponse:
     """Raises HttpError 404: no route has this path."""
-    raise HttpError(404, f"there is nothing at {call.request.url.path!r:.200}", "not_found")
+    raise HttpError(404, f"no route {call.request.url.path!r:.200}; GET /openapi.json lists all", "not_found")

@@ -22,7 +22,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..app import Holdfast, ModelWatch
+from ..app import Holdfast, ModelWatch, answer_with
 from ..dashboard.browser_sessions import LinkBook
 from ..dashboard.routes import dashboard
 from ..domain.nodes import NodeKind
@@ -202,7 +202,7 @@ def bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise BadSetting(
-            f"cannot listen on {host} port {port}: {why}; [server] host and port (--host, --port) say where"
+            f"cannot listen on {host} port {port}: {why}; change [server] host and port (--host, --port)"
         ) from None
     listening.setblocking(False)
     return listening
@@ -212,7 +212,7 @@ def services_of(holdfast: Holdfast, model: Model, watch: ModelWatch | None = Non
     """The services that handlers use, built on a holdfast that has started."""
     settings = holdfast.settings
     metrics = Metrics()
-    holdfast.answer_with(model, metrics.spoken, metrics.ended)
+    answer_with(holdfast, model, metrics.spoken, metrics.ended)
     return Services(
         holdfast=holdfast,
         model=model,

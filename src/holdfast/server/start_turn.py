@@ -31,7 +31,7 @@ async def start_turn(
     """Start the turn, join it if it runs, or return its stored answer. `place` finds its conversation."""
     services = call.services
     if services.draining.is_set():
-        raise HttpError(503, "the server is about to stop; ask again in a moment", "draining", headers=LATER)
+        raise HttpError(503, "the server is stopping; retry in a moment", "draining", headers=LATER)
     prompt = services.settings.agent.system_prompt
     if prompt:
         order = replace(order, instructions=(instruction(prompt), *order.instructions))
@@ -52,7 +52,10 @@ async def _begun(
         except ToolCallClosed as refusal:
             return await _asked_before(call, order, left, refusal)
         attempt = replace(
-            order, request=placed.applied_to(order.request), prints=placed.prints, history=placed.history
+            order,
+            request=placed.applied_to(order.request),
+            fingerprints=placed.fingerprints,
+            history=placed.history,
         )
         outcome = await services.runner.begin(attempt, left, interrupt=naming.interrupts_others)
         if not isinstance(outcome, TurnOutdated):
@@ -100,7 +103,7 @@ async def _asked_before(
 ) -> RunningTurn | TurnRepeated:
     """Answer a retry of a request whose tool results were accepted before. Otherwise they are too late and
     `refusal` is raised. Starts no new turn."""
-    known = replace(order, request=replace(order.request, seen=NEVER, again=True))
+    known = replace(order, request=replace(order.request, seen=NEVER, answer_existing=True))
     outcome = await call.services.runner.begin(known, wait_seconds)
     if isinstance(outcome, TurnOutdated):
         raise refusal

@@ -126,7 +126,7 @@ class Engine(ABC):
     # --- reading and writing ----------------------------------------------------------------------------
 
     async def _read(
-        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+        self, work: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run `work` in one snapshot, on a reader thread."""
         self._check_open()
@@ -135,7 +135,7 @@ class Engine(ABC):
         return await self._readers.run(work, *args, **kwargs)
 
     async def _write(
-        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+        self, work: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run `work` in the next group of writes; returns when it is committed."""
         self._check_open()
@@ -150,6 +150,7 @@ class Engine(ABC):
         self,
         told: list[str],
         work: Callable[Concatenate[Transaction, P], T],
+        /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Awaitable[T]:
@@ -157,7 +158,7 @@ class Engine(ABC):
         again."""
 
     def _search_read(
-        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+        self, work: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Blocking, on a search thread: run `work` in one snapshot, on that thread's own connection."""
         if self._writer.failure is not None:
@@ -276,8 +277,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def check(self, progress: Progress | None = None) -> list[Finding]:
-        """Check every invariant that the store alone can decide, and its integrity. Empty: no finding.
-        `progress` is called with how many of them were checked."""
+        """Check every invariant that the store alone can decide, and its integrity. Empty: no finding."""
 
     @abstractmethod
     async def repair(self) -> list[str]:

@@ -5,15 +5,17 @@ An item of a conversation is deleted with it. An expired item is not found, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from ..domain.ids import check_name, unstorable
-from ..domain.items import Item, PutItem
+from ..domain.items import Item, ItemPlace, PutItem
+from ..domain.session_messages import Named
 from ..errors import BadInput
 from .resolve import conversation_of
 from .rows import Row, to_json, to_time
+from .session_messages import append
 from .transaction import Q, Transaction
 
 MICROSECOND = timedelta(microseconds=1)
@@ -69,6 +71,27 @@ def drop_expired(tx: Transaction, limit: int) -> int:
     for owner, space, namespace, name in rows:
         tx.run(Q.delete_item, owner=owner, space=space, namespace=namespace, name=name)
     return len(rows)
+
+
+def append_with_items(
+    tx: Transaction,
+    owner: str,
+    conversation_id: str,
+    node_id: str,
+    messages: Sequence[Named],
+    places: Sequence[ItemPlace],
+    fold: Callable[[Sequence[Item | None]], Sequence[PutItem]],
+) -> int:
+    """Append messages as `session_messages.append` does and, if one was new, make the changes that `fold`
+    derives from the items at these places: one transaction. Returns how many messages were new.
+
+    `fold` must be quick and without effects: it may be called again if the transaction is retried. Items of
+    this conversation do not change between the read and the write.
+    """
+    number = append(tx, owner, conversation_id, node_id, messages)
+    if number:
+        put(tx, owner, fold([get(tx, owner, *place) for place in places]))
+    return number
 
 
 def get(tx: Transaction, owner: str, space: str, namespace: str, name: str) -> Item | None:

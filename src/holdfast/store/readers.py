@@ -42,7 +42,7 @@ class Readers(ABC, Generic[C]):
         self._closed = False
 
     def run(
-        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+        self, work: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
         """Run `work` on one of the threads, inside one snapshot."""
         if self._closed:

@@ -7,7 +7,7 @@ the conversation to be free; nothing here waits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
@@ -130,10 +130,12 @@ def replace(
     since: int,
     messages: Sequence[NewMessage],
     last_seq: int | None = None,
+    also: Collection[int] = (),
 ) -> int:
-    """Remove the messages of the context from `since` on and append these, in one transaction; returns the
-    last seq. `since` 1 or less: summaries too. Conflict, having changed nothing, if `last_seq` is given and
-    not the conversation's; ConversationBusy and QuotaExceeded change nothing either."""
+    """Remove the messages of the context from `since` on, and those in `also`, and append these, in one
+    transaction; returns the last seq. `since` 1 or less: summaries too. Conflict, having changed nothing, if
+    `last_seq` is given and not the conversation's; ConversationBusy and QuotaExceeded change nothing either.
+    """
     known = _check_free(tx, owner, conversation_id)
     if last_seq is not None and last_seq != known.last_seq:
         raise Conflict(
@@ -144,7 +146,12 @@ def replace(
     if messages:
         number = add_messages(tx, owner, conversation_id, node_id, messages)
     known, tip = _freed(tx, owner, conversation_of(tx, owner, conversation_id))
-    _exclude(tx, known, [message.seq for message in shown if message.seq >= since], "replaced")
+    _exclude(
+        tx,
+        known,
+        [message.seq for message in shown if message.seq >= since or message.seq in also],
+        "replaced",
+    )
     if since <= 1 and not tip.ended:  # a view that begins here is read without passing the removed messages
         tx.run(Q.set_view, id=tip.id, view=View.fresh(number - len(messages)).encode())
         tx.run(Q.touch_revision, id=known.id)

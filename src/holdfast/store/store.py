@@ -11,8 +11,8 @@ the caller is an operator and means all owners.
 The right to write in a conversation comes from a lease. `begin_turn` takes one, and every later write of that
 turn names it; with a lost lease it raises `LeaseLost` and changes nothing.
 
-The methods at the end do more than one transaction. Those that an engine implements its own way are declared
-in `Engine`: search, node locks, backup, checks.
+The methods at the end also use the context cache, the indexer or a second transaction. Those that an engine
+implements its own way are declared in `Engine`: search, node locks, backup, checks.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ class Store(Engine):
 
     in_context = reads(session_messages.in_context)
     append_named = writes(session_messages.append)
+    append_with_items = writes(items.append_with_items)
     remove_last = writes(session_messages.remove_last)
     replace_messages = writes(session_messages.replace)
     state = reads(items.state)
@@ -248,7 +249,7 @@ class Store(Engine):
     messages_from = reads(imports.messages_from)
     set_key = writes(imports.set_key)
 
-    # --- more than one transaction ----------------------------------------------------------------------
+    # --- not only one transaction -----------------------------------------------------------------------
 
     async def begin_turn(self, request: TurnRequest) -> TurnOutcome:
         """See `turns.begin`. The outcome has the context, if everything before the turn is cached."""
@@ -295,7 +296,7 @@ class Store(Engine):
         return await self.policy()
 
     async def prune(self, keep: Retention, limit: int = 1000) -> Pruned:
-        """Delete what is older than its retention, at most `limit` of each kind, the oldest first."""
+        """See `maintenance.prune`. Deleted text leaves the cached contexts and the search index too."""
         pruned = await self._write(maintenance.prune, keep, limit)
         if pruned.conversations:
             self._erased()

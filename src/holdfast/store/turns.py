@@ -124,7 +124,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     seen before, and a conversation that changed since the caller read it are outcomes; RequestMismatch,
     TurnSuperseded, NotFound and NodeReaped are raised. Nothing is written unless the turn has begun.
     """
-    if not request.messages and not request.again and request.retries is None:
+    if not request.messages and not request.answer_existing and request.resumes_turn is None:
         raise BadInput("a turn needs at least one message")
     known = _known_request(tx, request)
     if isinstance(known, RequestKey):
@@ -149,7 +149,7 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     if (
         reached.is_ready_for(request.node_id, tx.now, tx.policies)
         and not request.branch
-        and not request.replaces
+        and not request.regenerates
     ):
         if request.seen is not None and request.seen != reached.seen:
             return TurnOutdated()
@@ -173,9 +173,9 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         reached = lookup(tx, request.owner, request.address)
         assert reached is not None
         place = reached.place()
-    if request.replaces:
+    if request.regenerates:
         history = None
-    shows_from = _replace(tx, place.conversation, request.replaces)
+    shows_from = _replace(tx, place.conversation, request.regenerates)
     session = _session_for(tx, request, place.conversation, place.tip, shows_from)
     session = _spoken_in(tx, request, session)
     return _start(tx, request, session, place.conversation.token, place.addressed, history)
@@ -214,10 +214,10 @@ def _waits(tx: Transaction, conversation: Conversation) -> TurnWaits | None:
 
 def _known_request(tx: Transaction, request: TurnRequest) -> Turn | RequestKey | None:
     """The turn that this request retries or names; or see `_sent_again`."""
-    if request.retries is not None:
-        found = tx.one(Q.turn_by_id, id=request.retries, owner=request.owner)
+    if request.resumes_turn is not None:
+        found = tx.one(Q.turn_by_id, id=request.resumes_turn, owner=request.owner)
         if found is None:
-            raise NotFound("turn", request.retries)
+            raise NotFound("turn", request.resumes_turn)
         return to_turn(found)
     key = request.request_key
     if key is None:
@@ -439,7 +439,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     session = _spoken_in(tx, request, session, known)
     lease = _take_lease(tx, known.id, request.node_id, session, conversation.token, ())
     # A client that resumes by turn id knows the conversation, whatever part of the answer was sent.
-    delivery = Delivery.PART if request.retries else max(known.delivery, request.delivery)
+    delivery = Delivery.PART if request.resumes_turn else max(known.delivery, request.delivery)
     tx.run(Q.take_up_turn, id=known.id, node=request.node_id, session=session.id, delivery=delivery)
     key = request.request_key
     if key is not None and key.implied:

@@ -19,22 +19,28 @@ log = logging.getLogger(__name__)
 
 LARGEST_GROUP = 256
 
+W = TypeVar("W")
 
-class WriteJob:
+
+class WriteJob(Generic[W]):
     """One caller's write, and the future for its result. Without a loop nobody waits for it."""
 
-    __slots__ = ("error", "future", "loop", "result")
+    __slots__ = ("error", "future", "loop", "result", "work")
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop | None = None, future: asyncio.Future[Any] | None = None
+        self,
+        work: W,
+        loop: asyncio.AbstractEventLoop | None = None,
+        future: asyncio.Future[Any] | None = None,
     ) -> None:
+        self.work = work
         self.loop = loop
         self.future = future
         self.result: Any = None
         self.error: BaseException | None = None
 
 
-J = TypeVar("J", bound=WriteJob)
+J = TypeVar("J", bound=WriteJob[Any])
 
 
 class GroupWriter(Generic[J]):
@@ -87,7 +93,7 @@ class GroupWriter(Generic[J]):
                 log.debug("%d callers' event loop has closed before they could be told", len(waiting))
 
 
-def _settle(jobs: Sequence[WriteJob]) -> None:
+def _settle(jobs: Sequence[WriteJob[Any]]) -> None:
     for job in jobs:
         if job.future is None or job.future.done():
             continue

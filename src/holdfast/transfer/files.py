@@ -8,13 +8,14 @@ is bounded: a conversation's messages are never all loaded at once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from ..domain.conversations import Address
+from ..domain.maintenance import Progress, no_progress
 from ..domain.records import (
     FORMAT,
     ConversationRecord,
@@ -42,7 +43,6 @@ PART_MESSAGES = 1000
 PART_BYTES = 4 << 20
 PAGE = 500
 
-Progress = Callable[[int, int], None]
 """Called with how much is done, and the total."""
 
 
@@ -149,7 +149,7 @@ class FileImporter:
         store: Store,
         path: Path,
         owner: str | None = None,
-        progress: Progress = lambda done, whole: None,
+        progress: Progress = no_progress,
     ) -> None:
         self._store = store
         self._path = path

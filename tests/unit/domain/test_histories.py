@@ -223,8 +223,8 @@ def test_messages_that_mean_something_else_are_others(one: Said, other: Said) ->
 def test_an_assistant_message_that_says_nothing_is_skipped(nothing: Any) -> None:
     blank = said(nothing)
     assert fingerprint_of(blank) == b""
-    assert asked(a, blank, A, b).prints[:3:2] == asked(a, A, b).prints[:2]
-    assert extended(EMPTY, asked(a, blank, A).prints) == extended(EMPTY, asked(a, A).prints)
+    assert asked(a, blank, A, b).fingerprints[:3:2] == asked(a, A, b).fingerprints[:2]
+    assert extended(EMPTY, asked(a, blank, A).fingerprints) == extended(EMPTY, asked(a, A).fingerprints)
     assert asked(a, blank, b).answered == 0
     assert place(asked(a, blank, A, b), stored(a, A)) == Continues(3)
     assert place(asked(a, A, b), stored(a, blank, A)) == Continues(2)
@@ -247,7 +247,7 @@ def test_arguments_nested_too_deeply_are_compared_as_text() -> None:
 
 def test_a_chain_says_by_which_version_it_was_made() -> None:
     history = asked(a, A, b)
-    assert is_current(extended(EMPTY, history.prints))
+    assert is_current(extended(EMPTY, history.fingerprints))
     assert not is_current(history.past_before())
     # What the first versions stored for this very past.
     assert history.past_before().hex() == "5ed400c3ce4ef5b5ac818148c0387639"

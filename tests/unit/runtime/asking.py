@@ -112,7 +112,7 @@ class Server:
         key: str | None = None,
         request_key: RequestKey | None = None,
         owner: str = OWNER,
-        telling: Told | None = None,
+        renderer: Told | None = None,
         tools: frozenset[str] = frozenset(),
         options: Mapping[str, Any] | None = None,
     ) -> TurnSpec:
@@ -127,7 +127,7 @@ class Server:
                 source="api",
                 request_key=request_key,
             ),
-            telling or Told(),
+            renderer or Told(),
             tuple(message.body for message in history.instructions),
             options or {},
             tools=tools,
@@ -140,9 +140,12 @@ class Server:
         order = self.order(*messages, **more)
         history = history_of(list(messages))
         for _ in range(100):
-            placed = await self.continuity.placed(order.request.owner, order.request.address, history)
+            placed = await self.continuity.match(order.request.owner, order.request.address, history)
             attempt = replace(
-                order, request=placed.applied_to(order.request), prints=placed.prints, history=placed.history
+                order,
+                request=placed.applied_to(order.request),
+                fingerprints=placed.fingerprints,
+                history=placed.history,
             )
             outcome = await self.runner.begin(attempt, wait, interrupt=interrupt)
             if not isinstance(outcome, TurnOutdated):

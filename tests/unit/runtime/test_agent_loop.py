@@ -132,7 +132,7 @@ async def test_what_a_step_says_is_heard_as_it_comes_and_is_a_part_of_the_answer
         running = await asked(server)
         assert (await answer(running)).reply.message["content"] == "Let me look.\n\nMonday"
         said = [{"role": "assistant", "content": "Let me look.\n\nMonday"}, user("sure?")]
-        again = await server.run(user("go"), *said, key="a", tools=ALLOWED, telling=Told())
+        again = await server.run(user("go"), *said, key="a", tools=ALLOWED, renderer=Told())
         assert again.turn.conversation_id == running.turn.conversation_id
         await ended(again)
     assert len(await stored(store, running.turn.conversation_id)) == 5, "its history was recognised"
@@ -383,7 +383,7 @@ async def test_a_later_step_that_is_cut_short_is_kept_without_what_an_earlier_on
 
     script: list[Any] = [calls("terminal:1", content="I look."), lambda messages, purpose: slowly()]
     async with serving(store, ScriptedModel(script), 0.05, toolbox=Toolbox([Own()])) as server:
-        running = await asked(server, telling=Told(numbered=True))
+        running = await asked(server, renderer=Told(numbered=True))
         await spoken.wait()
         async with asyncio.timeout(10):
             while "It is" not in [text async for text in _drafted_behind(store, running.turn.id, 3)]:
@@ -413,7 +413,7 @@ async def test_checkpoints_tell_which_reply_they_are_of(
     said, words = model._words, iter([slowly()])
     monkeypatch.setattr(model, "_words", lambda text: next(words, None) or said(text))
     async with serving(store, model, 0.05, toolbox=Toolbox([Own(look)])) as server:
-        running = await asked(server, telling=Ended(numbered=True))
+        running = await asked(server, renderer=Ended(numbered=True))
         assert await heard(running) == ["begun", "I ", "look. ", "message 4", "fine", "answered"]
     assert drafts
     assert "I look. ".startswith("".join(drafts))

@@ -282,7 +282,7 @@ async def test_what_is_told_is_never_longer_ahead_of_the_disk_than_it_may(store:
     seconds, told_at = 0.5, list[tuple[float, int]]()  # of which 0.1 are meant, and 0.4 a busy machine's
     model = ScriptedModel(lambda messages, purpose: " ".join(["word"] * 150), delay=0.005)
     async with serving(store, model, checkpoint_seconds=0.1) as server:
-        running = await server.run(user("tell me"), telling=Told())
+        running = await server.run(user("tell me"), renderer=Told())
         while running.outcome is None:
             told_at.append((time.monotonic(), len(b"".join(running.events[1:]))))
             on_disk = len(await drafted(store, running.turn.id))

@@ -759,7 +759,7 @@ class Broken(Told):
 @pytest.mark.parametrize("where", ["begin", "add", "end"])
 async def test_a_mistake_in_telling_a_turn_leaves_nobody_waiting(store: SQLiteStore, where: str) -> None:
     async with serving(store, ScriptedModel(["one", "two"])) as server:
-        running = await server.run(user("tell me"), key="k", telling=Broken(where))
+        running = await server.run(user("tell me"), key="k", renderer=Broken(where))
         outcome = await ended(running, 5)
         status = await status_of(store, running)
         assert isinstance(outcome, Answered) == (status is TurnStatus.COMPLETED)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import holdfast.store.base
+from holdfast.store.annotations import notes, notes_of, types
 from holdfast.store.maintenance import INVARIANTS
-from holdfast.store.queries import DIALECTS, blocks, combine, load, notes, notes_of, source, types
+from holdfast.store.queries import DIALECTS, blocks, combine, load, source
 
 ENGINES = ("holdfast.store.sqlite", "holdfast.store.postgres")
 SOURCE = Path(holdfast.store.base.__file__).parent
@@ -106,6 +107,16 @@ def test_an_annotation_that_means_nothing_is_refused(note: str) -> None:
     (block,) = blocks(f"-- name: a\n-- {note}\nSELECT 1;\n")
     with pytest.raises(ValueError, match=r"a: `.*` means nothing"):
         notes_of(block)
+
+
+NOTE = r"^-- (?:locks|conversation in|rows|scans|time|plan): "
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_annotation_is_read(engine: str) -> None:
+    """One below a sentence would not be."""
+    for block in (block for text in source(engine) for block in blocks(text)):
+        assert len(re.findall(NOTE, block.body, re.MULTILINE)) == len(notes_of(block)), block.name
 
 
 def parameters(text: str) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ...domain.maintenance import Diagnosis, Finding, Progress
+from ...domain.maintenance import Diagnosis, Finding, Progress, no_progress
 from ...domain.nodes import Liveness
 from ...domain.processes import Process
 from ...os_support import identity
@@ -31,7 +31,7 @@ class Doctor:
         self._reaper = reaper
         self._reader = reader
 
-    async def examine(self, progress: Progress | None = None) -> list[Diagnosis]:
+    async def examine(self, progress: Progress = no_progress) -> list[Diagnosis]:
         """Every invariant, in a fixed order."""
         broken = {finding.invariant: finding for finding in await self._store.check(progress)}
         for finding in await self._orphans():

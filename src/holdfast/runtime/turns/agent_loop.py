@@ -109,7 +109,7 @@ class AgentLoop:
             running.lease,
             checkpoint_seconds,
             running.begun.next_event,
-            numbered=order.telling.numbered,
+            numbered=order.renderer.numbered,
             restarts=running.begun.taken_up,
         )
         self._seq = running.session.last_seq + 1
@@ -148,7 +148,7 @@ class AgentLoop:
 
     def moved(self, done: Compacted) -> None:
         self._running.moved(done)
-        self._order.telling.moved(self._running.begun)
+        self._order.renderer.moved(self._running.begun)
 
     async def made_room(self, answered: Answered) -> None:
         """After the answer: start a compaction if the context is over the threshold."""
@@ -156,8 +156,8 @@ class AgentLoop:
             await self._room.left(len(msgspec.json.encode(answered.said[-1].message)))
 
     async def run(self) -> Answered:
-        begun, telling = self._running.begun, self._order.telling
-        events = telling.begin(begun)
+        begun, renderer = self._running.begun, self._order.renderer
+        events = renderer.begin(begun)
         self._tell(events)
         self._running.preface = len(events)
         if self._preamble is not None:
@@ -212,7 +212,7 @@ class AgentLoop:
 
     async def _heard(self, context: Context, options: Mapping[str, Any]) -> Reply:
         """Return one reply; publish and checkpoint it as it streams."""
-        running, telling = self._running, self._order.telling
+        running, renderer = self._running, self._order.renderer
         checkpoints, folder, plain = self.checkpoints, self._folder, not self._toolbox
         running.doing = "model"
         messages = b"[%b]" % b",".join((*self._instructions, *context.chunks))
@@ -225,7 +225,7 @@ class AgentLoop:
                 await checkpoints.room()
             folder.add(chunk)
             if plain:  # hot path: thousands of chunks
-                events = telling.add(chunk)
+                events = renderer.add(chunk)
                 if events:
                     running.tell(events)
                 checkpoints.add(chunk.adds, events)
@@ -255,7 +255,7 @@ class AgentLoop:
             chunk = continuing(chunk, self._origin)
         now, later = (chunk, None) if chunk.text is not None else parted(chunk)
         if now is not None:
-            self._tell(self._order.telling.add(now), now.adds)
+            self._tell(self._order.renderer.add(now), now.adds)
         if later is not None:
             self._held.append(later)
 
@@ -323,7 +323,7 @@ class AgentLoop:
         self._seq = seq
         self._folder = self._new_folder()
         spoke = behind is not None and bool(text_of(behind.get("content")))
-        self._tell(self._order.telling.next_message(seq, spoke=spoke))
+        self._tell(self._order.renderer.next_message(seq, spoke=spoke))
 
     def _retell(self, earlier: Sequence[Message]) -> _LoopStep | None:
         """Publish again the stored output of earlier attempts. Returns the last reply if it has calls that no
@@ -339,7 +339,7 @@ class AgentLoop:
             chunk = maker.delta(**texts)
             self._origin = self._origin or chunk
             self._folder.add(chunk)
-            self._tell(self._order.telling.add(chunk))  # no draft: already stored
+            self._tell(self._order.renderer.add(chunk))  # no draft: already stored
         if shown and before is not None and before.get("tool_calls"):
             end = maker.finish("tool_calls")
             self._folder.add(end)
@@ -362,7 +362,7 @@ class AgentLoop:
 
     async def _finish(self, step: _LoopStep, *, stored: bool = False) -> Answered:
         """Commit the answer, then publish its end. `stored`: the last reply is already on disk."""
-        telling, reply, answer = self._order.telling, self._folder.reply(), self._folder.answer()
+        renderer, reply, answer = self._order.renderer, self._folder.reply(), self._folder.answer()
         usage = reply.usage
         if self._usages:
             usage = summed([*self._usages, usage])
@@ -372,14 +372,14 @@ class AgentLoop:
             if step.theirs:
                 chunks.insert(0, calling(chunks[0], step.theirs))
             for chunk in chunks:
-                self._tell(telling.add(chunk))
+                self._tell(renderer.add(chunk))
         await self.checkpoints.rest()
         if not stored:
             self._said.append(TurnOutput(self._seq, step.shown))
         whole = joined([each.message for each in self._said])
         answered = Answered(replace(reply, message=whole, usage=usage), answer, tuple(self._said))
         history = await self._history(whole)
-        self._running.answered, self._running.last_words = answered, telling.end(answered)
+        self._running.answered, self._running.last_words = answered, renderer.end(answered)
         await through(
             self._store.commit_reply(
                 self._running.lease,
@@ -402,15 +402,18 @@ class AgentLoop:
         """The history fingerprint of everything clients have now received. After an interrupted or resumed
         reply the fingerprint before it is unknown, so the messages are read."""
         order, begun = self._order, self._running.begun
-        apart = order.telling.apart
-        prints = [fingerprint_of(each.message) for each in self._said] if apart else [fingerprint_of(whole)]
+        apart = order.renderer.apart
+        fingerprints = (
+            [fingerprint_of(each.message) for each in self._said] if apart else [fingerprint_of(whole)]
+        )
         known = order.history or begun.history
         if known is not None and is_current(known) and not begun.taken_up:
-            return extended(extended(known, order.prints), prints)
+            return extended(extended(known, order.fingerprints), fingerprints)
         visible = await self._store.visible(begun.turn.owner, begun.turn.conversation_id)
         before = [message for message in visible if message.seq < self._said[0].seq]
         return extended(
-            EMPTY, [*(fingerprint_of_body(each.body) for each in as_shown(before, apart=apart)), *prints]
+            EMPTY,
+            [*(fingerprint_of_body(each.body) for each in as_shown(before, apart=apart)), *fingerprints],
         )
 
 

@@ -43,12 +43,12 @@ class Placement:
 
     address: Address
     messages: tuple[NewMessage, ...]
-    prints: tuple[bytes, ...]
+    fingerprints: tuple[bytes, ...]
     history: bytes | None = None
     """The history fingerprint before them; None: read it from the store when the turn has begun."""
     seen: ConversationVersion | None = None
     branch: ForkPoint | None = None
-    replaces: tuple[int, ...] = ()
+    regenerates: tuple[int, ...] = ()
     anonymous: bool = False
     matches: tuple[str, ...] = ()
     """For a request that names no conversation: the conversations with exactly this history."""
@@ -60,8 +60,8 @@ class Placement:
             messages=self.messages,
             seen=self.seen,
             branch=self.branch,
-            replaces=self.replaces,
-            again=not self.messages,
+            regenerates=self.regenerates,
+            answer_existing=not self.messages,
             anonymous=self.anonymous,
             matches=self.matches,
         )
@@ -71,18 +71,18 @@ class HistoryMatcher:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def placed(self, owner: str, address: Address, history: History) -> Placement:
+    async def match(self, owner: str, address: Address, history: History) -> Placement:
         """Where this history belongs. Raises NotFound for one of our ids that does not exist."""
         if address.id is None and address.key is None:
             return await self._by_history(owner, address, history)
         if not history.brings_history and history.messages[0].answers is None:
-            return Placement(address, history.messages, history.prints)
+            return Placement(address, history.messages, history.fingerprints)
         try:
             found = await self._store.resolve(owner, address)
         except NotFound:
             if not address.may_create:
                 raise
-            return Placement(address, history.messages, history.prints, EMPTY, NEW)
+            return Placement(address, history.messages, history.fingerprints, EMPTY, NEW)
         return await self._in(owner, found, history)
 
     async def appended(self, owner: str, address: Address, history: History) -> Placement:
@@ -92,8 +92,8 @@ class HistoryMatcher:
             context = await self._store.context(owner, found.tip.id)
             visible = await self._store.visible(owner, found.conversation.id)
             check_results(history.messages, await _as_shown(visible), context.awaited)
-            return Placement(address, history.messages, history.prints, seen=_seen(found.conversation))
-        return Placement(address, history.messages, history.prints)
+            return Placement(address, history.messages, history.fingerprints, seen=_seen(found.conversation))
+        return Placement(address, history.messages, history.fingerprints)
 
     async def behind(self, owner: str, turn: Turn, history: History) -> Placement:
         """Place the messages after this turn: continue if it is the newest, else fork from it."""
@@ -116,7 +116,7 @@ class HistoryMatcher:
         return Placement(
             Address(id=conversation_id),
             history.messages,
-            history.prints,
+            history.fingerprints,
             seen=_seen(found.conversation),
             branch=branch,
         )
@@ -126,24 +126,26 @@ class HistoryMatcher:
         known = history.answered
         matches: tuple[str, ...] = ()
         if known:
-            chain = extended(EMPTY, history.prints[:known])
+            chain = extended(EMPTY, history.fingerprints[:known])
             candidates = await self._store.conversations_with_history(
                 owner, chain
             ) or await self._store.conversations_with_history(owner, history.past_before())
             matches = tuple(each.id for each in candidates)
             if len(candidates) == 1:
                 (only,) = candidates
-                rest, prints = history.messages[known:], history.prints[known:]
-                return Placement(Address(id=only.id), rest, prints, chain, _seen(only), matches=matches)
-        return Placement(address, history.messages, history.prints, EMPTY, anonymous=True, matches=matches)
+                rest, fingerprints = history.messages[known:], history.fingerprints[known:]
+                return Placement(Address(id=only.id), rest, fingerprints, chain, _seen(only), matches=matches)
+        return Placement(
+            address, history.messages, history.fingerprints, EMPTY, anonymous=True, matches=matches
+        )
 
     async def _in(self, owner: str, found: Resolved, history: History) -> Placement:
         conversation, known = found.conversation, history.answered
         stays = Address(id=found.addressed or conversation.id)
         seen = _seen(conversation)
-        chain = extended(EMPTY, history.prints[:known]) if known else None
+        chain = extended(EMPTY, history.fingerprints[:known]) if known else None
         if chain is not None and _is_past(history, chain, conversation.history):
-            return Placement(stays, history.messages[known:], history.prints[known:], chain, seen)
+            return Placement(stays, history.messages[known:], history.fingerprints[known:], chain, seen)
         brings_results = any(message.answers for message in history.messages[known:])
         awaited = (await self._store.context(owner, found.tip.id)).awaited if brings_results else ()
         visible = await self._store.visible(owner, conversation.id, limit=len(history.messages) + LOOK_BACK)
@@ -153,13 +155,13 @@ class HistoryMatcher:
             placement = await _place(history, visible, awaited)
         if isinstance(placement, Continues):
             new = placement.new_from
-            return Placement(stays, history.messages[new:], history.prints[new:], None, seen)
+            return Placement(stays, history.messages[new:], history.fingerprints[new:], None, seen)
         if isinstance(placement, AnswersAgain):
-            return Placement(stays, (), (), None, seen, replaces=placement.replaces)
+            return Placement(stays, (), (), None, seen, regenerates=placement.regenerates)
         new = placement.new_from
-        rest, prints = history.messages[new:], history.prints[new:]
+        rest, fingerprints = history.messages[new:], history.fingerprints[new:]
         if placement.session_id is None:
-            return Placement(Address(), rest, prints, EMPTY)
+            return Placement(Address(), rest, fingerprints, EMPTY)
         if chain is not None:  # same id sent again after an edit: continue in the fork that the edit made
             origin = conversation.id
             forks = await self._store.conversations_with_history(
@@ -169,10 +171,10 @@ class HistoryMatcher:
             )
             if len(forks) == 1:
                 (fork,) = forks
-                rest, prints = history.messages[known:], history.prints[known:]
-                return Placement(Address(id=fork.id), rest, prints, chain, _seen(fork))
+                rest, fingerprints = history.messages[known:], history.fingerprints[known:]
+                return Placement(Address(id=fork.id), rest, fingerprints, chain, _seen(fork))
         branch = ForkPoint(placement.session_id, placement.seq)
-        return Placement(stays, rest, prints, None, seen, branch)
+        return Placement(stays, rest, fingerprints, None, seen, branch)
 
 
 async def _place(history: History, visible: Sequence[Message], awaited: Sequence[str]) -> HistoryMatch:

@@ -234,12 +234,12 @@ async def allowed() -> None:
 @dataclass(frozen=True, slots=True)
 class TurnSpec:
     request: TurnRequest
-    telling: TurnRenderer
+    renderer: TurnRenderer
     instructions: tuple[bytes, ...] = ()
     """Messages that go before the context, as JSON; not stored."""
     options: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
-    prints: tuple[bytes, ...] = ()
+    fingerprints: tuple[bytes, ...] = ()
     """Fingerprints of the request's messages."""
     history: bytes | None = None
     """The history fingerprint before them, if the caller knows it better than the store."""

@@ -261,18 +261,18 @@ class TurnRunner:
             self._heartbeat.ran(begun.turn.id)
             self._on_speech()
             self._on_end(TurnStatus.COMPLETED if isinstance(outcome, Answered) else outcome.status)
-            running.finish(outcome, self._last_words(running, order.telling, outcome))
+            running.finish(outcome, self._last_words(running, order.renderer, outcome))
         if isinstance(outcome, Answered):
             try:
                 await loop.made_room(outcome)
             except HoldfastError as trouble:
                 log.warning("no room was made behind turn %s: %s", begun.turn.id, trouble)
 
-    def _last_words(self, running: RunningTurn, telling: TurnRenderer, outcome: Outcome) -> Sequence[bytes]:
+    def _last_words(self, running: RunningTurn, renderer: TurnRenderer, outcome: Outcome) -> Sequence[bytes]:
         if isinstance(outcome, Answered):
             return running.last_words
         try:
-            return telling.end(outcome)
+            return renderer.end(outcome)
         except Exception:
             log.exception("the end of turn %s could not be told", running.turn.id)
             return ()

@@ -32,7 +32,7 @@ async def readyz(call: RequestContext) -> JsonResponse:
     """Ready: the store answers. A model that is down is reported and does not make it unready, because
     conversations can still be read."""
     if call.services.draining.is_set():
-        raise HttpError(503, "the server is about to stop", "draining")
+        raise HttpError(503, "the server is stopping", "draining")
     await call.hf.nodes()  # raises if the store does not answer
     health = await call.services.model_watch.health()
     model = ModelHealthObject(

@@ -64,16 +64,16 @@ async def _order(call: RequestContext, known: Turn) -> TurnSpec:
         node_id=call.hf.node_id,
         address=Address(id=known.conversation_id, create=False),
         messages=(),
-        retries=known.id,
+        resumes_turn=known.id,
         model=known.model,
     )
     prompt = call.services.settings.agent.system_prompt
     instructions = (instruction(prompt),) if prompt else ()
     if known.response_id is None:
-        telling = ChatRenderer(wants_usage=False)
+        renderer = ChatRenderer(wants_usage=False)
         return TurnSpec(
             request,
-            telling,
+            renderer,
             instructions,
             model=known.model,
             tools=call.caller.tools,

@@ -106,7 +106,7 @@ async def create(call: RequestContext) -> HttpResponse:
     )
     matcher = call.hf.matcher
     running = await start_turn(
-        call, order, lambda: matcher.placed(call.owner, naming.address, history), naming
+        call, order, lambda: matcher.match(call.owner, naming.address, history), naming
     )
     if isinstance(running, TurnRepeated):
         await about_to_send(call, order, running.turn)

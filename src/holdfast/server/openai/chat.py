@@ -109,7 +109,7 @@ async def complete(call: RequestContext) -> HttpResponse:
         return stateless
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
-    telling = ChatRenderer(asked.wants_usage, silent=not asked.stream)
+    renderer = ChatRenderer(asked.wants_usage, silent=not asked.stream)
     order = TurnSpec(
         TurnRequest(
             turn_id=new_id("turn"),
@@ -129,7 +129,7 @@ async def complete(call: RequestContext) -> HttpResponse:
             parent=naming.client.parent if naming.client else None,
             streams=asked.stream,
         ),
-        telling,
+        renderer,
         tuple(message.body for message in asked.history.instructions),
         asked.options,
         asked.model,
@@ -139,11 +139,11 @@ async def complete(call: RequestContext) -> HttpResponse:
     )
     matcher = call.hf.matcher
     running = await start_turn(
-        call, order, lambda: matcher.placed(call.owner, naming.address, asked.history), naming
+        call, order, lambda: matcher.match(call.owner, naming.address, asked.history), naming
     )
     if isinstance(running, TurnRepeated):
         await about_to_send(call, order, running.turn)
-        return await _again(call, running, asked, naming.address)
+        return await _repeat(call, running, asked, naming.address)
     if asked.stream:
         return TurnStream(running, interrupts=naming.interrupted_by_leaving)
     return WholeAnswer(
@@ -240,7 +240,7 @@ def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: HoldfastO
 # --- retries ---------------------------------------------------------------------------------------------
 
 
-async def _again(
+async def _repeat(
     call: RequestContext, repeated: TurnRepeated, asked: ChatRequest, address: Address
 ) -> HttpResponse:
     """The stored answer, for a retry of its request."""

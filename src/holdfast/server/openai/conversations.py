@@ -65,7 +65,7 @@ def parse_items(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> t
     """Parse a request that adds items; returns them as chat messages."""
     messages = _messages(given_object(body, "the request").get("items"), resolve)
     if not messages:
-        raise BadParameter("items", "must hold at least one item that can be kept")
+        raise BadParameter("items", "must contain at least one item that can be stored")
     return tuple(messages)
 
 

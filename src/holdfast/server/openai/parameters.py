@@ -128,7 +128,7 @@ def metadata_of(value: object, param: str = "metadata") -> dict[str, str]:
         return {}
     pairs = given_object(value, param)
     if len(pairs) > MAX_PAIRS:
-        raise BadParameter(param, f"may hold {MAX_PAIRS} pairs at most; it holds {len(pairs)}")
+        raise BadParameter(param, f"may have {MAX_PAIRS} pairs at most; it has {len(pairs)}")
     for key, said in pairs.items():
         given_text(key, f"a key of {param}")
         if len(key) > MAX_KEY:

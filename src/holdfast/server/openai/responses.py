@@ -88,8 +88,8 @@ async def create(call: RequestContext) -> HttpResponse:
         if asked.conversation_id is not None:
             return await matcher.appended(call.owner, naming.address, history)
         if asked.previous_response_id is not None:  # deleted; only a retry can be answered
-            return Placement(NOWHERE, history.messages, history.prints)
-        return await matcher.placed(call.owner, naming.address, history)
+            return Placement(NOWHERE, history.messages, history.fingerprints)
+        return await matcher.match(call.owner, naming.address, history)
 
     response_id = new_id("resp")
     order = TurnSpec(

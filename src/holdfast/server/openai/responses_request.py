@@ -79,7 +79,7 @@ def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> Respons
         )
     store, background = flag(body, "store", True), flag(body, "background", False)
     if background and not store:
-        raise BadParameter("background", "needs store: what nobody waits for has to be kept")
+        raise BadParameter("background", "needs store: true, because no open connection receives the answer")
     messages = _messages(body, previous or conversation, resolve)
     parallel = (
         flag(body, "parallel_tool_calls", True) if body.get("parallel_tool_calls") is not None else None
@@ -116,10 +116,10 @@ def custom_tools_of(echo: Mapping[str, Any]) -> frozenset[str]:
 def _refuse(body: Mapping[str, Any]) -> None:
     if body.get("prompt") is not None:
         raise BadParameter(
-            "prompt", "is a template kept at OpenAI, which cannot be had here; send instructions"
+            "prompt", "is a template stored at OpenAI, which is not available here; send instructions"
         )
     if body.get("messages") is not None:
-        raise BadParameter("messages", "is of the chat API; here it is called input")
+        raise BadParameter("messages", "is a field of the chat API; the Responses API calls it input")
     if body.get("n") not in (None, 1):
         raise BadParameter("n", "cannot be used: a response is one answer")
     one_of(body, "truncation", ("auto", "disabled"))
@@ -144,7 +144,7 @@ def _messages(
     messages = [] if value is None else messages_from_input(value, resolve=resolve)
     if not messages and continues is None:
         raise BadParameter(
-            "input", "must say something, unless a previous response or a conversation is named"
+            "input", "must not be empty, unless a previous response or a conversation is named"
         )
     return messages
 

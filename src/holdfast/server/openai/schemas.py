@@ -73,7 +73,7 @@ class ResponseObject(PublicObject, frozen=True, kw_only=True):
     background: bool
     conversation: Annotated[dict[str, str] | None, doc('`{"id": "conv_…"}`')]
     error: Annotated[dict[str, str] | None, doc("`code` and `message` of a failed response")]
-    incomplete_details: Annotated[dict[str, str | None] | None, doc("`reason` of an incomplete response")]
+    incomplete_details: Annotated[dict[str, str] | None, doc("`reason` of an incomplete response")]
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: int | None

@@ -123,14 +123,14 @@ class StatelessCompletion:
     async def send(self, call: RequestContext) -> None:
         async with aclosing(self.chunks), Listener(call, is_stream=self.stream) as listener:
             work = self._tell(call, listener) if self.stream else self._answer(call)
-            telling = asyncio.ensure_future(work)
+            sending = asyncio.ensure_future(work)
             try:
-                await listener.waits_for(telling)
+                await listener.waits_for(sending)
             finally:
-                telling.cancel()  # no effect on a task that is done
-                await asyncio.gather(telling, return_exceptions=True)
-        if not telling.cancelled():
-            telling.result()
+                sending.cancel()  # no effect on a task that is done
+                await asyncio.gather(sending, return_exceptions=True)
+        if not sending.cancelled():
+            sending.result()
 
     async def _answer(self, call: RequestContext) -> None:
         folder = ReplyFolder()

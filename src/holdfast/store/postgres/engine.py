@@ -179,6 +179,7 @@ class PostgresStore(Store):
         self,
         told: list[str],
         work: Callable[Concatenate[Transaction, P], T],
+        /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Awaitable[T]:

@@ -1,6 +1,6 @@
 """The named statements in PostgreSQL's form: numbered parameters, each of a known type, prepared once.
 
-In the `.sql` files a parameter is `:name` (or psycopg's `%(name)s`), of the type given there (`queries.py`).
+In the `.sql` files a parameter is `:name` (or psycopg's `%(name)s`); its type is given there too.
 Types are declared when a statement is prepared: nothing is guessed from the values of the first call, and
 one statement has one plan.
 """
@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any
 
 from ...errors import BadInput
-from ..queries import Notes, load, notes, types
+from ..annotations import Notes, notes, types
+from ..queries import load
 
 _TYPE_OF = types(__package__)
 NOTHING_SAID = Notes()
@@ -118,7 +119,7 @@ class Statement:
         """True: it changes rows. Lock statements do not."""
         self.locks = said.locks
         self.conversation = said.conversation
-        """The column with the id of a conversation found by a name; see `queries.py`."""
+        """The column with the id of a conversation found by a name; see `annotations.py`."""
         self.needs_count = said.rows != "any"
         self.must_change = said.rows == "one"
         self.is_long = said.scans == "whole tables" and said.time != "usual"

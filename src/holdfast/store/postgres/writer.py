@@ -62,10 +62,10 @@ _NUMBER_ALL = statement(Q.number_all)
 _TELL = statement(Q.tell)
 
 
-class PostgresJob(WriteJob):
+class PostgresJob(WriteJob[Work[Any] | None]):
     """One caller's write. Appends have no function: they are executed together."""
 
-    __slots__ = ("append", "later", "since", "work")
+    __slots__ = ("append", "later", "since")
 
     def __init__(
         self,
@@ -74,8 +74,7 @@ class PostgresJob(WriteJob):
         loop: asyncio.AbstractEventLoop | None = None,
         future: asyncio.Future[Any] | None = None,
     ) -> None:
-        super().__init__(loop, future)
-        self.work = work
+        super().__init__(work, loop, future)
         self.append = append
         self.since = time.monotonic()
         self.later = False

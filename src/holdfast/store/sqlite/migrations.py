@@ -11,6 +11,7 @@ Limit: schemas older than `OLDEST` are not migrated.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -91,6 +92,11 @@ def _keep_copy(database: Path, found: int) -> None:
         with private_umask():
             copy_database(database, partial)
         partial.replace(copy)
+        directory = os.open(copy.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)  # its name is on disk before anything is changed
+        finally:
+            os.close(directory)
     except OSError as error:
         raise StoreUnusable(
             f"cannot keep a copy of {database} before upgrading it ({error}); nothing was changed"

@@ -50,17 +50,10 @@ T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
 
 
-class SQLiteJob(WriteJob):
-    __slots__ = ("work",)
+class SQLiteJob(WriteJob[Work[Any]]):
+    """One caller's write, and the future for its result."""
 
-    def __init__(
-        self,
-        work: Work[Any],
-        loop: asyncio.AbstractEventLoop | None = None,
-        future: asyncio.Future[Any] | None = None,
-    ) -> None:
-        super().__init__(loop, future)
-        self.work = work
+    __slots__ = ()
 
 
 class SQLiteWriter(GroupWriter[SQLiteJob]):

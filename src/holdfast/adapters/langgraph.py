@@ -1,0 +1,629 @@
+"""`HoldfastSaver` and `HoldfastStore`: checkpoints and long-term memory of LangGraph.
+
+    saver = HoldfastSaver("sqlite:///agent.db")
+    graph = builder.compile(checkpointer=saver, store=HoldfastStore("sqlite:///agent.db"))
+
+A thread is the conversation with the key `langgraph:<thread_id>`. A checkpoint is durable when `put` returns,
+and the messages that are new in it are stored in the same transaction, so the thread can be read, searched
+and deleted like any other conversation. Several processes may use one thread: their writes are serialised.
+Every method exists blocking and async.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+    writes_sort_key,
+)
+from langgraph.checkpoint.base import Checkpoint as GraphCheckpoint
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    TTLConfig,
+    validate_op_namespace,
+)
+
+from ..domain.checkpoints import Checkpoint, CheckpointWrite, NewCheckpoint
+from ..domain.conversations import Address
+from ..domain.items import Item as StoredItem
+from ..domain.items import PutItem
+from ..domain.messages import NewMessage, said_by_model
+from ..domain.session_messages import Named
+from ..errors import BadMessage, NotFound
+from ..store.base import Store
+from .bridge import Bridge, Node
+from .carried import text_of
+
+SOURCE = "langgraph"
+PAGE = 50
+THREADS_REMEMBERED = 1000
+
+Found = tuple[Checkpoint, list[CheckpointWrite]]
+
+
+def _key(thread_id: object) -> str:
+    return f"{SOURCE}:{thread_id}"
+
+
+class HoldfastSaver(BaseCheckpointSaver[Any]):
+    """A checkpointer on a holdfast store.
+
+    `node` is the URL of a store, or a node that the program has opened. `messages` names the channel whose
+    messages are also stored as messages of the conversation; None: no channel.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        owner: str | None = None,
+        messages: str | None = "messages",
+        serde: SerializerProtocol | None = None,
+    ) -> None:
+        super().__init__(serde=serde)
+        self._bridge = Bridge(node, owner)
+        self._channel = messages
+        self._stored: OrderedDict[str, set[str]] = OrderedDict()
+        """Names of messages that are known to be stored, by thread: these are not sent again."""
+
+    @property
+    def _store(self) -> Store:
+        return self._bridge.hf.store
+
+    @property
+    def _owner(self) -> str:
+        return self._bridge.hf.owner
+
+    # --- writing ----------------------------------------------------------------------------------------
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: GraphCheckpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint with the messages that are new in it."""
+        key, new, named = self._prepared(config, checkpoint, metadata)
+        await self._bridge.run(lambda: self._put(key, new, named))
+        return self._put_config(config, checkpoint)
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: GraphCheckpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        key, new, named = self._prepared(config, checkpoint, metadata)
+        self._bridge.call(lambda: self._put(key, new, named))
+        return self._put_config(config, checkpoint)
+
+    def _prepared(
+        self, config: RunnableConfig, checkpoint: GraphCheckpoint, metadata: CheckpointMetadata
+    ) -> tuple[str, NewCheckpoint, list[Named]]:
+        given = config["configurable"]
+        key, ns = _key(given["thread_id"]), given.get("checkpoint_ns", "")
+        kind, body = self.serde.dumps_typed(checkpoint)
+        described: dict[str, Any] = dict(get_checkpoint_metadata(config, metadata))
+        run = described.get("run_id")
+        new = NewCheckpoint(
+            ns,
+            checkpoint["id"],
+            given.get("checkpoint_id"),
+            None if run is None else str(run),
+            kind,
+            json.dumps(described),
+            body,
+        )
+        named: list[Named] = []
+        if self._channel is not None and not ns:
+            known = self._stored.get(key, set())
+            said = checkpoint["channel_values"].get(self._channel)
+            named = [each for each in _named(said) if each.name not in known]
+        return key, new, named
+
+    async def _put(self, key: str, new: NewCheckpoint, named: list[Named]) -> None:
+        hf = self._bridge.hf
+
+        async def put() -> None:
+            await hf.store.put_checkpoint(hf.owner, key, SOURCE, hf.node_id, new, named)
+
+        async def living() -> None:
+            await hf.heartbeat.as_living(put)
+
+        await hf.gate.when_free(living, hf.settings.server.busy_wait_seconds)
+        if named:
+            self._stored.setdefault(key, set()).update(each.name for each in named if each.name)
+            self._stored.move_to_end(key)
+            while len(self._stored) > THREADS_REMEMBERED:
+                self._stored.popitem(last=False)
+
+    def _put_config(self, config: RunnableConfig, checkpoint: GraphCheckpoint) -> RunnableConfig:
+        given = config["configurable"]
+        return _config(given["thread_id"], given.get("checkpoint_ns", ""), checkpoint["id"])
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Store what a task wrote after a checkpoint. Idempotent."""
+        await self._bridge.run(self._writing(config, writes, task_id, task_path))
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        self._bridge.call(self._writing(config, writes, task_id, task_path))
+
+    def _writing(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        given = config["configurable"]
+        replaces = all(channel in WRITES_IDX_MAP for channel, _ in writes)
+        prepared = []
+        for position, (channel, value) in enumerate(writes):
+            kind, body = self.serde.dumps_typed(value)
+            ordinal = WRITES_IDX_MAP.get(channel, position)
+            prepared.append(CheckpointWrite(task_id, ordinal, channel, task_path, kind, body, replaces))
+        key, ns, checkpoint_id = (
+            _key(given["thread_id"]),
+            given.get("checkpoint_ns", ""),
+            given["checkpoint_id"],
+        )
+
+        async def write() -> None:
+            await self._store.put_checkpoint_writes(self._owner, key, SOURCE, ns, checkpoint_id, prepared)
+
+        return write
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that the config names, or the newest of its thread and namespace."""
+        return self._tuple(await self._bridge.run(lambda: self._get(config)))
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return self._tuple(self._bridge.call(lambda: self._get(config)))
+
+    async def _get(self, config: RunnableConfig) -> Found | None:
+        given = config["configurable"]
+        return await self._store.checkpoint(
+            self._owner, _key(given["thread_id"]), given.get("checkpoint_ns", ""), get_checkpoint_id(config)
+        )
+
+    def _tuple(self, found: Found | None) -> CheckpointTuple | None:
+        if found is None:
+            return None
+        stored, writes = found
+        thread_id = (stored.key or "").removeprefix(f"{SOURCE}:")
+        ordered = sorted(writes, key=lambda each: writes_sort_key(each.path, each.task, each.ordinal))
+        return CheckpointTuple(
+            config=_config(thread_id, stored.ns, stored.id),
+            checkpoint=self.serde.loads_typed((stored.kind, stored.body)),
+            metadata=json.loads(stored.metadata),
+            parent_config=_config(thread_id, stored.ns, stored.parent) if stored.parent else None,
+            pending_writes=[
+                (each.task, each.channel, self.serde.loads_typed((each.kind, each.body))) for each in ordered
+            ],
+        )
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Checkpoints, the newest first; of all threads without a config."""
+        listing = _Listing(self, config, filter, before, limit)
+        while listing.more:
+            page = await self._bridge.run(listing.read)
+            for found in listing.taken(page):
+                yield found
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        listing = _Listing(self, config, filter, before, limit)
+        while listing.more:
+            page = self._bridge.call(listing.read)
+            yield from listing.taken(page)
+
+    # --- threads ----------------------------------------------------------------------------------------
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete the conversation of this thread: its checkpoints, writes and messages."""
+        await self._bridge.run(lambda: self._delete_thread(thread_id))
+
+    def delete_thread(self, thread_id: str) -> None:
+        self._bridge.call(lambda: self._delete_thread(thread_id))
+
+    async def _delete_thread(self, thread_id: str) -> None:
+        self._stored.pop(_key(thread_id), None)
+        try:
+            found = await self._store.resolve(self._owner, Address(key=_key(thread_id)))
+            await self._store.delete_conversation(self._owner, found.conversation.id)
+        except NotFound:
+            return
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints that these runs wrote, with their writes. Messages stay."""
+        await self._bridge.run(lambda: self._delete_for_runs(run_ids))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        self._bridge.call(lambda: self._delete_for_runs(run_ids))
+
+    async def _delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        await self._store.delete_checkpoints_of_runs(self._owner, [str(each) for each in run_ids])
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread: its messages, checkpoints and writes. An unknown thread: nothing."""
+        await self._bridge.run(lambda: self._copy_thread(source_thread_id, target_thread_id))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        self._bridge.call(lambda: self._copy_thread(source_thread_id, target_thread_id))
+
+    async def _copy_thread(self, source: str, target: str) -> None:
+        hf = self._bridge.hf
+
+        async def copy() -> None:
+            await hf.store.copy_checkpoints(hf.owner, _key(source), _key(target), hf.node_id)
+
+        try:
+            await hf.heartbeat.as_living(copy)
+        except NotFound:
+            return
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Delete old checkpoints of these threads: all but the newest of each namespace, or with `delete`
+        all. Ancestors that a delta channel of a kept checkpoint needs are kept. Messages stay."""
+        if strategy not in ("keep_latest", "delete"):
+            raise ValueError(f"unknown strategy {strategy!r}: 'keep_latest' or 'delete'")
+        for thread_id in thread_ids:
+            found = [each async for each in self.alist({"configurable": {"thread_id": thread_id}})]
+            doomed = _doomed(found, strategy)
+            await self._bridge.run(partial(self._drop, thread_id, doomed))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        if strategy not in ("keep_latest", "delete"):
+            raise ValueError(f"unknown strategy {strategy!r}: 'keep_latest' or 'delete'")
+        for thread_id in thread_ids:
+            doomed = _doomed([*self.list({"configurable": {"thread_id": thread_id}})], strategy)
+            self._bridge.call(partial(self._drop, thread_id, doomed))
+
+    async def _drop(self, thread_id: str, doomed: Sequence[tuple[str, str]]) -> None:
+        await self._store.delete_checkpoints(self._owner, _key(thread_id), doomed)
+
+
+class _Listing:
+    """One `list`: reads page by page, applies the filter and the limit."""
+
+    def __init__(
+        self,
+        saver: HoldfastSaver,
+        config: RunnableConfig | None,
+        filter: dict[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> None:
+        given = config["configurable"] if config else {}
+        self._saver = saver
+        self._key = _key(given["thread_id"]) if config else None
+        self._ns = given.get("checkpoint_ns")
+        self._only = get_checkpoint_id(config) if config else None
+        self._filter = filter or {}
+        self._older_than = get_checkpoint_id(before) if before else None
+        self._left = limit
+        self._after: Checkpoint | None = None
+        self.more = limit is None or limit > 0
+
+    async def read(self) -> Sequence[Found]:
+        saver = self._saver
+        if self._only is not None and self._key is not None and self._ns is not None:
+            found = await saver._store.checkpoint(saver._owner, self._key, self._ns, self._only)
+            return [found] if found is not None else []
+        return await saver._store.checkpoints(
+            saver._owner, self._key, self._ns, after=self._after, older_than=self._older_than, limit=PAGE
+        )
+
+    def taken(self, page: Sequence[Found]) -> Iterator[CheckpointTuple]:
+        self.more = len(page) == PAGE
+        for stored, writes in page:
+            self._after = stored
+            if self._only is not None and stored.id != self._only:
+                continue
+            if self._older_than is not None and stored.id >= self._older_than:
+                continue
+            metadata = json.loads(stored.metadata)
+            if any(metadata.get(name) != value for name, value in self._filter.items()):
+                continue
+            found = self._saver._tuple((stored, writes))
+            assert found is not None
+            yield found
+            if self._left is not None:
+                self._left -= 1
+                if self._left == 0:
+                    self.more = False
+                    return
+
+
+def _config(thread_id: Any, ns: str, checkpoint_id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
+
+
+def _doomed(found: Sequence[CheckpointTuple], strategy: str) -> list[tuple[str, str]]:
+    """Namespace and id of the checkpoints to delete; `found` is newest first."""
+    by_place = {_place(each): each for each in found}
+    kept: set[tuple[str, str]] = set()
+    if strategy == "keep_latest":
+        newest: dict[str, CheckpointTuple] = {}
+        for each in found:
+            newest.setdefault(_place(each)[0], each)
+        for (ns, _), each in ((_place(each), each) for each in newest.values()):
+            kept.add(_place(each))
+            # A delta channel is rebuilt from writes after the last ancestor that holds its value.
+            counters: Mapping[str, Any] = each.metadata.get("counters_since_delta_snapshot") or {}
+            missing = set(counters) - set(each.checkpoint["channel_values"])
+            parent = each.parent_config
+            while missing and parent is not None:
+                ancestor = by_place.get((ns, parent["configurable"]["checkpoint_id"]))
+                if ancestor is None:
+                    break
+                kept.add(_place(ancestor))
+                missing -= set(ancestor.checkpoint["channel_values"])
+                parent = ancestor.parent_config
+    return [place for place in by_place if place not in kept]
+
+
+def _place(found: CheckpointTuple) -> tuple[str, str]:
+    given = found.config["configurable"]
+    return given["checkpoint_ns"], given["checkpoint_id"]
+
+
+# --- messages ----------------------------------------------------------------------------------------------
+
+ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "developer": "developer"}
+
+
+def _named(channel: Any) -> Iterator[Named]:
+    """The messages of a channel, each with a name that stays the same as long as its text does."""
+    if not isinstance(channel, list | tuple):
+        return
+    for position, each in enumerate(channel):
+        message = message_of(each)
+        if message is not None:
+            digest = blake2b(message.body, digest_size=12).hexdigest()
+            id_ = each.get("id") if isinstance(each, Mapping) else getattr(each, "id", None)
+            # Hashed: the id of a message may be any text.
+            place = (
+                blake2b(str(id_).encode(errors="replace"), digest_size=12).hexdigest() if id_ else position
+            )
+            yield Named(message, f"{place}:{digest}")
+
+
+def message_of(value: Any) -> NewMessage | None:
+    """A message of LangChain, or an OpenAI message object, as ours; None if it is neither."""
+    if isinstance(value, Mapping):
+        fields = {"role": value.get("role") or ROLES.get(str(value.get("type")))}
+        fields |= {name: value[name] for name in ("content", "tool_calls", "tool_call_id") if name in value}
+    else:
+        role = ROLES.get(str(getattr(value, "type", "")).removesuffix("MessageChunk").lower())
+        if role is None or not hasattr(value, "content"):
+            return None
+        fields = {"role": role, "content": text_of(value.content)}
+        if calls := getattr(value, "tool_calls", None):
+            fields["tool_calls"] = [_call(call) for call in calls]
+        if role == "tool":
+            fields["tool_call_id"] = getattr(value, "tool_call_id", None)
+    try:
+        return said_by_model(fields)
+    except BadMessage:
+        return None
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": call.get("name", ""), "arguments": json.dumps(call.get("args", {}), default=str)}
+    return {"id": call.get("id") or call.get("name", ""), "type": "function", "function": function}
+
+
+# --- long-term memory --------------------------------------------------------------------------------------
+
+
+class HoldfastStore(BaseStore):
+    """Long-term memory of graphs on a holdfast store: JSON values by namespace and key.
+
+    `search` ranks by how many of the query's words occur in the value, and leaves out items with none.
+    Times to live are in minutes. The changes of one batch are made in one transaction.
+    """
+
+    supports_ttl = True
+
+    def __init__(self, node: Node, *, owner: str | None = None, ttl: TTLConfig | None = None) -> None:
+        self._bridge = Bridge(node, owner)
+        self.ttl_config = ttl
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        given = _checked(ops)
+        return self._bridge.call(lambda: self._batch(given))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        given = _checked(ops)
+        return await self._bridge.run(lambda: self._batch(given))
+
+    def sweep_ttl(self) -> int:
+        """Delete expired items now; returns how many. Writes delete some anyway."""
+        return self._bridge.call(self._sweep)
+
+    async def _sweep(self) -> int:
+        dropped = 0
+        while number := await self._bridge.hf.store.drop_expired_items(1000):
+            dropped += number
+        return dropped
+
+    async def _batch(self, ops: Sequence[Op]) -> list[Result]:
+        """Reads see what was stored before this batch."""
+        store, owner = self._bridge.hf.store, self._bridge.hf.owner
+        results: list[Result] = []
+        refreshed: list[tuple[str, str]] = []
+        changes: dict[tuple[str, str], PutItem] = {}
+        for op in ops:
+            if isinstance(op, GetOp):
+                found = await store.item(owner, SOURCE, _joined(op.namespace), op.key)
+                if found is not None and op.refresh_ttl:
+                    refreshed.append((found.namespace, found.name))
+                results.append(_item(found) if found is not None else None)
+            elif isinstance(op, SearchOp):
+                hits = _search(await store.items_under(owner, SOURCE, _joined(op.namespace_prefix)), op)
+                if op.refresh_ttl:
+                    refreshed += [(_joined(hit.namespace), hit.key) for hit in hits]
+                results.append(hits)
+            elif isinstance(op, ListNamespacesOp):
+                results.append(_listed(await store.item_namespaces(owner, SOURCE), op))
+            elif isinstance(op, PutOp):
+                namespace = _joined(op.namespace)
+                value = None if op.value is None else json.dumps(op.value)
+                ttl = None if op.ttl is None else timedelta(minutes=op.ttl)
+                changes[namespace, op.key] = PutItem(SOURCE, namespace, op.key, value, ttl)
+                results.append(None)
+            else:
+                raise ValueError(f"unknown operation {type(op).__name__}")
+        if refreshed:
+            await store.refresh_items(owner, SOURCE, refreshed)
+        if changes:
+            await store.put_items(owner, [*changes.values()])
+        return results
+
+
+def _checked(ops: Iterable[Op]) -> list[Op]:
+    given = [*ops]
+    for op in given:
+        validate_op_namespace(op)
+    return given
+
+
+def _joined(namespace: tuple[str, ...]) -> str:
+    return ".".join(namespace)
+
+
+def _item(stored: StoredItem) -> Item:
+    return Item(
+        value=stored.decoded(),
+        key=stored.name,
+        namespace=tuple(stored.namespace.split(".")),
+        created_at=stored.created_at,
+        updated_at=stored.updated_at,
+    )
+
+
+def _search(items: Sequence[StoredItem], op: SearchOp) -> list[SearchItem]:
+    words = set(re.findall(r"\w+", (op.query or "").casefold()))
+    hits: list[tuple[float, SearchItem]] = []
+    for stored in items:
+        value = stored.decoded()
+        if not all(_matches(value.get(name), wanted) for name, wanted in (op.filter or {}).items()):
+            continue
+        score = None
+        if words:
+            text = set(re.findall(r"\w+", " ".join(_texts(value)).casefold()))
+            score = len(words & text) / len(words)
+            if not score:
+                continue
+        hit = SearchItem(
+            namespace=tuple(stored.namespace.split(".")),
+            key=stored.name,
+            value=value,
+            created_at=stored.created_at,
+            updated_at=stored.updated_at,
+            score=score,
+        )
+        hits.append((score or 0.0, hit))
+    hits.sort(key=lambda each: -each[0])  # stable: the last changed first
+    return [hit for _, hit in hits[op.offset : op.offset + op.limit]]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part)
+
+
+OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "$eq": lambda value, wanted: bool(value == wanted),
+    "$ne": lambda value, wanted: bool(value != wanted),
+    "$gt": lambda value, wanted: float(value) > float(wanted),
+    "$gte": lambda value, wanted: float(value) >= float(wanted),
+    "$lt": lambda value, wanted: float(value) < float(wanted),
+    "$lte": lambda value, wanted: float(value) <= float(wanted),
+}
+
+
+def _matches(value: Any, wanted: Any) -> bool:
+    """A filter's condition: a value, an object whose fields must match, or operators such as `$gt`."""
+    if not isinstance(wanted, Mapping):
+        return bool(value == wanted)
+    operators = {name for name in wanted if name.startswith("$")}
+    if unknown := operators - set(OPERATORS):
+        raise ValueError(f"unknown operators in a filter: {', '.join(sorted(unknown))}")
+    if not operators:
+        return isinstance(value, Mapping) and all(_matches(value.get(n), part) for n, part in wanted.items())
+    return value is not None and all(OPERATORS[name](value, part) for name, part in wanted.items())
+
+
+def _listed(stored: Sequence[str], op: ListNamespacesOp) -> list[tuple[str, ...]]:
+    found: dict[tuple[str, ...], None] = {}
+    for joined in stored:
+        namespace = tuple(joined.split("."))
+        if all(_fits(condition, namespace) for condition in op.match_conditions or ()):
+            found[namespace if op.max_depth is None else namespace[: op.max_depth]] = None
+    return sorted(found)[op.offset : op.offset + op.limit]
+
+
+def _fits(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
+    path = condition.path
+    if len(namespace) < len(path):
+        return False
+    part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[-len(path) :]
+    return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))

@@ -1,0 +1,137 @@
+"""A program that writes numbered steps through an adapter and prints each number once it is acknowledged.
+
+    python -m tests.reliability.adapter_writer ADAPTER URL FIRST
+
+Also reads them back, for the test: `steps(adapter, url)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import holdfast
+from holdfast.app import Holdfast
+
+Write = Callable[[int], Awaitable[object]]
+Read = Callable[[], Awaitable[list[int]]]
+
+
+def openai_agents(hf: Holdfast) -> tuple[Write, Read]:
+    from holdfast.adapters.openai_agents import HoldfastSession
+
+    session = HoldfastSession("thread", hf)
+
+    async def write(number: int) -> None:
+        item = {"type": "function_call", "call_id": f"c{number}", "name": "step", "arguments": "{}"}
+        await session.add_items([cast(Any, item)])
+
+    async def read() -> list[int]:
+        return [int(cast(Any, item)["call_id"][1:]) for item in await session.get_items()]
+
+    return write, read
+
+
+def langgraph(hf: Holdfast) -> tuple[Write, Read]:
+    from langchain_core.messages import HumanMessage
+    from langgraph.checkpoint.base import empty_checkpoint
+
+    from holdfast.adapters.langgraph import HoldfastSaver
+
+    saver = HoldfastSaver(hf)
+    given: Any = {"configurable": {"thread_id": "thread"}}
+
+    async def write(number: int) -> None:
+        checkpoint = empty_checkpoint()
+        checkpoint["channel_values"]["messages"] = [HumanMessage(f"{number}", id=f"{number}")]
+        stored = await saver.aput(given, checkpoint, {"source": "loop", "step": number}, {})
+        await saver.aput_writes(stored, [("done", number)], "task")
+
+    async def read() -> list[int]:
+        found = [each async for each in saver.alist(given)]
+        # A step whose writes are missing was cut off before it was acknowledged.
+        steps = [write[2] for each in reversed(found) for write in each.pending_writes or ()]
+        live = await hf.session(key="langgraph:thread", attached=False)
+        said = [int(message["content"]) for message in await live.context()]
+        assert said == [*range(len(said))] and len(said) in (len(steps), len(steps) + 1)
+        return steps
+
+    return write, read
+
+
+def claude_agent_sdk(hf: Holdfast) -> tuple[Write, Read]:
+    from holdfast.adapters.claude_agent_sdk import HoldfastSessionStore
+
+    store = HoldfastSessionStore(hf)
+    key: Any = {"project_key": "project", "session_id": "thread"}
+
+    async def write(number: int) -> None:
+        said = {"role": "user", "content": f"{number}"}
+        entry: Any = {"type": "user", "uuid": f"{number}", "message": said}
+        await store.append(key, [entry])
+        await store.append(key, [entry])  # a batch sent again is stored once
+
+    async def read() -> list[int]:
+        found: Any = await store.load(key) or []
+        assert len(await store.list_sessions("project")) == (1 if found else 0)
+        return [int(entry["uuid"]) for entry in found]
+
+    return write, read
+
+
+def google_adk(hf: Holdfast) -> tuple[Write, Read]:
+    from google.adk.events.event import Event
+    from google.adk.events.event_actions import EventActions
+
+    from holdfast.adapters.google_adk import HoldfastSessionService
+
+    service = HoldfastSessionService(hf)
+    who: Any = {"app_name": "app", "user_id": "user", "session_id": "thread"}
+
+    async def write(number: int) -> None:
+        session = await service.get_session(**who) or await service.create_session(**who)
+        delta = {f"step{number}": number, "user:last": number}
+        event = Event(id=f"{number}", author="user", timestamp=1.0, actions=EventActions(state_delta=delta))
+        await service.append_event(session, event)
+
+    async def read() -> list[int]:
+        session = await service.get_session(**who)
+        if session is None:
+            return []
+        found = [int(event.id) for event in session.events]
+        state = {f"step{number}": number for number in found} | ({"user:last": found[-1]} if found else {})
+        assert session.state == state, "an event without its state, or state without its event"
+        return found
+
+    return write, read
+
+
+ADAPTERS: dict[str, Callable[[Holdfast], tuple[Write, Read]]] = {
+    "openai_agents": openai_agents,
+    "langgraph": langgraph,
+    "claude_agent_sdk": claude_agent_sdk,
+    "google_adk": google_adk,
+}
+
+
+async def steps(adapter: str, url: str) -> list[int]:
+    """The numbers of the steps that are stored, in order."""
+    async with holdfast.open(url) as hf:
+        found = await ADAPTERS[adapter](hf)[1]()
+        assert await hf.store.check() == []
+        return found
+
+
+async def main(adapter: str, url: str, first: int) -> None:
+    async with holdfast.open(url) as hf:
+        write, _ = ADAPTERS[adapter](hf)
+        for number in itertools.count(first):
+            await write(number)
+            print(number, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
