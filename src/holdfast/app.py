@@ -172,7 +172,7 @@ class Holdfast(Operations):
         """A sentence about the flush backlog at start, if it was large."""
 
     def __repr__(self) -> str:
-        state = f"node {self.node_id}" if self._store is not None else "not open"
+        state = f"node {self.node_id}" if self._store is not None and self._joins else "not a node"
         return f"<Holdfast {store_location(self.settings.store.url)}, {state}>"
 
     # --- lifecycle ---------------------------------------------------------------------------------

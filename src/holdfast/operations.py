@@ -142,6 +142,7 @@ class Operations:
 
     @property
     def node_id(self) -> str:
+        """The id of this node; a new one if it was taken for dead meanwhile."""
         return self.heartbeat.node_id
 
     @property

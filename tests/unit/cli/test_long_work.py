@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,15 @@ from holdfast.cli.format import Column, table, width_of
 from holdfast.cli.signals import Stopped, bar
 from holdfast.errors import StoreError
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """After a signal a command ends, and leaves the handlers as they are; this process goes on."""
+    before = {number: signal.getsignal(number) for number in signals.POLITE}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
