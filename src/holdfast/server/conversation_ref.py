@@ -156,7 +156,7 @@ def about(
         turn_id=turn.id,
         compacted=addressed is not None and addressed != session.id,
         reset=reset_before(session, turn),
-        notices=[notice(each) for each in notices],
+        notices=[notice(each) for each in notices] if notices else [],
     )
 
 

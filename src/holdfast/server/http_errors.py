@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..errors import (
     BadInput,
@@ -35,6 +34,7 @@ from ..errors import (
     TurnStopped,
     TurnSuperseded,
 )
+from .schemas import ErrorDetail
 
 PASSED_ON = frozenset({400, 404, 413, 422, 429})
 
@@ -55,8 +55,8 @@ class ErrorResponse:
     param: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def object(self) -> dict[str, Any]:
-        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+    def object(self) -> ErrorDetail:
+        return ErrorDetail(message=self.message, type=self.type, param=self.param, code=self.code)
 
 
 ANTHROPIC_TYPES = {
