@@ -41,7 +41,7 @@ from ..http_errors import failure_of
 from ..owners import OWNER, note_reading, owner_of
 from ..routes import Parameter, Route
 from ..start_turn import about_to_send, start_turn
-from ..streams import TurnStream, WholeAnswer
+from ..streams import DONE, TurnStream, WholeAnswer
 from ..work import check_counts
 from .conversations import resolver
 from .items import items_from, listed
@@ -153,7 +153,7 @@ async def _answered(
     # HTTP status.
     interrupts = naming.interrupted_by_leaving and not asked.background
     if asked.stream:
-        return TurnStream(turn, interrupts=interrupts, waits=not asked.background)
+        return TurnStream(turn, interrupts=interrupts, waits=not asked.background, tail=DONE)
     return WholeAnswer(turn, interrupts, lambda outcome, ours: _whole(turn, asked, outcome, ours))
 
 
@@ -311,7 +311,7 @@ async def retrieve(call: RequestContext) -> HttpResponse:
     if running is not None:
         first = max(0, after + 1 - running.begun.next_event)
         if first <= len(running.events):
-            return TurnStream(running, first, waits=False, listens=True)
+            return TurnStream(running, first, waits=False, listens=True, tail=DONE)
     return StoredStream(record.id, record.turn.owner, after)
 
 
