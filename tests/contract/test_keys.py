@@ -26,6 +26,15 @@ async def test_a_key_is_found_by_its_id_with_the_hash_of_its_secret(store: Store
     assert await store.key("key_unknown") is None
 
 
+async def test_a_key_remembers_whether_its_requests_are_kept(store: Store) -> None:
+    key, token = new_key(OWNER, Scope.CHAT, (), store.now(), keeps=False)
+    await store.add_key(key, token.hash)
+    kept, _ = await made(store)
+    assert [each.keeps for each in await store.keys(OWNER) if each.id == key.id] == [False]
+    assert [each.keeps for each in await store.keys(OWNER) if each.id == kept.id] == [True]
+    assert await store.key(key.id) == (key, token.hash)
+
+
 async def test_a_key_is_seen_by_another_process_at_once(store: Store, second_store: Store) -> None:
     version = second_store.version()
     key, token = await made(store)

@@ -223,6 +223,8 @@ class Caller:
         self._ledger.listens(hearing)
         try:
             async for data in data_of(answer):
+                if data == b"[DONE]":
+                    break
                 event = msgspec.json.decode(data)
                 status = self._hear_event(hearing, event)
                 if status:

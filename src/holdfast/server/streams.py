@@ -59,6 +59,8 @@ class TurnStream:
     """True: the status line waits for the model's status."""
     listens: bool = False
     """True: another request started the turn; this one only subscribes."""
+    tail: bytes = b""
+    """Sent after the last event of a turn that has ended."""
 
     async def send(self, call: RequestContext) -> None:
         running, receipts = self.running, call.services.runner.receipts
@@ -93,7 +95,8 @@ class TurnStream:
                 if running.outcome is not None and heard >= len(running.events):
                     break
             whole = isinstance(running.outcome, Answered) and heard >= len(running.events)
-            is_open = await call.finish(b"") and not listener.gone
+            ended = running.outcome is not None and heard >= len(running.events)
+            is_open = await call.finish(self.tail if ended else b"") and not listener.gone
             if isinstance(running.outcome, Answered):
                 received = Delivery.WHOLE if whole and is_open else Delivery.PART
                 receipts.note(running.turn.id, received)

@@ -80,15 +80,20 @@ async def events_of(answer: httpx.Response) -> AsyncIterator[Event]:
     assert answer.status_code == 200, await answer.aread()
     assert answer.headers["content-type"].startswith("text/event-stream")
     frame: dict[str, str] = {}
+    done = False
     async for line in answer.aiter_lines():
         if line.startswith(":"):
             continue
+        assert not done or not line, "an event after [DONE]"
         if line:
             name, _, value = line.partition(": ")
             assert name not in frame
             frame[name] = value
             continue
         if not frame:
+            continue
+        if frame == {"data": "[DONE]"}:
+            done, frame = True, {}
             continue
         event: Event = json.loads(frame["data"])
         assert frame["event"] == event["type"]

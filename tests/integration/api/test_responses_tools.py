@@ -65,3 +65,14 @@ async def test_tools_that_run_at_openai_are_left_out_and_named(server: Running) 
     assert response.headers["x-holdfast-tools-left-out"] == "web_search, tool_search"
     assert [tool["function"]["name"] for tool in server.model.requests[0].options["tools"]] == ["close"]
     assert "x-holdfast-tools-left-out" not in (await respond(server, "again", tools=[CLOSE])).headers
+
+
+async def test_a_stream_ends_with_done_live_stored_and_unkept(server: Running) -> None:
+    live = await respond(server, "hello", stream=True)
+    unkept = await server.client.post("/v1/responses", json={"input": "x", "stream": True, "store": False})
+    response_id = live.text.split('"id":"resp_')[1].split('"')[0]
+    stored = await server.client.get(f"/v1/responses/resp_{response_id}?stream=true")
+    for answer in (live, stored, unkept):
+        assert answer.text.endswith("data: [DONE]\n\n")
+        assert answer.text.count("[DONE]") == 1
+        assert "response.completed" in answer.text

@@ -42,7 +42,7 @@ from ..owners import OWNER, note_reading, owner_of
 from ..routes import Parameter, Route
 from ..schemas import Count, HoldfastObject
 from ..start_turn import about_to_send, start_turn
-from ..streams import TurnStream, WholeAnswer
+from ..streams import DONE, TurnStream, WholeAnswer
 from ..work import check_counts
 from .conversations import resolver
 from .items import items_from, listed
@@ -155,7 +155,7 @@ async def _answered(
     # HTTP status.
     interrupts = naming.interrupted_by_leaving and not asked.background
     if asked.stream:
-        return TurnStream(turn, interrupts=interrupts, waits=not asked.background)
+        return TurnStream(turn, interrupts=interrupts, waits=not asked.background, tail=DONE)
     return WholeAnswer(turn, interrupts, lambda outcome, ours: _whole(turn, asked, outcome, ours))
 
 
@@ -313,7 +313,7 @@ async def retrieve(call: RequestContext) -> HttpResponse:
     if running is not None:
         first = max(0, after + 1 - running.begun.next_event)
         if first <= len(running.events):
-            return TurnStream(running, first, waits=False, listens=True)
+            return TurnStream(running, first, waits=False, listens=True, tail=DONE)
     return StoredStream(record.id, record.turn.owner, after)
 
 

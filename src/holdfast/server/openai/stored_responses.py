@@ -20,7 +20,7 @@ from ...errors import NotFound
 from ..conversation_ref import about
 from ..http import RequestContext
 from ..http_errors import failure_of
-from ..streams import HEADERS, LOOK_SECONDS, Listener
+from ..streams import DONE, HEADERS, LOOK_SECONDS, Listener
 from .items import Item, items_from, items_of
 from .response_events import LAST, Event, encoded, frame, replay, terminal_event
 from .response_object import ResponseHead, response_error, response_object, state_of
@@ -154,7 +154,12 @@ class StoredStream:
             except NotFound as gone:  # deleted meanwhile
                 await listener.say(_framed([_error(gone, self.after + 1)]))
                 ended = False
-            if await call.finish(b"") and ended and not listener.gone and self.owner == call.owner:
+            if (
+                await call.finish(DONE if ended else b"")
+                and ended
+                and not listener.gone
+                and self.owner == call.owner
+            ):
                 await self._note_received(call)
 
     async def _note_received(self, call: RequestContext) -> None:

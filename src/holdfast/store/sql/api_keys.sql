@@ -7,7 +7,7 @@ id, owner, scope, tools, created_at, revoked_at, keeps
 -- name: insert_key
 -- Zero rows: this id exists already.
 INSERT INTO api_keys (id, owner, scope, tools, secret_hash, created_at, keeps)
-VALUES (:id, :owner, :scope, :tools, :secret_hash, :created_at, :keeps) ON CONFLICT DO NOTHING;
+VALUES (:id, :owner, :scope, :tools, :secret_hash, :created_at, :keeps::bigint) ON CONFLICT DO NOTHING;
 
 -- name: key_by_id
 SELECT {key_columns}, secret_hash FROM api_keys WHERE id = :id;
