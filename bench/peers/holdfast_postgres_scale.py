@@ -24,9 +24,10 @@ from holdfast.os_support import identity
 from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.agents.resetter import RescheduleMode, Resetter
 from holdfast.runtime.agents.sweeper import Sweeper
-from holdfast.store.base import SessionFilter, Store
 from holdfast.store.postgres.connections import DatabaseAddress as Where
 from holdfast.store.postgres.connections import connect
+from holdfast.store.store import Store
+from holdfast.store.values import SessionFilter
 
 FILL = """
 INSERT INTO conversations (id, owner, key, source, tip, created_at)

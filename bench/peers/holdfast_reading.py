@@ -21,8 +21,8 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.messages import new_message
 from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.agents.sweeper import Sweeper
-from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.values import SessionFilter
 
 T = TypeVar("T")
 

@@ -27,12 +27,12 @@ from holdfast.domain.messages import NewMessage, new_message
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import Lease, RequestKey, TurnBegun, TurnRequest
 from holdfast.os_support import identity
-from holdfast.store.base import Store
 from holdfast.store.postgres.connections import DatabaseAddress as Where
 from holdfast.store.postgres.connections import connect as connect_to
 from holdfast.store.postgres.engine import open_store as open_postgres
 from holdfast.store.sqlite.connections import connect
 from holdfast.store.sqlite.engine import open_store as open_sqlite
+from holdfast.store.store import Store
 
 OWNER = "bench"
 ROUTE = "bench"

@@ -54,7 +54,7 @@ from .runtime.turns.receipts import Receipts
 from .runtime.turns.runner import TurnRunner
 from .session import LiveSession, NodeServices
 from .settings import Settings, database_path, is_postgres, load, store_location
-from .store.base import Store
+from .store.store import Store
 from .wiring import (
     command_environment,
     compaction_rules_of,

@@ -25,7 +25,7 @@ from .errors import BadSetting, Conflict, StoreBusy
 from .trust import check_private
 
 if TYPE_CHECKING:
-    from .store.base import Store
+    from .store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from .runtime.turns.history_matcher import HistoryMatcher
 from .runtime.turns.runner import TurnRunner
 from .runtime.turns.windows import is_known
 from .settings import Settings, home
-from .store.base import Store
+from .store.store import Store
 
 if TYPE_CHECKING:
     from .importers.hermes.importer import HermesTaken

@@ -53,7 +53,7 @@ from .runtime.states import why_of
 from .runtime.turns.context_fitter import ContextFitter
 from .runtime.turns.gate import TurnGate, own_turns
 from .session_messages import Content, SessionMessages
-from .store.base import Store
+from .store.store import Store
 
 log = logging.getLogger(__name__)
 

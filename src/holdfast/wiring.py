@@ -38,7 +38,7 @@ from .settings import (
     is_variable,
     without_password,
 )
-from .store.base import Retention, StorePolicy
+from .store.values import Retention, StorePolicy
 
 DRAFTS_KEPT = timedelta(hours=24)
 

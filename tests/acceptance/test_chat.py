@@ -12,8 +12,8 @@ from typing import TypeVar
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import DEFAULT_OWNER
 from holdfast.domain.sessions import Session
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.store import Store
 
 from .command import Home, drafts, installed, until
 from .serving import serving

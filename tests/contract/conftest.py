@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.domain.nodes import Node
 from holdfast.errors import StoreClosed
-from holdfast.store.base import Store
 from holdfast.store.postgres.engine import open_store as open_postgres
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.store import Store
 from tests.contract.steps import FLUSHING, POLICIES, Clock, new_node
 
 ENGINES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]

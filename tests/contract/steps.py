@@ -19,7 +19,8 @@ from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Draft, RequestKey, TurnBegun, TurnRequest
 from holdfast.os_support import identity
-from holdfast.store.base import SessionFilter, Store
+from holdfast.store.store import Store
+from holdfast.store.values import SessionFilter
 
 POLICIES = ResetPolicies(
     by_source={

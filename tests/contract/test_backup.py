@@ -19,8 +19,9 @@ from holdfast.domain.turns import Delivery, TurnBegun, TurnFailure, TurnStatus
 from holdfast.domain.views import View
 from holdfast.errors import BadInput, HoldfastError, StoreClosed
 from holdfast.os_support import identity
-from holdfast.store.base import Retention, SessionFilter, Store, StorePolicy
 from holdfast.store.engine import Engine
+from holdfast.store.store import Store
+from holdfast.store.values import Retention, SessionFilter, StorePolicy
 from tests.contract.conftest import CopyOpener
 from tests.contract.steps import (
     OTHER,

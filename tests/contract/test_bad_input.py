@@ -16,7 +16,8 @@ from holdfast.domain.messages import MAX_BODY_BYTES
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput, BadMessage, HoldfastError, NotFound
-from holdfast.store.base import SessionFilter, Store
+from holdfast.store.store import Store
+from holdfast.store.values import SessionFilter
 from tests.contract.steps import (
     OTHER,
     OWNER,

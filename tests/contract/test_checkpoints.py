@@ -10,7 +10,8 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.quotas import Quotas
 from holdfast.domain.session_messages import Named
 from holdfast.errors import NotFound, QuotaExceeded
-from holdfast.store.base import SessionFilter, Store
+from holdfast.store.store import Store
+from holdfast.store.values import SessionFilter
 from tests.contract.steps import OTHER, OWNER, limit, to_message
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Edge
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, all_events, begin, say
 
 

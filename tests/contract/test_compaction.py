@@ -26,7 +26,7 @@ from holdfast.domain.turns import Lease, TurnFailure, TurnStatus
 from holdfast.domain.views import Range, Summary, View
 from holdfast.errors import LeaseLost
 from holdfast.os_support import identity
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OTHER,
     OWNER,

@@ -8,7 +8,7 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.conftest import Opener
 from tests.contract.steps import (
     OTHER,

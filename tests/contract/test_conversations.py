@@ -11,7 +11,7 @@ from holdfast.domain.messages import NewMessage
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OTHER,
     OWNER,

@@ -8,7 +8,8 @@ from holdfast.domain.ids import message_id, new_id
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import LeaseLost, NotFound
-from holdfast.store.base import SessionFilter, Store
+from holdfast.store.store import Store
+from holdfast.store.values import SessionFilter
 from tests.contract.steps import (
     OTHER,
     OWNER,

@@ -9,7 +9,7 @@ from holdfast.domain.messages import MessageStatus
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import Draft, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OWNER,
     begin,

@@ -16,7 +16,7 @@ from holdfast.domain.processes import ProcessState
 from holdfast.domain.turns import Draft, RequestKey, TurnFailure, TurnStatus
 from holdfast.domain.views import Range, Summary, View
 from holdfast.os_support import identity
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OTHER,
     OWNER,

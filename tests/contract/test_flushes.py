@@ -11,7 +11,8 @@ from holdfast.domain.flushes import MOST_INTERRUPTIONS, WAIT, Flush, FlushState
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Session
 from holdfast.errors import Conflict, NotFound
-from holdfast.store.base import FlushFigures, Store
+from holdfast.store.store import Store
+from holdfast.store.values import FlushFigures
 from tests.contract.steps import OTHER, OWNER, Clock, all_events, new_node, reap, say, sweep, unchanged
 from tests.contract.test_compaction import compacted, talked
 

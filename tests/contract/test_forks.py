@@ -9,7 +9,7 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Edge
 from holdfast.domain.turns import TurnFailure, TurnStatus
 from holdfast.errors import BadInput, Conflict, NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OTHER,
     OWNER,

@@ -25,7 +25,7 @@ from holdfast.domain.turns import (
     TurnWaits,
 )
 from holdfast.errors import BadInput, Conflict, LeaseLost, NodeReaped, NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OTHER,
     OWNER,

@@ -27,7 +27,7 @@ from holdfast.domain.records import (
     TurnRecord,
 )
 from holdfast.errors import BadInput, Conflict
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, Clock, all_events, begin, messages, say, unchanged
 
 LONG_AGO = datetime(2025, 6, 1, 12, tzinfo=UTC)

@@ -8,7 +8,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.items import PutItem
 from holdfast.domain.nodes import Node
 from holdfast.errors import BadInput, NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, Clock
 
 SPACE = "test"

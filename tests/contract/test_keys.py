@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.domain.api_keys import ApiKey, Scope, Token, new_key
 from holdfast.errors import Conflict, NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, Clock, all_events, unchanged
 
 

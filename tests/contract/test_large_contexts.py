@@ -7,7 +7,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.errors import ContextTooLarge, NotFound
 from holdfast.store import context
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.conftest import Opener
 from tests.contract.steps import OWNER, begin, calling, context_of, messages, result, say, to_message
 

@@ -9,7 +9,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import Lease, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import LeaseLost
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OWNER,
     begin,

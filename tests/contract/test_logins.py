@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from holdfast.domain.api_keys import Scope, new_key
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import Clock
 
 WEEK = timedelta(days=7)

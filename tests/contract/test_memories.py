@@ -10,7 +10,7 @@ from holdfast.domain.memories import Memory, MemoryOrigin
 from holdfast.domain.nodes import Node
 from holdfast.errors import BadInput, NotFound
 from holdfast.store import memories
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, Clock, only_sqlite, say, unchanged
 
 

@@ -20,11 +20,11 @@ import pytest
 from holdfast.domain.conversations import Address
 from holdfast.errors import StoreUnusable
 from holdfast.store import queries
-from holdfast.store.base import Store
 from holdfast.store.postgres import migrations as postgres_migrations
 from holdfast.store.postgres.engine import open_store as open_postgres
 from holdfast.store.sqlite import migrations as sqlite_migrations
 from holdfast.store.sqlite.engine import open_store as open_sqlite
+from holdfast.store.store import Store
 from tests.contract.steps import OWNER, contents, everything, new_node, say
 
 OLD = Path(__file__).parent / "old_stores"

@@ -8,8 +8,8 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.turns import Lease
 from holdfast.errors import QuotaExceeded
 from holdfast.store import search_terms, turns
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.store import Store
 from holdfast.store.transaction import Q, Transaction
 from tests.contract import test_quotas, test_sqlite_search
 from tests.contract.steps import only_sqlite

@@ -14,7 +14,7 @@ from holdfast.domain.sessions import Edge
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import BadInput, HoldfastError, NodeReaped
 from holdfast.os_support import identity
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from holdfast.store.transaction import Q, Transaction
 from tests.contract.steps import (
     OWNER,

@@ -5,7 +5,7 @@ import pytest
 from holdfast.domain.notices import LONGEST_TEXT
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import BadInput, NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, Clock, begin, new_node, say, to_message, unchanged
 
 

@@ -9,7 +9,7 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
 from holdfast.errors import NotFound, TurnSuperseded
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OTHER,
     OWNER,

@@ -14,7 +14,7 @@ from holdfast.domain.messages import NewMessage, tool_result
 from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus
 from holdfast.os_support import identity
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OWNER,
     begin,

@@ -11,7 +11,7 @@ from holdfast.domain.nodes import Identity, Node
 from holdfast.domain.processes import Process, ProcessState, Sighting
 from holdfast.errors import BadInput, Conflict, NotFound
 from holdfast.os_support import identity
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, Clock, all_events, ended, new_node, reap, say, unchanged
 
 HERE = identity()

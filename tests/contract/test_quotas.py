@@ -12,7 +12,7 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.quotas import Quotas
 from holdfast.domain.turns import RequestKey, TurnFailure, TurnStatus
 from holdfast.errors import QuotaExceeded
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OTHER,
     OWNER,

@@ -17,7 +17,7 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import EndReason
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated, TurnStatus, TurnWaits
 from holdfast.errors import Conflict, ConversationBusy, HoldfastError, LeaseLost, NodeReaped, NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OWNER,
     all_events,

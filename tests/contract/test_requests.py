@@ -18,7 +18,7 @@ from holdfast.domain.turns import (
     TurnWaits,
 )
 from holdfast.errors import RequestMismatch, TurnSuperseded
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OTHER,
     OWNER,

@@ -13,7 +13,7 @@ from holdfast.domain.resets import NEVER, Decision, ResetPolicies
 from holdfast.domain.sessions import Edge
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnRepeated, TurnStatus, reset_before
 from holdfast.errors import ToolCallClosed
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.conftest import Opener
 from tests.contract.steps import (
     OWNER,

@@ -9,7 +9,7 @@ from holdfast.domain.ids import OUR_PREFIXES, message_id, new_id
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import TurnBegun
 from holdfast.errors import BadInput, Conflict, NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, all_sessions, begin, ended, request, say, unchanged
 
 

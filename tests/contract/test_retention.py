@@ -9,7 +9,8 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated
 from holdfast.errors import NotFound
-from holdfast.store.base import Pruned, Retention, SessionFilter, Store
+from holdfast.store.store import Store
+from holdfast.store.values import Pruned, Retention, SessionFilter
 from tests.contract.steps import OWNER, Clock, all_events, begin, draft, everything, request, say, to_message
 
 KEEP = Retention(drafts=timedelta(hours=24), events=timedelta(days=30), requests=timedelta(days=30))

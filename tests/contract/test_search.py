@@ -15,7 +15,7 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.turns import TurnFailure, TurnStatus
 from holdfast.errors import BadInput, NotFound, SearchTimeout
 from holdfast.store import search_terms
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, begin, context_of, draft, say, to_message
 
 

@@ -11,7 +11,7 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node
 from holdfast.domain.session_messages import Named
 from holdfast.errors import BadInput, Conflict, ConversationBusy, NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, begin, say, to_message
 
 

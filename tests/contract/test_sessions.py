@@ -10,7 +10,8 @@ from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Edge, EndReason, Session
 from holdfast.errors import BadInput, ConversationBusy, NodeReaped, NotFound
 from holdfast.store import sessions as session_reads
-from holdfast.store.base import Page, SessionFilter, Store
+from holdfast.store.store import Store
+from holdfast.store.values import Page, SessionFilter
 from tests.contract.steps import (
     OTHER,
     OWNER,

@@ -12,9 +12,9 @@ import apsw
 import pytest
 
 import holdfast
-from holdfast.store.base import Retention
 from holdfast.store.sqlite import search, writer
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
+from holdfast.store.values import Retention
 from tests.contract.steps import OWNER, Clock, begin, draft, new_node, say, to_message
 
 CANARY = "heliotropezanzibar"

@@ -108,7 +108,7 @@ import asyncio, json, os, sys
 from pathlib import Path
 from holdfast.domain.conversations import Address
 from holdfast.errors import StoreClosed
-from holdfast.store.base import SessionFilter
+from holdfast.store.values import SessionFilter
 from holdfast.store.sqlite.engine import open_store
 from tests.contract.steps import OWNER, begin, contents, new_node, request, say, to_message
 

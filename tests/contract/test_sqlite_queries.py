@@ -16,10 +16,10 @@ from holdfast.domain.flushes import FlushRules, FlushState
 from holdfast.domain.nodes import Node
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.store.annotations import notes
-from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite import connections, engine
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.sqlite.transaction import STATEMENTS
+from holdfast.store.values import SessionFilter
 from tests.contract.steps import (
     OWNER,
     POLICIES,

@@ -24,9 +24,10 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import Flush
 from holdfast.domain.turns import Lease, RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import HoldfastError
-from holdfast.store.base import Page, SessionFilter, Store
 from holdfast.store.postgres.engine import open_store as open_postgres
 from holdfast.store.sqlite.engine import open_store as open_sqlite
+from holdfast.store.store import Store
+from holdfast.store.values import Page, SessionFilter
 from tests.conftest import DatabaseMaker
 from tests.contract.steps import (
     FLUSHING,

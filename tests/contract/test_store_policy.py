@@ -12,7 +12,8 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
 from holdfast.os_support import identity
-from holdfast.store.base import Retention, Store, StorePolicy
+from holdfast.store.store import Store
+from holdfast.store.values import Retention, StorePolicy
 from tests.contract.steps import OWNER, Clock, follow, request, say
 from tests.contract.test_flushes import finished
 

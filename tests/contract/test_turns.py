@@ -12,7 +12,7 @@ from holdfast.domain.messages import MessageStatus
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus, TurnWaits
 from holdfast.errors import BadInput, HoldfastError, IllegalTransition, LeaseLost, NodeReaped, NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import (
     OTHER,
     OWNER,

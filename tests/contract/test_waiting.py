@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.domain.nodes import Node
 from holdfast.errors import HoldfastError
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 from tests.contract.steps import begin, request, say
 
 

@@ -22,8 +22,8 @@ from holdfast.importers.hermes.importer import HermesTaken as Taken
 from holdfast.importers.hermes.importer import Importer
 from holdfast.importers.hermes.snapshot import visit
 from holdfast.server import objects
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.store import Store
 from holdfast.transfer.files import all_conversations, exported
 from tests.contract.steps import new_node, say
 from tests.hermes.homes import KEY, VERSIONS, in_memory, print_of, start, write

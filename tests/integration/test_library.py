@@ -22,7 +22,7 @@ from holdfast import sync
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Liveness
 from holdfast.domain.turns import TurnStatus
-from holdfast.store.base import SessionFilter
+from holdfast.store.values import SessionFilter
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.turns import RequestKey
 from holdfast.errors import BadInput, StoreBusy, StoreError, StoreUnusable
 from holdfast.runtime.agents.reaper import Reaper
-from holdfast.store.base import Store
 from holdfast.store.postgres import moving
 from holdfast.store.postgres.connections import DatabaseAddress, open_connection
 from holdfast.store.postgres.engine import open_store as open_postgres
 from holdfast.store.postgres.moving import Move, MoveStep
 from holdfast.store.sqlite.engine import open_store as open_sqlite
 from holdfast.store.sqlite.snapshots import OWN, snapshot
+from holdfast.store.store import Store
 from holdfast.transfer.migrate import STAYED, Mover
 from tests.conftest import DatabaseMaker
 from tests.contract.steps import (

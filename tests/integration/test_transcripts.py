@@ -17,8 +17,8 @@ from holdfast.importers.claude_code import reading as claude_code
 from holdfast.importers.codex import reading as codex
 from holdfast.importers.transcripts import TranscriptImporter, overview
 from holdfast.importers.writing import Taken
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.store import Store
 from tests.contract.steps import new_node, say
 
 OWNER = "ada"

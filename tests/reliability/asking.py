@@ -14,7 +14,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import Lease
 from holdfast.errors import HoldfastError, NodeReaped, StoreFailed, StoreFull, TurnSuperseded
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 
 from .records import OWNER, Note, Refused, Tell, message_of
 

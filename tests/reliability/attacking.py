@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConversationBusy
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.store import Store
 
 from .callers import Caller, a_chat
 from .exchanges import Chat, Ledger, Moment

@@ -23,7 +23,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.messages import Message, MessageStatus
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import NotFound
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 
 from .records import (
     ACKNOWLEDGEMENTS,

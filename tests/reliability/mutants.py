@@ -178,7 +178,7 @@ def _read_carelessly() -> None:
 def _skip_what_waits() -> None:
     from holdfast.app import Holdfast
     from holdfast.domain.flushes import FlushState
-    from holdfast.store.base import Store
+    from holdfast.store.store import Store
 
     careful = Holdfast._record_policy
 

@@ -22,7 +22,8 @@ from holdfast.domain.messages import Message, MessageStatus
 from holdfast.domain.nodes import Liveness
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import NotFound
-from holdfast.store.base import SessionFilter, Store
+from holdfast.store.store import Store
+from holdfast.store.values import SessionFilter
 
 from .exchanges import Exchange, Ledger, Owed
 from .upstream import Call, call_of

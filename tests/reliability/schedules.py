@@ -43,9 +43,9 @@ from holdfast.domain.turns import RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import HoldfastError
 from holdfast.os_support import identity
 from holdfast.store import nodes as node_writes
-from holdfast.store.base import Retention
 from holdfast.store.postgres.engine import PostgresStore, open_store
 from holdfast.store.transaction import Transaction
+from holdfast.store.values import Retention
 from tests.contract.steps import FLUSHING, POLICIES, Clock, begin, draft, request, say, to_message
 from tests.postgres_gate import Interleaving, gated, number, patient_locks
 

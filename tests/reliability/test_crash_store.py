@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.runtime.agents.reaper import Reaper
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.store import Store
 
 from .conftest import Tell
 from .ledger import Comparison, Ledger, Verdict

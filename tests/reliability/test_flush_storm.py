@@ -24,8 +24,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.store import Store
 from tests.contract.steps import Clock, new_node, say
 from tests.reliability.conftest import Tell
 from tests.reliability.mutants import NAME

@@ -23,8 +23,8 @@ from holdfast.runtime.agents.doctor import Doctor
 from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.agents.sweeper import Sweeper
 from holdfast.runtime.states import states_of
-from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
+from holdfast.store.values import SessionFilter
 
 from .agents import QUICK_BEATS
 from .conftest import Tell

@@ -22,8 +22,8 @@ import pytest
 import holdfast
 from holdfast.domain.nodes import Liveness
 from holdfast.domain.turns import TurnStatus
-from holdfast.store.base import Store
 from holdfast.store.postgres.engine import open_store
+from holdfast.store.store import Store
 from tests import postgres_server
 from tests.conftest import DatabaseMaker
 from tests.contract.steps import all_events

@@ -21,9 +21,9 @@ import aiohttp
 import pytest
 
 from holdfast.domain.conversations import Address
-from holdfast.store.base import Store
 from holdfast.store.postgres.engine import open_store as open_postgres
 from holdfast.store.sqlite.engine import open_store as open_sqlite
+from holdfast.store.store import Store
 from tests.reliability.conftest import Tell
 from tests.reliability.mutants import NAME
 from tests.reliability.neighbour import IDLE_MINUTES

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from holdfast.domain.conversations import Address
-from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.values import SessionFilter
 
 from .records import OWNER
 from .scribe import Scribe, Task

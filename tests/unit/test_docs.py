@@ -36,8 +36,8 @@ from holdfast.domain.turns import TRANSITIONS
 from holdfast.runtime.tools.choose import toolbox_of
 from holdfast.server.schemas import ListObject
 from holdfast.session_messages import SessionMessages
-from holdfast.store.base import Store
 from holdfast.store.queries import migrations, schema
+from holdfast.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

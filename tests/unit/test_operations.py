@@ -16,8 +16,8 @@ from holdfast.errors import NotFound
 from holdfast.operations import Operations
 from holdfast.os_support import identity
 from holdfast.settings import Settings
-from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
+from holdfast.store.values import SessionFilter
 
 
 @pytest.fixture

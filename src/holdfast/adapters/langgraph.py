@@ -56,7 +56,7 @@ from ..domain.items import PutItem
 from ..domain.messages import NewMessage, said_by_model
 from ..domain.session_messages import Named
 from ..errors import BadMessage, NotFound
-from ..store.base import Store
+from ..store.store import Store
 from .bridge import Bridge, Node
 from .carried import text_of
 

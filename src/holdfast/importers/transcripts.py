@@ -24,7 +24,7 @@ from ..domain.records import ConversationRecord, Imported, ImportMark, SessionRe
 from ..domain.sessions import Edge, EndReason
 from ..domain.views import View
 from ..errors import BadInput, BadMessage, Conflict
-from ..store.base import Store
+from ..store.store import Store
 from .writing import PartWriter, Progress, SourceMessage, Taken, Writing, unheard
 
 LONGEST_LINE = 64 << 20

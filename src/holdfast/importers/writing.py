@@ -32,7 +32,7 @@ from ..domain.records import (
 )
 from ..domain.views import View
 from ..errors import BadInput, Conflict, NotFound
-from ..store.base import Store
+from ..store.store import Store
 
 PART_MESSAGES = 1000
 PART_BYTES = 4 << 20

@@ -11,7 +11,7 @@ from ..domain.flushes import Flush
 from ..domain.nodes import Liveness
 from ..domain.sessions import Session, SessionState, state_of
 from ..domain.why import Why, why
-from ..store.base import Store
+from ..store.store import Store
 
 
 async def states_of(store: Store, sessions: Iterable[Session]) -> Mapping[str, SessionState]:

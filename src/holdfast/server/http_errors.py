@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import to_builtins
 
 from ..errors import (
     BadInput,
@@ -75,7 +78,11 @@ def anthropic_error(failure: ErrorResponse, request_id: str) -> dict[str, Any]:
     type_ = ANTHROPIC_TYPES.get(failure.status)
     if type_ is None:
         type_ = "api_error" if failure.status >= 500 else "invalid_request_error"
-    return {"type": "error", "error": {**failure.object(), "type": type_}, "request_id": request_id}
+    return {
+        "type": "error",
+        "error": {**to_builtins(failure.object()), "type": type_},
+        "request_id": request_id,
+    }
 
 
 class HttpError(HoldfastError):

@@ -36,7 +36,7 @@ from ..domain.records import (
     encode_line,
 )
 from ..errors import BadInput, Conflict, NotFound
-from ..store.base import Store
+from ..store.store import Store
 
 ORIGIN = "holdfast"
 PART_MESSAGES = 1000

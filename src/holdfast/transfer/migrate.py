@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..runtime.agents.reaper import Reaper
-from ..store.base import Store
 from ..store.postgres.connections import DatabaseAddress
 from ..store.postgres.engine import open_store
 from ..store.postgres.moving import Move, Moved, MoveStep, OnStep
 from ..store.rows import to_stamp
 from ..store.sqlite.snapshots import running_on, snapshot
+from ..store.store import Store
 
 __all__ = ["Arrived", "MoveStep", "Mover"]
 

@@ -16,7 +16,7 @@ from claude_agent_sdk.testing import run_session_store_conformance
 import holdfast
 from holdfast.adapters.claude_agent_sdk import HoldfastSessionStore
 from holdfast.app import Holdfast
-from holdfast.store.base import SessionFilter
+from holdfast.store.values import SessionFilter
 from tests.integration.adapters.pages import PAGES
 
 KEY = {"project_key": "/home/ada/sea.project", "session_id": "s1"}

@@ -27,7 +27,7 @@ from google.genai import types
 import holdfast
 from holdfast.adapters.google_adk import HoldfastMemoryService, HoldfastSessionService
 from holdfast.app import Holdfast
-from holdfast.store.base import SessionFilter
+from holdfast.store.values import SessionFilter
 from tests.integration.adapters.pages import run_page
 
 WHO: Any = {"app_name": "app", "user_id": "ada.l"}

@@ -21,7 +21,7 @@ import holdfast
 from holdfast.adapters.langgraph import HoldfastSaver, HoldfastStore
 from holdfast.app import Holdfast
 from holdfast.errors import BadInput
-from holdfast.store.base import SessionFilter
+from holdfast.store.values import SessionFilter
 from tests.integration.adapters.pages import run_page
 
 

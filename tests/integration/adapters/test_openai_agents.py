@@ -17,7 +17,7 @@ from holdfast.adapters.openai_agents import HoldfastSession
 from holdfast.app import Holdfast
 from holdfast.domain.conversations import Address
 from holdfast.errors import BadInput
-from holdfast.store.base import SessionFilter
+from holdfast.store.values import SessionFilter
 from tests.integration.adapters.pages import run_page
 
 USER = {"role": "user", "content": "what is the weather in Oslo?"}

@@ -31,7 +31,7 @@ from holdfast.server.http import Services
 from holdfast.server.limits import connection_limit
 from holdfast.server.server import allow_files, application, bound, services_of
 from holdfast.settings import load
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 
 ADMIN_OWNER = "default"
 

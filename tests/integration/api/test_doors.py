@@ -15,7 +15,7 @@ import pytest
 from holdfast.models.scripted import ScriptedModel
 from holdfast.server import http
 from holdfast.server.server import allow_files
-from holdfast.store.base import SessionFilter
+from holdfast.store.values import SessionFilter
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.operating import DOCUMENT
 

@@ -19,7 +19,8 @@ import httpx
 import pytest
 
 from holdfast.domain.turns import Delivery
-from holdfast.store.base import SessionFilter, Store
+from holdfast.store.store import Store
+from holdfast.store.values import SessionFilter
 from tests.integration.api.conftest import Running
 from tests.integration.api.operating import DOCUMENT, asked, got, refused
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import ModelError
 from holdfast.models.scripted import ScriptedModel
-from holdfast.store.base import Retention
+from holdfast.store.values import Retention
 from tests.integration.api.chatting import Words, calls, said, sdk, turns, until
 from tests.integration.api.conftest import Running, StartServer
 from tests.integration.api.responding import (

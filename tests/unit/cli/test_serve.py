@@ -13,8 +13,8 @@ from holdfast.domain.api_keys import Scope, new_key
 from holdfast.errors import BadSetting
 from holdfast.operations import Operations
 from holdfast.settings import Settings, load
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.store import Store
 
 GOOD = "k" * 20
 SHORT = "k" * 19

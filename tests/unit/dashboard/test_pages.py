@@ -18,7 +18,7 @@ from holdfast.domain.sessions import Edge, Session, SessionState
 from holdfast.domain.turns import TurnStatus
 from holdfast.domain.views import Range, Summary, View
 from holdfast.server.gate import Headers
-from holdfast.store.base import Pulse
+from holdfast.store.values import Pulse
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DOCS = Path(__file__).parents[3] / "docs"

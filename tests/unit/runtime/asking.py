@@ -25,7 +25,7 @@ from holdfast.runtime.turns.history_matcher import HistoryMatcher
 from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec
 from holdfast.runtime.turns.preamble import TurnPreamble
 from holdfast.runtime.turns.runner import TurnRunner
-from holdfast.store.base import Store
+from holdfast.store.store import Store
 
 OWNER = "ada"
 

@@ -17,8 +17,8 @@ from holdfast.errors import BadInput, ModelError
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.tools.toolbox import Toolbox, ToolCall, function
 from holdfast.runtime.turns.live import Answered, RunningTurn, Unanswered
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import SQLiteStore
+from holdfast.store.store import Store
 from tests.unit.runtime.asking import (
     OWNER,
     Server,

@@ -25,8 +25,8 @@ from holdfast.domain.turns import RequestKey
 from holdfast.errors import ModelError, TurnSuperseded
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.turns.live import Answered, RunningTurn, Unanswered
-from holdfast.store.base import SessionFilter
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
+from holdfast.store.values import SessionFilter
 
 from .asking import OWNER, Server, assert_history_is_right, ended, key, said_by_model, serving, stored, user
 

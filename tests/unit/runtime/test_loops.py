@@ -41,8 +41,8 @@ from holdfast.runtime.agents.sweeper import Pruner, Sweeper
 from holdfast.runtime.processes.supervisor import Supervisor
 from holdfast.runtime.turns.live import Unanswered
 from holdfast.settings import ModelSettings
-from holdfast.store.base import Retention
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
+from holdfast.store.values import Retention
 from tests.contract.steps import OWNER, say
 from tests.reliability import mutants
 from tests.unit.runtime.asking import Gated, ended, serving, user

@@ -24,8 +24,8 @@ from holdfast.domain.notices import Notice
 from holdfast.runtime.agents.notifier import BATCH, CLAIMED_FOR, FIRST_PAUSE, Notifier
 from holdfast.server.objects import notice as notice_object
 from holdfast.settings import load
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.store import Store
 from tests.contract.steps import Clock, new_node
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -10,8 +10,8 @@ from holdfast.domain.messages import new_messages
 from holdfast.domain.nodes import NodeKind
 from holdfast.domain.turns import Draft, RequestKey, TurnBegun, TurnRequest
 from holdfast.runtime.agents.sweeper import PAUSE_SECONDS, Pruner
-from holdfast.store.base import Pruned, Retention, StorePolicy
 from holdfast.store.sqlite.engine import SQLiteStore
+from holdfast.store.values import Pruned, Retention, StorePolicy
 
 from .conftest import Clock, Joined, begin
 

@@ -31,8 +31,8 @@ from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.shutdown import finished, through
 from holdfast.runtime.turns.agent_loop import tokens
 from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, Unanswered
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
+from holdfast.store.store import Store
 
 from .asking import (
     OWNER,

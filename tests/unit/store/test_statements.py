@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.store.base
+import holdfast.store.store
 from holdfast.store.annotations import notes, notes_of, types
 from holdfast.store.maintenance import INVARIANTS
 from holdfast.store.queries import DIALECTS, blocks, combine, load, source
 
 ENGINES = ("holdfast.store.sqlite", "holdfast.store.postgres")
-SOURCE = Path(holdfast.store.base.__file__).parent
+SOURCE = Path(holdfast.store.store.__file__).parent
 
 
 def asked_for(engine: str) -> set[str]:

@@ -2,8 +2,8 @@
 
 import inspect
 
-from holdfast.store.base import Store
 from holdfast.store.engine import Engine
+from holdfast.store.store import Store
 
 PUBLIC = {
     name: value for part in (Store, Engine) for name, value in vars(part).items() if not name.startswith("_")

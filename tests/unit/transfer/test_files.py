@@ -14,8 +14,8 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.turns import Delivery, NewResponse, RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput, Conflict, NotFound
-from holdfast.store.base import Store
 from holdfast.store.sqlite.engine import open_store
+from holdfast.store.store import Store
 from holdfast.transfer import files
 from holdfast.transfer.files import Carried, FileImporter, all_conversations, exported
 from tests.contract.steps import (

@@ -25,7 +25,7 @@ from ...domain.records import (
 from ...domain.sessions import IMPORTED_PREFIX, Edge
 from ...domain.views import View
 from ...errors import BadInput, Conflict, NotFound
-from ...store.base import Store
+from ...store.store import Store
 from ..writing import PartWriter, Progress, Taken, Writing, origin_of, unheard
 from .context_range import ContextRange, survey, undone_before
 from .home import memories_of

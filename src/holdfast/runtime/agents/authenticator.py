@@ -19,7 +19,7 @@ from hashlib import sha256
 from ...domain.api_keys import ApiKey, Scope, check_tools, parse_token, same_secret
 from ...domain.ids import DEFAULT_OWNER
 from ...errors import BadKey
-from ...store.base import Store
+from ...store.store import Store
 
 RECHECK_SECONDS = 1.0
 MOST_KEYS = 1024

@@ -45,7 +45,7 @@ from ...models.base import Model, ModelRequest, Purpose
 from ...models.effective_window import WindowSettings
 from ...models.refusals import is_too_long, limit_said
 from ...models.reply import ReplyFolder
-from ...store.base import Store
+from ...store.store import Store
 from ..shutdown import finished, through
 from ..turns.gate import TurnGate
 from ..turns.windows import Windows

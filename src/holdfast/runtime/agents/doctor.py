@@ -12,7 +12,7 @@ from ...domain.maintenance import Diagnosis, Finding, Progress, no_progress
 from ...domain.nodes import Liveness
 from ...domain.processes import Process
 from ...os_support import identity
-from ...store.base import Store
+from ...store.store import Store
 from ..processes.launcher import ProcessReader
 from .reaper import Reaper
 

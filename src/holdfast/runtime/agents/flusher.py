@@ -31,7 +31,7 @@ from ...errors import (
     StoreUncertain,
     StoreUnreachable,
 )
-from ...store.base import Store
+from ...store.store import Store
 from .. import periodic
 from ..shutdown import finished
 from .memory_writers import FlushFailed, FlushTarget

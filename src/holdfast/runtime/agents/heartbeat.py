@@ -21,7 +21,7 @@ from ...domain.nodes import Node, NodeKind
 from ...domain.turns import TurnStatus
 from ...errors import NodeReaped, NotFound, StoreClosed
 from ...os_support import identity
-from ...store.base import Store
+from ...store.store import Store
 from .. import periodic
 
 log = logging.getLogger(__name__)

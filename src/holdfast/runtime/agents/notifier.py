@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ...domain.notices import Notice
-from ...store.base import Store
+from ...store.store import Store
 from .. import periodic
 from ..webhook import Webhook
 

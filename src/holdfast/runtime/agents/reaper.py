@@ -16,7 +16,7 @@ from typing import Any
 
 from ...domain.maintenance import Reaped
 from ...domain.nodes import BeatWatch, Liveness, Node
-from ...store.base import Store
+from ...store.store import Store
 from ..periodic import STORE_WIDE
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from enum import StrEnum
 
 from ...domain.maintenance import Reset
 from ...domain.resets import Decision
-from ...store.base import Store
+from ...store.store import Store
 from ..periodic import STORE_WIDE
 
 log = logging.getLogger(__name__)

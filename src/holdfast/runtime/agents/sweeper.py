@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from ...domain.maintenance import Pruned, Reaped, Reset, Swept
-from ...store.base import Retention, Store
+from ...store.store import Store
+from ...store.values import Retention
 from .. import periodic
 from .reaper import Reaper
 from .resetter import Resetter

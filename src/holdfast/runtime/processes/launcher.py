@@ -22,7 +22,7 @@ from ...domain.nodes import Identity
 from ...domain.processes import LogPart, Process, ProcessState, check_command, log_name
 from ...errors import BadInput, Conflict
 from ...os_support import described, identity, own_umask, owner_of, running_processes, start_of
-from ...store.base import Store
+from ...store.store import Store
 from .files import ProcessFiles, ShimIdentity
 from .probe import MARK, as_seen, is_here, started_for_another
 

@@ -33,7 +33,7 @@ from ...domain.processes import (
 )
 from ...errors import HoldfastError, NotFound, StoreError
 from ...os_support import identity, running_processes, send_signal
-from ...store.base import Store
+from ...store.store import Store
 from .. import periodic
 from .files import ProcessFiles
 from .launcher import POLL_SECONDS, START_SECONDS, Command, Launcher, ProcessReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...settings import AgentSettings
-from ...store.base import Store
+from ...store.store import Store
 from ..processes.supervisor import Supervisor
 from .memory import MemoryTool
 from .process import ProcessTool

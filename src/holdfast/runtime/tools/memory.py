@@ -10,7 +10,7 @@ from typing import Any
 
 from ...domain.memories import Memory, MemoryOrigin
 from ...errors import BadInput, NotFound
-from ...store.base import Store
+from ...store.store import Store
 from .toolbox import Arguments, ToolCall, function, shortened
 
 MOST_RECALLED = 50

@@ -9,7 +9,7 @@ from typing import Any
 from ...domain.api_keys import TERMINAL, check_right
 from ...domain.processes import Process, is_active, label_of, pinned_until, span
 from ...errors import BadInput, NotFound
-from ...store.base import Store
+from ...store.store import Store
 from ..processes.supervisor import Supervisor
 from .terminal import ending
 from .toolbox import Arguments, ToolCall, function, shortened

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...store.base import Found, Store
+from ...store.store import Store
+from ...store.values import Found
 from .toolbox import Arguments, ToolCall, function, shortened
 
 MOST_FOUND = 20

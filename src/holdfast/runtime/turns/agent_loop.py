@@ -41,7 +41,7 @@ from ...errors import ModelError
 from ...models.base import Chunk, Model, ModelRequest, is_text_field
 from ...models.chunks import ChunkMaker, calling, chunk_of, continuing, parted, summed, with_usage
 from ...models.reply import Reply, ReplyFolder
-from ...store.base import Store
+from ...store.store import Store
 from ..agents.compactor import Compactor
 from ..shutdown import finished, through
 from ..tools.toolbox import Toolbox, ToolCall, clients_tools

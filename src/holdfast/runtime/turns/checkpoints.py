@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ...domain.turns import Draft, Lease
 from ...errors import StoreUncertain
-from ...store.base import Store
+from ...store.store import Store
 
 EARLY = 0.6  # of the interval: leaves time for the commit itself
 

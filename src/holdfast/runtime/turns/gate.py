@@ -24,7 +24,7 @@ from ...domain.turns import (
     TurnWaits,
 )
 from ...errors import ConversationBusy, HoldfastError, NestedTurn, NodeReaped
-from ...store.base import Store
+from ...store.store import Store
 from ..agents.heartbeat import Heartbeat
 from ..agents.reaper import Reaper
 from .live import allowed

@@ -30,7 +30,8 @@ from ...domain.history import (
 from ...domain.messages import Message, MessageStatus, NewMessage, as_shown
 from ...domain.turns import ConversationVersion, ForkPoint, Turn, TurnRequest
 from ...errors import NotFound
-from ...store.base import Resolved, Store
+from ...store.store import Store
+from ...store.values import Resolved
 
 LOOK_BACK = 64
 """How many messages beyond the request's own count are read to place a trimmed history."""

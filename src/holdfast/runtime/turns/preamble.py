@@ -20,7 +20,7 @@ from ...domain.processes import Process
 from ...domain.sessions import Edge, Session
 from ...domain.turns import TurnBegun
 from ...errors import Conflict, NotFound
-from ...store.base import Store
+from ...store.store import Store
 from ..processes.launcher import ProcessReader
 
 log = logging.getLogger(__name__)

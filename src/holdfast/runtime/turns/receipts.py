@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from ...domain.turns import Delivery
 from ...errors import StoreClosed, StoreError
-from ...store.base import Store
+from ...store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from ...domain.turns import (
 )
 from ...errors import HoldfastError, LeaseLost, ModelError, NodeReaped, NotFound, TurnStopped
 from ...models.base import Model
-from ...store.base import Store
+from ...store.store import Store
 from .. import periodic
 from ..agents.compactor import Compactor
 from ..agents.heartbeat import Heartbeat
