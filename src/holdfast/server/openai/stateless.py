@@ -230,8 +230,8 @@ class StatelessResponse:
             if not call.started:
                 raise
             ending = last.failed(error)
-        last = _framed(ending) + (DONE if ending else b"")
-        await call.send({"type": "http.response.body", "body": last})
+        body = _framed(ending) + (DONE if ending else b"")
+        await call.send({"type": "http.response.body", "body": body})
 
     async def _heard(self, listener: Listener) -> AsyncGenerator[Chunk | None, None]:
         """The model's chunks until the client disconnects. Yields None while the model is silent, so that
