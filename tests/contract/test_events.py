@@ -191,6 +191,7 @@ async def test_no_event_holds_what_was_said(
     await store.add_key(api_key, token.hash)
     await store.revoke_key(api_key.id, OWNER)
     await store.note_reading(OWNER, api_key.id, again.session)
+    await store.note_side_request(OWNER, again.session.conversation_id, "title", {"model": "m"})
     long = await begin(store, node, CANARY, key="long")
     await store.commit_reply(long.lease, [to_message(CANARY, "assistant")])
     for failure in (CompactionFailure.BUSY, CompactionFailure.SUMMARY_FAILED, None):

@@ -116,10 +116,12 @@ async def test_a_script_that_was_chosen_does_not_pile_up_what_it_is_sent() -> No
 
 
 async def test_settings_that_cannot_be_are_refused() -> None:
-    with pytest.raises(BadSetting, match="'gpt'; it can be auto, openai, local, scripted"):
+    with pytest.raises(BadSetting, match="'gpt'; it can be auto, openai, anthropic, local, scripted"):
         await choose("gpt")
     with pytest.raises(BadSetting, match="needs base_url"):
         await choose("openai")
+    with pytest.raises(BadSetting, match="needs base_url"):
+        await choose("anthropic")
 
 
 def test_importing_the_models_imports_nothing_heavy() -> None:
