@@ -97,6 +97,7 @@ MAY_SCAN = {
     "figures",
     "keys_of",
     "message_total",
+    "checkpoints_of_owner",  # a search by metadata over all threads
     "owners",
     "policies",  # one row for each kind of policy
     "policy_to_record",
