@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.api_keys import ApiKey, Scope, new_key
+from holdfast.domain.checkpoints import NewCheckpoint
 from holdfast.domain.compaction import Claim, CompactionFailure, CompactionStats, Trigger
 from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import Flush, FlushState
 from holdfast.domain.ids import new_id
+from holdfast.domain.items import PutItem
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.records import Part
+from holdfast.domain.session_messages import Named
 from holdfast.domain.turns import Delivery, TurnBegun, TurnFailure, TurnStatus
 from holdfast.domain.views import View
 from holdfast.errors import BadInput, HoldfastError, StoreClosed
@@ -220,6 +223,10 @@ def a_flush(store: Store, begun: TurnBegun) -> Flush:
     return Flush(*who, 0, 1, 1, 0, None, begun.lease.node_id, 1, None, now, None)
 
 
+def a_checkpoint() -> NewCheckpoint:
+    return NewCheckpoint("", "1", None, None, "json", "{}", b"late")
+
+
 def an_import() -> Part:
     session = a_session()
     return a_part(session, was_said(1, session.id))
@@ -372,6 +379,32 @@ VERBS: dict[str, Verb] = {
     "remember": lambda s, b, _: s.remember(OWNER, b.session.conversation_id, "late"),
     "edit_memory": lambda s, b, _: s.edit_memory(None, "mem_1", "late"),
     "forget_memory": lambda s, b, _: s.forget_memory(None, "mem_1"),
+    "in_context": lambda s, b, _: s.in_context(OWNER, Address(id=b.session.id)),
+    "append_named": lambda s, b, _: s.append_named(
+        OWNER, b.session.conversation_id, b.lease.node_id, [Named(to_message("late"), "late")]
+    ),
+    "append_with_items": lambda s, b, _: s.append_with_items(
+        OWNER, b.session.conversation_id, b.lease.node_id, [Named(to_message("late"))], [], lambda _: []
+    ),
+    "remove_last": lambda s, b, _: s.remove_last(OWNER, b.session.conversation_id, 1),
+    "replace_messages": lambda s, b, _: s.replace_messages(
+        OWNER, b.session.conversation_id, b.lease.node_id, since=1, messages=[]
+    ),
+    "state": lambda s, b, _: s.state(OWNER, b.session.conversation_id),
+    "update_state": lambda s, b, _: s.update_state(OWNER, b.session.conversation_id, {"late": 1}),
+    "put_items": lambda s, b, _: s.put_items(OWNER, [PutItem("test", "a", "x", "1")]),
+    "item": lambda s, b, _: s.item(OWNER, "test", "a", "x"),
+    "refresh_items": lambda s, b, _: s.refresh_items(OWNER, "test", [("a", "x")]),
+    "items_under": lambda s, b, _: s.items_under(OWNER, "test", "a"),
+    "item_namespaces": lambda s, b, _: s.item_namespaces(OWNER, "test"),
+    "drop_expired_items": lambda s, b, _: s.drop_expired_items(1),
+    "put_checkpoint": lambda s, b, _: s.put_checkpoint(OWNER, "t", "graph", b.lease.node_id, a_checkpoint()),
+    "put_checkpoint_writes": lambda s, b, _: s.put_checkpoint_writes(OWNER, "t", "graph", "", "1", []),
+    "checkpoint": lambda s, b, _: s.checkpoint(OWNER, "t", "", None),
+    "checkpoints": lambda s, b, _: s.checkpoints(OWNER, None, None),
+    "copy_checkpoints": lambda s, b, _: s.copy_checkpoints(OWNER, "t", "u", b.lease.node_id),
+    "delete_checkpoints": lambda s, b, _: s.delete_checkpoints(OWNER, "t", [("", "1")]),
+    "delete_checkpoints_of_runs": lambda s, b, _: s.delete_checkpoints_of_runs(OWNER, ["r"]),
     "changed": lambda s, b, _: s.changed(0, 0),
     "backup": lambda s, b, tmp_path: s.backup(tmp_path / "copy.db"),
     "check": lambda s, b, _: s.check(),

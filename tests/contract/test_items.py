@@ -1,15 +1,18 @@
 """Items: JSON values by space, namespace and name, with an optional time to live."""
 
+import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 from holdfast.domain.conversations import Address
-from holdfast.domain.items import PutItem
+from holdfast.domain.items import Item, PutItem
 from holdfast.domain.nodes import Node
+from holdfast.domain.session_messages import Named
 from holdfast.errors import BadInput, NotFound
 from holdfast.store.store import Store
-from tests.contract.steps import OTHER, OWNER, Clock
+from tests.contract.steps import OTHER, OWNER, Clock, to_message
 
 SPACE = "test"
 
@@ -75,3 +78,28 @@ async def test_changes_are_made_all_or_none(store: Store) -> None:
     with pytest.raises(BadInput):
         await store.put_items(OWNER, [put("a", "x", "1"), put("a", "", "2")])
     assert await names(store, "a") == []
+
+
+async def test_items_change_with_the_messages_that_are_new(
+    store: Store, second_store: Store, node: Node
+) -> None:
+    session = await store.open_session(OWNER, Address(key="k"), node.id)
+    conversation = session.conversation_id
+
+    def counted(found: Sequence[Item | None]) -> list[PutItem]:
+        before = found[0].decoded() if found[0] is not None else 0
+        return [put("a", "count", str(before + 1), conversation_id=conversation)]
+
+    async def append(where: Store, name: str) -> int:
+        named = [Named(to_message(name), name)]
+        return await where.append_with_items(
+            OWNER, conversation, node.id, named, [(SPACE, "a", "count")], counted
+        )
+
+    numbers = await asyncio.gather(*(append(store if i % 2 else second_store, str(i)) for i in range(10)))
+    assert sum(numbers) == 10
+    assert await append(store, "3") == 0, "known: nothing changes"
+    found = await store.item(OWNER, SPACE, "a", "count")
+    assert found is not None and found.decoded() == 10
+    with pytest.raises(NotFound):
+        await store.append_with_items(OTHER, conversation, node.id, [Named(to_message("x"))], [], counted)

@@ -76,6 +76,14 @@ async def test_a_replaced_suffix_is_one_step(store: Store, node: Node) -> None:
     assert await texts(store) == ["one", "short"]
 
 
+async def test_older_messages_may_go_with_the_suffix(store: Store, node: Node) -> None:
+    conversation = await opened(store, node, "one", "two", "three", "four", "five")
+    await store.replace_messages(
+        OWNER, conversation, node.id, since=5, messages=[to_message("end")], also={1, 3, 99}
+    )
+    assert await texts(store) == ["two", "four", "end"]
+
+
 async def test_a_cleared_context_is_empty_and_goes_on(store: Store, node: Node) -> None:
     conversation = await opened(store, node, "one", "two")
     await store.replace_messages(OWNER, conversation, node.id, since=1, messages=[])

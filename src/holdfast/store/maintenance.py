@@ -58,7 +58,7 @@ INVARIANTS = {
     "at_most_one_open_session": "at most one open session per conversation",
     "gap_free_numbers": "message numbers are gap-free, from 1 to the conversation's last",
     "messages_within_sessions": "no message of a session lies before its first number or after its last",
-    "sizes_are_true": "every conversation's size is the sum of its messages' bytes",
+    "sizes_are_true": "every conversation's size is the sum of its messages' and checkpoints' bytes",
     "tips_are_newest": "every session id resolves to its conversation's tip, the newest of its line",
     "turns_hold_leases": "every running turn holds its conversation's lease, and every lease has its turn",
     "settled_nodes_left_nothing": "no open session and no lease hangs on a node that is settled or unknown",

@@ -203,7 +203,7 @@ def test_doctor_finds_a_wrong_size_and_mends_it(home: Home) -> None:
     connection.close()
     done = home.run("doctor")
     assert done.returncode == 1
-    assert "✗ every conversation's size is the sum of its messages' bytes" in done.stdout
+    assert "✗ every conversation's size is the sum of its messages' and checkpoints' bytes" in done.stdout
     assert "`holdfast doctor --repair` mends this." in done.stdout
     assert "counted the bytes of 1 conversations anew" in home.ok("doctor", "--repair")
     assert home.json("doctor")["ok"]

@@ -51,6 +51,8 @@ WHERE k.conversation = :conversation AND (k.id < :older_than OR (k.id = :older_t
 ORDER BY k.id DESC, k.ns LIMIT :limit;
 
 -- name: checkpoints_of_owner
+-- scans: whole tables
+-- time: usual
 -- The same over all conversations of an owner. Reads all its checkpoints: for a search by metadata.
 SELECT {checkpoint_columns} FROM checkpoints k JOIN conversations c ON c.id = k.conversation
 WHERE c.owner = :owner AND (k.id < :older_than OR (k.id = :older_than AND (k.conversation > :conversation
