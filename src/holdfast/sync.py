@@ -132,6 +132,7 @@ class BlockingHoldfast:
 
     @property
     def event_loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the node runs in, in a thread of its own."""
         return self._loop.loop
 
     @property

@@ -29,7 +29,7 @@ async def list_(
 
     \b
     Examples:
-      holdfast notices
+      holdfast notices list
       holdfast notices --undelivered --json
     """
     async with invocation.reading(quiet=as_json) as opened:

@@ -95,6 +95,7 @@ def append_with_items(
 
 
 def get(tx: Transaction, owner: str, space: str, namespace: str, name: str) -> Item | None:
+    """An item; None if there is none, or if it has expired."""
     row = tx.one(Q.item, owner=owner, space=space, namespace=namespace, name=name, now=tx.now)
     return None if row is None else to_item(row)
 
@@ -125,6 +126,7 @@ def under(tx: Transaction, owner: str, space: str, prefix: str) -> list[Item]:
 
 
 def namespaces(tx: Transaction, owner: str, space: str) -> list[str]:
+    """The namespaces that have items, in order."""
     return [name for (name,) in tx.all(Q.item_namespaces, owner=owner, space=space, now=tx.now)]
 
 

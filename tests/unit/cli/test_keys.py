@@ -13,7 +13,7 @@ from holdfast.domain.api_keys import parse_token
 from holdfast.settings import load
 from tests.unit.cli.conftest import Home
 
-FIELDS = {"id", "owner", "scope", "tools", "created_at", "revoked_at"}
+FIELDS = {"id", "owner", "scope", "tools", "created_at", "revoked_at", "store"}
 
 
 def secret_in(text: str) -> str:

@@ -143,8 +143,8 @@ def test_the_input_may_be_left_out_where_a_conversation_goes_on() -> None:
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({"input": None}, "input", "say something"),
-        ({"input": []}, "input", "say something"),
+        ({"input": None}, "input", "must not be empty"),
+        ({"input": []}, "input", "must not be empty"),
         ({"input": 7}, "input", "text or a list"),
         ({"input": [{"type": "computer_call"}]}, "input[0].type", "computer_call"),
         ({"model": 7}, "model", "text"),
