@@ -43,6 +43,12 @@ def test_without_json_the_key_alone_goes_to_stdout(home: Home) -> None:
     assert token.secret not in done.stderr
 
 
+def test_a_key_can_be_made_that_keeps_nothing(home: Home) -> None:
+    assert home.json("keys", "create", "--store", "never")["store"] == "never"
+    (listed,) = home.json("keys", "list")["data"]
+    assert listed["store"] == "never"
+
+
 @pytest.mark.parametrize("scope", ["chat", "bridge", "admin"])
 def test_a_key_has_the_owner_scope_and_tools_that_were_named(home: Home, scope: str) -> None:
     made = home.json("keys", "create", "--owner", "team", "--scope", scope, "--tools", "terminal,search")
@@ -51,6 +57,7 @@ def test_a_key_has_the_owner_scope_and_tools_that_were_named(home: Home, scope: 
     for each in (made, listed):
         assert (each["owner"], each["scope"], each["tools"]) == ("team", scope, ["search", "terminal"])
     assert listed["id"] == made["id"]
+    assert listed["store"] == "always"
     assert listed["revoked_at"] is None
 
 
