@@ -137,6 +137,7 @@ class BlockingHoldfast:
 
     @property
     def is_open(self) -> bool:
+        """False after `close`."""
         return self._open
 
     def session(

@@ -7,6 +7,7 @@ with the message as extra data, so it is returned exactly as it was given, and i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -52,3 +53,8 @@ def text_of(content: Any) -> str:
             if isinstance(found := content.get(name), str | list):
                 return text_of(found)
     return ""
+
+
+def words_of(text: str) -> set[str]:
+    """The words of a text, in small letters, to compare with those of a query."""
+    return set(re.findall(r"\w+", text.casefold()))

@@ -12,7 +12,6 @@ Several processes may append to one session: their events are kept in the order 
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -39,7 +38,7 @@ from ..domain.messages import Message, NewMessage
 from ..domain.session_messages import Named
 from ..domain.views import Summary
 from .bridge import Bridge, FrameworkConversation, Node
-from .carried import carried, carrying
+from .carried import carried, carrying, words_of
 
 SOURCE = "google-adk"
 EVENT = "adk_event"
@@ -353,12 +352,12 @@ class HoldfastMemoryService(BaseMemoryService):
         await hf.store.put_items(hf.owner, [*dropped, *new])
 
     async def _search(self, namespace: str, query: str) -> SearchMemoryResponse:
-        hf, words = self._bridge.hf, _words(query)
+        hf, words = self._bridge.hf, words_of(query)
         found: list[tuple[int, float, MemoryEntry]] = []
         for item in await hf.store.items_under(hf.owner, MEMORY, namespace):
             entry = MemoryEntry.model_validate(item.decoded())
             text = " ".join(part.text for part in entry.content.parts or [] if part.text)
-            if shared := len(words & _words(text)):
+            if shared := len(words & words_of(text)):
                 found.append((shared, item.created_at.timestamp(), entry))
         found.sort(key=lambda each: (-each[0], each[1]))
         return SearchMemoryResponse(memories=[entry for _, _, entry in found[:MOST_MEMORIES]])
@@ -367,7 +366,3 @@ class HoldfastMemoryService(BaseMemoryService):
 def _remembered(namespace: str, session_id: str, entry: MemoryEntry) -> PutItem:
     name = f"{_label(session_id)}/{_label(entry.id or '')}"
     return PutItem(MEMORY, namespace, name, entry.model_dump_json(exclude_none=True))
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text.casefold()))

@@ -12,7 +12,6 @@ Every method exists blocking and async.
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -58,7 +57,7 @@ from ..domain.session_messages import Named
 from ..errors import BadMessage, NotFound
 from ..store.store import Store
 from .bridge import Bridge, Node
-from .carried import text_of
+from .carried import text_of, words_of
 
 SOURCE = "langgraph"
 PAGE = 50
@@ -563,7 +562,7 @@ def _item(stored: StoredItem) -> Item:
 
 
 def _search(items: Sequence[StoredItem], op: SearchOp) -> list[SearchItem]:
-    words = set(re.findall(r"\w+", (op.query or "").casefold()))
+    words = words_of(op.query or "")
     hits: list[tuple[float, SearchItem]] = []
     for stored in items:
         value = stored.decoded()
@@ -571,7 +570,7 @@ def _search(items: Sequence[StoredItem], op: SearchOp) -> list[SearchItem]:
             continue
         score = None
         if words:
-            text = set(re.findall(r"\w+", " ".join(_texts(value)).casefold()))
+            text = words_of(" ".join(_texts(value)))
             score = len(words & text) / len(words)
             if not score:
                 continue

@@ -28,12 +28,12 @@ _FRAGMENT = re.compile(r"\{(\w+)\}")
 _HERE = Path(__file__).parent
 
 # By engine: patterns, each with what it is replaced by; then the same for plain texts.
-DIALECTS: Mapping[str, tuple[Sequence[tuple[str, str]], Sequence[tuple[str, str]]]] = {
+DIALECTS: Mapping[str, tuple[Sequence[tuple[re.Pattern[str], str]], Sequence[tuple[str, str]]]] = {
     "sqlite": (
         (
-            (r"::[a-z]+(?:\[\])?", ""),
+            (re.compile(r"::[a-z]+(?:\[\])?"), ""),
             # One writer at a time: there is nothing to lock.
-            (r"FOR (?:NO KEY )?UPDATE(?: OF \w+)?(?: SKIP LOCKED)?", ""),
+            (re.compile(r"FOR (?:NO KEY )?UPDATE(?: OF \w+)?(?: SKIP LOCKED)?"), ""),
         ),
         (
             # Constants, because a partial index is used only for its own expression.
@@ -47,9 +47,9 @@ DIALECTS: Mapping[str, tuple[Sequence[tuple[str, str]], Sequence[tuple[str, str]
     ),
     "postgres": (
         (
-            (r" INDEXED BY \w+", ""),
+            (re.compile(r" INDEXED BY \w+"), ""),
             # A unary plus keeps SQLite from using an index for a column.
-            (r" \+(?=[a-z])", " "),
+            (re.compile(r" \+(?=[a-z])"), " "),
         ),
         (("x''", "''::bytea"),),
     ),
@@ -114,7 +114,7 @@ def source(package: str) -> tuple[str, str]:
     shared = "\n".join(file.read_text("utf-8") for file in sorted(_HERE.glob("sql/*.sql")))
     patterns, plain = DIALECTS[_folder(package).name]
     for pattern, replacement in patterns:
-        shared = re.sub(pattern, replacement, shared)
+        shared = pattern.sub(replacement, shared)
     for words, replacement in plain:
         shared = shared.replace(words, replacement)
     return shared, (_folder(package) / "overrides.sql").read_text("utf-8")

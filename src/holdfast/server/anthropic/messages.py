@@ -23,6 +23,7 @@ from ...domain.messages import reply_in
 from ...domain.turns import TurnRepeated, TurnRequest, TurnStatus
 from ...errors import TurnStopped
 from ...models.base import Chunk, CountsTokens, ModelRequest
+from ...models.names import NamedModel, innermost
 from ...models.reply import ReplyFolder
 from ..conversation_ref import ConversationRef, about, conversation_ref_of, headers_of, request_key
 from ..http import HttpResponse, JsonResponse, RequestContext
@@ -239,8 +240,10 @@ async def count_tokens(call: RequestContext) -> JsonResponse:
     body = await call.body()
     asked = await call.work(len(body), lambda: _parsed(call, body, counts=True))
     model = call.services.model
-    if isinstance(model, CountsTokens):
-        return JsonResponse({"input_tokens": await model.count_tokens(asked.native, asked.model)})
+    counter = innermost(model)
+    if isinstance(counter, CountsTokens):
+        name = await model.own_name(asked.model) if isinstance(model, NamedModel) else asked.model
+        return JsonResponse({"input_tokens": await counter.count_tokens(asked.native, name)})
     context = weight_of(_encode(message) for message in asked.messages)
     extra = extra_of((), asked.options)
     return JsonResponse({"input_tokens": TokenEstimator().total(context, extra.bytes)})
