@@ -30,7 +30,7 @@ async def list_(
     \b
     Examples:
       holdfast notices
-      holdfast notices --undelivered --json
+      holdfast notices list --undelivered --json
     """
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
