@@ -137,6 +137,7 @@ class BlockingHoldfast:
 
     @property
     def is_open(self) -> bool:
+        """True until it is closed."""
         return self._open
 
     def session(

@@ -35,7 +35,7 @@ def test_the_help_of_every_command_has_an_example(home: Home, command: list[str]
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_takes_the_shared_options(home: Home, command: list[str]) -> None:
-    if command in (["sessions"], ["keys"], ["memories"], ["import"], ["config"]):
+    if command in (["sessions"], ["keys"], ["memories"], ["notices"], ["import"], ["config"]):
         return  # it takes those of the command it stands for
     said = home.ok(*command, "--help")
     assert all(option in said for option in ("--owner NAME", "--config FILE", "--store URL"))
