@@ -132,12 +132,12 @@ class BlockingHoldfast:
 
     @property
     def event_loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that the node runs in, in a thread of its own."""
+        """The event loop in which the node lives, in a thread of its own."""
         return self._loop.loop
 
     @property
     def is_open(self) -> bool:
-        """False after `close`."""
+        """True until it is closed."""
         return self._open
 
     def session(
@@ -332,7 +332,7 @@ def _take_docstrings(blocking: type, live: type) -> None:
     """Give each member without a docstring that of the member it calls."""
     for name, member in vars(blocking).items():
         if not name.startswith("_") and member.__doc__ is None:
-            member.__doc__ = getattr(live, name).__doc__
+            member.__doc__ = getattr(getattr(live, name, None), "__doc__", None)
 
 
 _take_docstrings(BlockingHoldfast, Holdfast)

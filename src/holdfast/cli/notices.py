@@ -29,8 +29,8 @@ async def list_(
 
     \b
     Examples:
-      holdfast notices list
-      holdfast notices --undelivered --json
+      holdfast notices
+      holdfast notices list --undelivered --json
     """
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:

