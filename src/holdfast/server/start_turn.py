@@ -6,18 +6,34 @@ If the conversation changed after the match (optimistic lock), the match is repe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from ..app import Placement, RunningTurn, TurnSpec
-from ..domain.messages import instruction
-from ..domain.turns import ConversationVersion, Delivery, Turn, TurnOutdated, TurnRepeated
-from ..errors import ConversationBusy, ToolCallClosed
-from .conversation_ref import ConversationRef
-from .http import RequestContext
+from ..domain.conversations import Address
+from ..domain.history import History
+from ..domain.ids import new_id
+from ..domain.messages import instruction, reply_in
+from ..domain.turns import (
+    ConversationVersion,
+    Delivery,
+    NewResponse,
+    Turn,
+    TurnOutdated,
+    TurnRepeated,
+    TurnRequest,
+    TurnStatus,
+)
+from ..errors import ConversationBusy, ToolCallClosed, TurnStopped
+from .conversation_ref import ConversationRef, about, headers_of, request_key
+from .http import JsonResponse, RequestContext
 from .http_errors import RETRY, HttpError
+from .schemas import HoldfastObject
+from .streams import HEADERS
 
 MOST_TRIES = 100
 LATER = {**RETRY, "retry-after": "1"}
@@ -63,6 +79,67 @@ async def _begun(
                 await call.hf.add_alias(order.request.owner, naming.alias, outcome.session.conversation_id)
             return outcome
     raise ConversationBusy(str(naming.address))
+
+
+def turn_request(
+    call: RequestContext,
+    naming: ConversationRef,
+    route: str,
+    digest: bytes,
+    history: History,
+    *,
+    model: str | None,
+    streams: bool,
+    response: NewResponse | None = None,
+) -> TurnRequest:
+    """The turn that a request asks for. `digest`: the hash of its body."""
+    return TurnRequest(
+        turn_id=new_id("turn"),
+        owner=call.owner,
+        node_id=call.hf.node_id,
+        address=naming.address,
+        messages=history.messages,
+        source=naming.source,
+        request_key=request_key(
+            call,
+            route,
+            digest,
+            opener=not naming.names_something and not history.answered,
+            client=naming.client,
+        ),
+        model=model,
+        parent=naming.client.parent if naming.client else None,
+        streams=streams,
+        response=response,
+    )
+
+
+async def stored_answer(
+    call: RequestContext,
+    repeated: TurnRepeated,
+    address: Address,
+    whole: Callable[[Mapping[str, Any], Mapping[str, Any], HoldfastObject], dict[str, Any]],
+    streamed: Callable[[dict[str, Any]], bytes] | None,
+) -> JsonResponse:
+    """The stored answer, for a retry of its request. `whole` renders it from the model's completion, the
+    reply and the `holdfast` field; `streamed`, if given, as a stream. Raises TurnStopped if it was cancelled.
+    """
+    turn, session = repeated.turn, repeated.session
+    if turn.status is not TurnStatus.COMPLETED:
+        raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
+    answer = msgspec.json.decode(await call.hf.turn_answer(turn.id) or b'{"choices":[{}]}')
+    said = reply_in(await call.hf.turn_messages(turn.id)) or {}
+    addressed = address.id if address.id and address.id.startswith("sess_") else None
+    rendered = whole(answer, said, about(session, turn, addressed))
+    headers = headers_of(session, turn)
+    if streamed is None:
+        return JsonResponse(rendered, headers=headers, answers=turn.id)
+    return JsonResponse(
+        streamed(rendered),
+        headers={**HEADERS, **headers},
+        media_type=HEADERS["content-type"],
+        answers=turn.id,
+    )
 
 
 async def about_to_send(call: RequestContext, order: TurnSpec, turn: Turn) -> None:

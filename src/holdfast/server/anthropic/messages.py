@@ -16,22 +16,19 @@ import msgspec
 
 from ...app import TurnSpec
 from ...domain.context_size import TokenEstimator, extra_of, weight_of
-from ...domain.conversations import Address
 from ...domain.history import History, check_results, history_of
-from ...domain.ids import new_id, new_request_id
-from ...domain.messages import reply_in
-from ...domain.turns import TurnRepeated, TurnRequest, TurnStatus
-from ...errors import TurnStopped
+from ...domain.ids import new_request_id
+from ...domain.turns import TurnRepeated
 from ...models.base import Chunk, CountsTokens, ModelRequest
 from ...models.names import NamedModel, innermost
 from ...models.reply import ReplyFolder
-from ..conversation_ref import ConversationRef, about, conversation_ref_of, headers_of, request_key
+from ..conversation_ref import ConversationRef, conversation_ref_of
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import ErrorResponse, anthropic_error
 from ..openai.stateless import StatelessCompletion, answer_without_turn
 from ..routes import Route
-from ..start_turn import about_to_send, start_turn
-from ..streams import HEADERS, TurnStream, WholeAnswer
+from ..start_turn import about_to_send, start_turn, stored_answer, turn_request
+from ..streams import TurnStream, WholeAnswer
 from ..work import check_counts
 from .message import MessageEvents, MessageRenderer, as_stream, message_object, whole
 from .request import MessagesRequest, parse
@@ -78,22 +75,13 @@ async def create(call: RequestContext) -> HttpResponse:
         silent=not asked.stream,
     )
     order = TurnSpec(
-        TurnRequest(
-            turn_id=new_id("turn"),
-            owner=call.owner,
-            node_id=call.hf.node_id,
-            address=naming.address,
-            messages=history.messages,
-            source=naming.source,
-            request_key=request_key(
-                call,
-                ROUTE,
-                digest,
-                opener=not naming.names_something and not history.answered,
-                client=naming.client,
-            ),
+        turn_request(
+            call,
+            naming,
+            ROUTE,
+            digest,
+            history,
             model=asked.model,
-            parent=naming.client.parent if naming.client else None,
             streams=asked.stream,
         ),
         renderer,
@@ -111,7 +99,14 @@ async def create(call: RequestContext) -> HttpResponse:
     )
     if isinstance(running, TurnRepeated):
         await about_to_send(call, order, running.turn)
-        return await _again(call, running, asked, naming.address)
+        turn = running.turn
+        return await stored_answer(
+            call,
+            running,
+            naming.address,
+            lambda answer, said, ours: _whole(turn, answer, said, ours, asked),
+            as_stream if asked.stream else None,
+        )
     if asked.stream:
         return TurnStream(running, interrupts=naming.interrupted_by_leaving)
     return WholeAnswer(
@@ -205,31 +200,6 @@ class _MessageFormat:
             stops=self._asked.stop_sequences,
             named=self._asked.model,
         )
-
-
-# --- retries ---------------------------------------------------------------------------------------------
-
-
-async def _again(
-    call: RequestContext, repeated: TurnRepeated, asked: MessagesRequest, address: Address
-) -> HttpResponse:
-    """The stored answer, for a retry of its request."""
-    turn, session = repeated.turn, repeated.session
-    if turn.status is not TurnStatus.COMPLETED:
-        raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
-    answer = msgspec.json.decode(await call.hf.turn_answer(turn.id) or b'{"choices":[{}]}')
-    said = reply_in(await call.hf.turn_messages(turn.id)) or {}
-    addressed = address.id if address.id and address.id.startswith("sess_") else None
-    message = _whole(turn, answer, said, about(session, turn, addressed), asked)
-    headers = headers_of(session, turn)
-    if not asked.stream:
-        return JsonResponse(message, headers=headers, answers=turn.id)
-    return JsonResponse(
-        as_stream(message),
-        headers={**HEADERS, **headers},
-        media_type=HEADERS["content-type"],
-        answers=turn.id,
-    )
 
 
 # --- counting --------------------------------------------------------------------------------------------

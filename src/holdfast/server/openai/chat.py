@@ -16,29 +16,23 @@ from typing import Any
 import msgspec
 
 from ...app import Answered, Outcome, TurnSpec
-from ...domain.conversations import Address
 from ...domain.history import History, history_of
-from ...domain.ids import new_id
-from ...domain.messages import BETWEEN, reply_in
-from ...domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
-from ...errors import TurnStopped
+from ...domain.messages import BETWEEN
+from ...domain.turns import TurnBegun, TurnRepeated
 from ...models.base import Chunk, ModelRequest
 from ...models.chunks import led_by
 from ..client_names import CACHE_KEY
 from ..conversation_ref import (
     ConversationRef,
-    about,
     about_begun,
     conversation_ref_of,
-    headers_of,
-    request_key,
 )
-from ..http import HttpResponse, JsonResponse, RequestContext
+from ..http import HttpResponse, RequestContext
 from ..http_errors import failure_of
 from ..routes import Route
 from ..schemas import HoldfastObject
-from ..start_turn import about_to_send, start_turn
-from ..streams import DONE, HEADERS, TurnStream, WholeAnswer, framed
+from ..start_turn import about_to_send, start_turn, stored_answer, turn_request
+from ..streams import DONE, TurnStream, WholeAnswer, framed
 from ..work import check_counts
 from .parameters import BadParameter
 from .schemas import ChatBody, ChatCompletionObject
@@ -111,22 +105,13 @@ async def complete(call: RequestContext) -> HttpResponse:
         raise BadParameter("n", "may be more than 1 only with store: false")
     renderer = ChatRenderer(asked.wants_usage, silent=not asked.stream)
     order = TurnSpec(
-        TurnRequest(
-            turn_id=new_id("turn"),
-            owner=call.owner,
-            node_id=call.hf.node_id,
-            address=naming.address,
-            messages=asked.history.messages,
-            source=naming.source,
-            request_key=request_key(
-                call,
-                ROUTE,
-                digest,
-                opener=not naming.names_something and not asked.history.answered,
-                client=naming.client,
-            ),
+        turn_request(
+            call,
+            naming,
+            ROUTE,
+            digest,
+            asked.history,
             model=asked.model,
-            parent=naming.client.parent if naming.client else None,
             streams=asked.stream,
         ),
         renderer,
@@ -143,7 +128,8 @@ async def complete(call: RequestContext) -> HttpResponse:
     )
     if isinstance(running, TurnRepeated):
         await about_to_send(call, order, running.turn)
-        return await _repeat(call, running, asked, naming.address)
+        streamed = (lambda answer: _as_stream(answer, asked.wants_usage)) if asked.stream else None
+        return await stored_answer(call, running, naming.address, whole, streamed)
     if asked.stream:
         return TurnStream(running, interrupts=naming.interrupted_by_leaving)
     return WholeAnswer(
@@ -238,28 +224,6 @@ def whole(answer: Mapping[str, Any], message: Mapping[str, Any], ours: HoldfastO
 
 
 # --- retries ---------------------------------------------------------------------------------------------
-
-
-async def _repeat(
-    call: RequestContext, repeated: TurnRepeated, asked: ChatRequest, address: Address
-) -> HttpResponse:
-    """The stored answer, for a retry of its request."""
-    turn, session = repeated.turn, repeated.session
-    if turn.status is not TurnStatus.COMPLETED:
-        raise TurnStopped(turn.id, turn.status.value, "it was asked to stop")
-    answer = msgspec.json.decode(await call.hf.turn_answer(turn.id) or b'{"choices":[{}]}')
-    said = reply_in(await call.hf.turn_messages(turn.id)) or {}
-    addressed = address.id if address.id and address.id.startswith("sess_") else None
-    completion = whole(answer, said, about(session, turn, addressed))
-    headers = headers_of(session, turn)
-    if not asked.stream:
-        return JsonResponse(completion, headers=headers, answers=turn.id)
-    return JsonResponse(
-        _as_stream(completion, asked.wants_usage),
-        headers={**HEADERS, **headers},
-        media_type=HEADERS["content-type"],
-        answers=turn.id,
-    )
 
 
 def _as_stream(completion: Mapping[str, Any], wants_usage: bool) -> bytes:

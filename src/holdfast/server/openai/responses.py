@@ -24,7 +24,7 @@ from ...domain.conversations import Address
 from ...domain.history import INSTRUCTING, History, history_of
 from ...domain.ids import message_id, new_id
 from ...domain.messages import instruction, new_message
-from ...domain.turns import NewResponse, Response, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
+from ...domain.turns import NewResponse, Response, TurnBegun, TurnRepeated, TurnStatus
 from ...errors import BadInput, BadMessage, NotFound
 from ...models.base import Chunk, ModelRequest
 from ..client_names import CACHE_KEY
@@ -34,14 +34,13 @@ from ..conversation_ref import (
     conversation_ref_of,
     headers_begun,
     headers_of,
-    request_key,
 )
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import failure_of
 from ..owners import OWNER, note_reading, owner_of
 from ..routes import Parameter, Route
 from ..schemas import Count, HoldfastObject
-from ..start_turn import about_to_send, start_turn
+from ..start_turn import about_to_send, start_turn, turn_request
 from ..streams import DONE, TurnStream, WholeAnswer
 from ..work import check_counts
 from .conversations import resolver
@@ -95,22 +94,13 @@ async def create(call: RequestContext) -> HttpResponse:
 
     response_id = new_id("resp")
     order = TurnSpec(
-        TurnRequest(
-            turn_id=new_id("turn"),
-            owner=call.owner,
-            node_id=call.hf.node_id,
-            address=naming.address,
-            messages=history.messages,
-            source=naming.source,
-            request_key=request_key(
-                call,
-                ROUTE,
-                digest,
-                opener=not naming.names_something and not history.answered,
-                client=naming.client,
-            ),
+        turn_request(
+            call,
+            naming,
+            ROUTE,
+            digest,
+            history,
             model=asked.model,
-            parent=naming.client.parent if naming.client else None,
             streams=asked.stream,
             response=NewResponse(
                 response_id,
