@@ -275,6 +275,7 @@ VERBS: dict[str, Verb] = {
     ),
     "set_metadata": lambda s, b, _: s.set_metadata(OWNER, b.session.conversation_id, {"sea": "calm"}),
     "set_title": lambda s, b, _: s.set_title(OWNER, b.session.conversation_id, "Kelp"),
+    "note_side_request": lambda s, b, _: s.note_side_request(OWNER, "late", "title", {}),
     "add_alias": lambda s, b, _: s.add_alias(OWNER, "kelp", b.session.conversation_id),
     "exclude": lambda s, b, _: s.exclude(OWNER, b.session.conversation_id, [1], "wrong"),
     "delete_message": lambda s, b, _: s.delete_message(OWNER, b.session.conversation_id, 1),

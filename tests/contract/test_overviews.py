@@ -157,6 +157,7 @@ async def test_resets_that_wait_are_listed_whether_or_not_something_holds_them(
     first = (await say(store, node, key="first", source="idle")).session
     clock.move(seconds=1)
     held = (await begin(store, node, key="held", source="idle")).session
+    clock.move(seconds=1)
     theirs = (await say(store, node, key="theirs", source="idle", owner=OTHER)).session
     (await say(store, node, key="never"))
     assert await store.resets_waiting(None) == []

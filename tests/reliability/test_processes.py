@@ -30,7 +30,7 @@ from tests.reliability.conftest import Tell
 from tests.reliability.sizes import Size, short_and_soak
 
 STARTER = Path(__file__).with_name("starter.py")
-SETTINGS = {"processes": {"grace_seconds": 2, "active_window_seconds": 1}}
+SETTINGS = {"processes": {"grace_seconds": 2, "active_window_seconds": 2.5}}
 
 
 def killed_starter(database: Path, number: int, after: float) -> dict[str, int]:

@@ -67,6 +67,7 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.CONVERSATION_DELETED: "a conversation and everything in it was deleted; data: messages",
     EventType.CONVERSATION_IMPORTED: "it, or more of it, was taken over; data: origin, sessions, messages",
     EventType.MESSAGES_ADDED: "a client added messages outside of any turn; data: first, last",
+    EventType.MESSAGES_REMOVED: "messages left every context but stay readable; data: first, last, reason",
     EventType.MESSAGE_EXCLUDED: "a message left the context but stays readable; data: seq, reason",
     EventType.MESSAGE_REDUCED: "a part of a message was deleted, the rest stays; data: seq",
     EventType.MESSAGE_DELETED: "a message's text was deleted, its number kept; data: seq",

@@ -260,9 +260,9 @@ async def turns(given: Given) -> None:
 async def models(given: Given) -> None:
     """A check that fails once, by a mistake in the model."""
     model = ScriptedModel()
+    given.patch.setattr(model_watch, "UP_SECONDS", 0.01)
     watch = ModelWatch(model)
     poison(given.patch, model, "models")
-    given.patch.setattr(model_watch, "UP_SECONDS", 0.01)
     watch.start()
 
     async def was_checked() -> bool:
