@@ -208,6 +208,41 @@ async def test_a_page_behind_an_unknown_or_anothers_conversation_is_not_found(
     assert (await store.conversations(OWNER)).items == []
 
 
+@pytest.mark.parametrize("excluded", [True, False])
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_a_page_may_be_bounded_by_its_bytes(
+    store: Store, node: Node, newest_first: bool, excluded: bool
+) -> None:
+    made = await store.create_conversation(OWNER, node.id)
+    long = [to_message(f"{number} {'x' * 1000}") for number in range(7)]
+    await store.add_messages(OWNER, made.id, node.id, long)
+    found: list[int] = []
+    first, last = 1, 7
+    sizes = []
+    while True:
+        page = await store.messages(
+            OWNER,
+            made.id,
+            first=first,
+            last=last,
+            limit=5,
+            newest_first=newest_first,
+            excluded=excluded,
+            most_bytes=3500,
+        )
+        found += [message.seq for message in page.items]
+        sizes.append(len(page.items))
+        if not page.has_more:
+            break
+        first, last = (1, found[-1] - 1) if newest_first else (found[-1] + 1, 7)
+    assert found == (list(range(7, 0, -1)) if newest_first else list(range(1, 8)))
+    assert sizes == [3, 3, 1]
+    least = await store.messages(OWNER, made.id, limit=5, most_bytes=1)
+    assert (len(least.items), least.has_more) == (2, True)
+    whole = await store.messages(OWNER, made.id, limit=5, most_bytes=10**6)
+    assert (len(whole.items), whole.has_more) == (5, True)
+
+
 async def test_excluded_messages_can_be_left_out_of_a_page(store: Store, node: Node) -> None:
     made = await store.create_conversation(OWNER, node.id, messages=said(*"abcdef"))
     await store.exclude(OWNER, made.id, [2, 5], "replaced")

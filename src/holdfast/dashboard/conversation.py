@@ -17,6 +17,7 @@ import msgspec
 from ..app import Holdfast
 from ..domain.ids import new_id
 from ..domain.messages import Message, MessageStatus
+from ..domain.pages import PAGE_BYTES
 from ..domain.sessions import Session
 from ..domain.turns import Turn, TurnStatus, said
 from ..errors import BadInput
@@ -150,6 +151,7 @@ async def conversation(visit: PageRequest) -> HttpResponse:
             last=before - 1 if before else None,
             limit=SHOWN,
             newest_first=True,
+            most_bytes=PAGE_BYTES,
         ),
         hf.turns(owner, conversation_id, limit=MOST_TURNS),
         hf.line(owner, conversation_id),

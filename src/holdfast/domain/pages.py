@@ -12,6 +12,9 @@ from .sessions import Session
 
 T = TypeVar("T")
 
+PAGE_BYTES = 16 << 20
+"""How many bytes of messages a surface shows on one page, whatever number it was asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:

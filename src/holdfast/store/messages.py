@@ -5,7 +5,7 @@ A message never changes otherwise, and its number is never used again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -29,24 +29,56 @@ def page(
     limit: int | None = None,
     newest_first: bool = False,
     excluded: bool = True,
+    most_bytes: int | None = None,
 ) -> Page[Message]:
     """Messages with seqs first..last, unmodified, without deleted ones. Without `excluded`, also omits
-    messages excluded from the context and inner ones, which clients never see."""
+    messages excluded from the context and inner ones, which clients never see. With `most_bytes`, the page
+    ends before the message that would exceed it, but has at least two, if there are."""
     if limit is not None:
         check_limit(limit, LARGEST_LIST)
     conversation = conversation_of(tx, owner, conversation_id)
-    forward, backward = (
-        (Q.messages_forward, Q.messages_backward) if excluded else (Q.shown_forward, Q.shown_backward)
-    )
-    rows = tx.all(
-        backward if newest_first else forward,
-        conversation=conversation_id,
-        first=first,
-        last=conversation.last_seq if last is None else last,
-        limit=-1 if limit is None else limit + 1,
-    )
+    span = {
+        "conversation": conversation_id,
+        "first": first,
+        "last": conversation.last_seq if last is None else last,
+    }
+    many = -1 if limit is None else limit + 1
+    if most_bytes is not None:
+        sizes = tx.all(_SIZES[excluded, newest_first], **span, limit=many)
+        fitting = _fitting((size for _, size in sizes), most_bytes)
+        if fitting < len(sizes) and (limit is None or fitting < limit):
+            rows = tx.all(_PAGES[excluded, newest_first], **span, limit=fitting)
+            return Page([to_message(row) for row in rows], has_more=True)
+    rows = tx.all(_PAGES[excluded, newest_first], **span, limit=many)
     kept = rows if limit is None else rows[:limit]
     return Page([to_message(row) for row in kept], len(rows) > len(kept))
+
+
+# By `excluded` and `newest_first`.
+_PAGES = {
+    (True, False): Q.messages_forward,
+    (True, True): Q.messages_backward,
+    (False, False): Q.shown_forward,
+    (False, True): Q.shown_backward,
+}
+_SIZES = {
+    (True, False): Q.sizes_forward,
+    (True, True): Q.sizes_backward,
+    (False, False): Q.shown_sizes_forward,
+    (False, True): Q.shown_sizes_backward,
+}
+
+
+def _fitting(sizes: Iterable[int], most: int) -> int:
+    """How many of these fit in `most` together; at least two, so that a page which begins with a message of
+    the page before has something new."""
+    number = total = 0
+    for size in sizes:
+        total += size
+        if number >= 2 and total > most:
+            break
+        number += 1
+    return number
 
 
 def visible(

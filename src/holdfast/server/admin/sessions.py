@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta
 
 from ...domain.ids import parse_message_id
-from ...domain.pages import SessionFilter
+from ...domain.pages import PAGE_BYTES, SessionFilter
 from ...domain.sessions import Session, SessionState
 from ...errors import NotFound
 from .. import objects
@@ -106,6 +106,7 @@ async def messages(call: RequestContext) -> JsonResponse:
         first=max(first, _behind(call, found.conversation_id)),
         last=last,
         limit=call.query_number("limit", LARGEST_MESSAGE_PAGE, 1, LARGEST_MESSAGE_PAGE),
+        most_bytes=PAGE_BYTES,
     )
     await note_reading(call, owner, found)
     return JsonResponse(

@@ -13,6 +13,7 @@ from ...app import Holdfast
 from ...domain.conversations import Address, Conversation
 from ...domain.ids import check_name, message_id, parse_message_id
 from ...domain.messages import Message, NewMessage, new_message
+from ...domain.pages import PAGE_BYTES
 from ...errors import Conflict, ConversationBusy, NotFound
 from .. import objects
 from ..conversation_ref import DEFAULT_SOURCE, SOURCE
@@ -244,6 +245,7 @@ async def items(call: RequestContext) -> JsonResponse:
         limit=limit + 1,  # the first message may be on the previous page
         newest_first=descending,
         excluded=False,
+        most_bytes=PAGE_BYTES,
     )
     await _note_reading(call, owner, found)
     shown = item_page(page.items, limit=limit, after=after, descending=descending, more=page.has_more)

@@ -6,13 +6,26 @@ conversation, seq, session, turn, role, status, created_at, origin, body, gaps, 
 
 -- name: insert_message
 
+-- fragment: all_between
+FROM messages WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL
+
+-- fragment: shown_between
+FROM messages m
+WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
+  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
+
 -- name: messages_forward
-SELECT {message_columns} FROM messages
-WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq LIMIT nullif(:limit, -1);
+SELECT {message_columns} {all_between} ORDER BY seq LIMIT nullif(:limit, -1);
 
 -- name: messages_backward
-SELECT {message_columns} FROM messages
-WHERE conversation = :conversation AND seq BETWEEN :first AND :last AND deleted_at IS NULL ORDER BY seq DESC LIMIT nullif(:limit, -1);
+SELECT {message_columns} {all_between} ORDER BY seq DESC LIMIT nullif(:limit, -1);
+
+-- name: sizes_forward
+-- How long the messages of a page are, without reading them.
+SELECT seq, length(body) {all_between} ORDER BY seq LIMIT nullif(:limit, -1);
+
+-- name: sizes_backward
+SELECT seq, length(body) {all_between} ORDER BY seq DESC LIMIT nullif(:limit, -1);
 
 -- name: visible_messages
 -- The newest messages that are visible to clients and still count.
@@ -23,16 +36,16 @@ ORDER BY m.seq DESC LIMIT nullif(:limit, -1);
 
 -- name: shown_forward
 -- Like messages_forward, without excluded messages and those hidden from clients.
-SELECT {message_columns} FROM messages m
-WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
-  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
-ORDER BY m.seq LIMIT nullif(:limit, -1);
+SELECT {message_columns} {shown_between} ORDER BY m.seq LIMIT nullif(:limit, -1);
 
 -- name: shown_backward
-SELECT {message_columns} FROM messages m
-WHERE m.conversation = :conversation AND m.seq BETWEEN :first AND :last AND m.deleted_at IS NULL AND NOT m.inner
-  AND NOT EXISTS (SELECT 1 FROM exclusions e WHERE e.conversation = m.conversation AND e.seq = m.seq)
-ORDER BY m.seq DESC LIMIT nullif(:limit, -1);
+SELECT {message_columns} {shown_between} ORDER BY m.seq DESC LIMIT nullif(:limit, -1);
+
+-- name: shown_sizes_forward
+SELECT m.seq, length(m.body) {shown_between} ORDER BY m.seq LIMIT nullif(:limit, -1);
+
+-- name: shown_sizes_backward
+SELECT m.seq, length(m.body) {shown_between} ORDER BY m.seq DESC LIMIT nullif(:limit, -1);
 
 -- name: messages_of_turn
 SELECT {message_columns} FROM messages
