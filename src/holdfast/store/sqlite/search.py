@@ -44,9 +44,11 @@ from .connections import PATIENCE_SECONDS, BusyDeadline, Patience
 
 log = logging.getLogger(__name__)
 
-BATCH = 500
+BATCH = 200
 PAUSE_SECONDS = 0.2
 LONGEST_TAIL = 2_000
+YIELD = 3.0
+"""How long the indexer pauses between two batches while messages are committed, by what a batch took."""
 MERGE_PAGES = 64
 MERGE_SHARE = 20
 STOP_SECONDS = 5.0
@@ -224,8 +226,7 @@ class SearchIndex:
             if self._stopping.is_set():  # set just now: the wake-up was for that
                 return
             try:
-                while self.follow_once() and not self._stopping.is_set():
-                    pass
+                self._follow()
                 while self._merge_is_due() and not self._stopping.is_set() and self.merge_once():
                     self._stopping.wait(0.005)  # lets searches run between two steps
                 quiet = False
@@ -238,6 +239,16 @@ class SearchIndex:
                     )  # fmt: skip
                 quiet = True
                 self._merge_at = None if self._merge_at is None else time.monotonic() + RETRY_SECONDS
+
+    def _follow(self) -> None:
+        """Index until nothing is left. While messages keep being committed, the indexer pauses between two
+        batches: both need the interpreter, and the index may lag, but a commit's caller waits."""
+        began = time.monotonic()
+        while self.follow_once() and not self._stopping.is_set():
+            if self._wake.is_set():
+                self._wake.clear()
+                self._stopping.wait((time.monotonic() - began) * YIELD)
+            began = time.monotonic()
 
     def follow_once(self) -> bool:
         """Index one batch after the cursor, remove deleted text. False: nothing is left to do."""
