@@ -177,6 +177,7 @@ async def test_no_event_holds_what_was_said(
         OWNER, node.id, messages=[to_message(calling("a", content=CANARY))], metadata={CANARY: CANARY}
     )
     await store.reduce_message(OWNER, made.id, 1, to_message(calling("a")))
+    assert await store.remove_last(OWNER, made.id, 1)
     fork = await store.fork(OWNER, again.session.id, node.id)
     await store.end_session(OWNER, again.session.id, "new")
     await store.resume_session(OWNER, again.session.id, node.id)

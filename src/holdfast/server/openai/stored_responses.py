@@ -6,7 +6,6 @@ While its turn runs, the output is that of the checkpoints, so that a client can
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,19 +153,18 @@ class StoredStream:
             except NotFound as gone:  # deleted meanwhile
                 await listener.say(_framed([_error(gone, self.after + 1)]))
                 ended = False
-            if (
-                await call.finish(DONE if ended else b"")
-                and ended
-                and not listener.gone
-                and self.owner == call.owner
-            ):
-                await self._note_received(call)
+            # Read before the end is sent: once a client has it, it may send the same words as a new request.
+            answered = ended and self.owner == call.owner and await self._completed_turn(call)
+            if await call.finish(DONE if ended else b"") and answered and not listener.gone:
+                call.services.runner.receipts.note(answered, Delivery.WHOLE)
 
-    async def _note_received(self, call: RequestContext) -> None:
-        with suppress(NotFound):  # deleted meanwhile
+    async def _completed_turn(self, call: RequestContext) -> str | None:
+        """The id of the response's turn, if that is completed."""
+        try:
             turn = (await record_of(call, self.response_id, self.owner)).turn
-            if turn.status is TurnStatus.COMPLETED:
-                call.services.runner.receipts.note(turn.id, Delivery.WHOLE)
+        except NotFound:  # deleted meanwhile
+            return None
+        return turn.id if turn.status is TurnStatus.COMPLETED else None
 
     async def _tell(self, call: RequestContext, listener: Listener) -> bool:
         """Send the events as they are stored. True: the terminal event was sent."""
