@@ -28,9 +28,10 @@ class SessionMessages:
 
     _services: NodeServices
 
-    @property
-    def conversation_id(self) -> str:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        @property
+        def conversation_id(self) -> str: ...
 
     async def append(self, content: Content, *, names: Sequence[str] | None = None) -> int:
         """Append messages outside of any turn, in one transaction; returns how many were stored.

@@ -6,10 +6,14 @@ What was acknowledged before the backup began is in it, under the same ids; what
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import apsw
+import pytest
 
 from .command import Home, until
 from .serving import Serving, serving
@@ -42,6 +46,25 @@ def test_a_store_that_is_lost_or_damaged_is_restored(home: Home, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert "cannot be opened, and is moved aside" in done.stderr
     shutil.rmtree(home.path)
+    assert "1 conversation, 2 messages" in home.ok("restore", str(copy))
+
+
+@pytest.mark.parametrize("step", ["os.link", "pathlib.Path.rename", "pathlib.Path.replace"])
+def test_a_restore_that_is_killed_leaves_the_old_store_whole(home: Home, tmp_path: Path, step: str) -> None:
+    """Killed at each step that changes a name, the store is not missing, which would begin an empty one."""
+    copy = tmp_path / "backup.db"
+    home.ok("run", "--key", "cli:ada", "before")
+    home.ok("backup", str(copy))
+    home.ok("run", "--key", "cli:ada", "after")
+    dying = (
+        "import os, pathlib, signal, sys\n"
+        "from holdfast.store.sqlite.restore import restore\n"
+        f"{step} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "restore(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", dying, copy, home.store], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert "after" in home.ok("sessions", "messages", "cli:ada")
     assert "1 conversation, 2 messages" in home.ok("restore", str(copy))
 
 

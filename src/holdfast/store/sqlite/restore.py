@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import logging
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from .backup import copy_database
 from .connections import APPLICATION_ID
 from .migrations import newest
 
+log = logging.getLogger(__name__)
+
 
 def restore(source: Path, database: Path, progress: Progress = no_progress) -> Path | None:
     """Put a copy of the backup `source` in the place of the store, which no process may have open.
@@ -24,8 +28,9 @@ def restore(source: Path, database: Path, progress: Progress = no_progress) -> P
     if `source` is not a sound store of this or an earlier version.
     """
     _check_backup(source)
+    _empty_log(database)
     partial = database.with_name(f"{database.name}.{new_id('partial')}")
-    aside = database.with_name(f"{database.name}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    aside = database.with_name(f"{database.name}.replaced-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
     beside = sorted(database.parent.glob(f"{glob.escape(database.name)}[-.]*"))
     parts = [each for each in beside if each.name.removeprefix(database.name).startswith(_PARTS)]
     replaced = [each for each in (database, *parts) if each.exists()]
@@ -33,16 +38,46 @@ def restore(source: Path, database: Path, progress: Progress = no_progress) -> P
         with private_umask():
             database.parent.mkdir(parents=True, exist_ok=True)
             copy_database(source, partial, progress)
+            _sync(partial)
             if replaced:
                 aside.mkdir()
                 for file in replaced:
-                    file.rename(aside / file.name)
-        partial.rename(database)
+                    if file == database:
+                        os.link(file, aside / file.name)
+                    else:
+                        file.rename(aside / file.name)
+        # The store is whole at any moment: the old one until here, the restored one from here on.
+        partial.replace(database)
+        _sync(database.parent)
     except (apsw.Error, OSError) as error:
         raise StoreError(f"the restore from {source} failed: {error}") from error
     finally:
         partial.unlink(missing_ok=True)
     return aside if replaced else None
+
+
+def _empty_log(database: Path) -> None:
+    """Write the log of the store that is there into its file, so that the file alone is the whole store. One
+    that cannot be opened is left as it is."""
+    if not database.exists():
+        return
+    try:
+        writer = apsw.Connection(str(database), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        finally:
+            writer.close()
+    except apsw.Error as error:
+        log.warning("the store that is there cannot be read (%s); its files are moved aside", error)
+
+
+def _sync(path: Path) -> None:
+    """Return when this file or directory is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 _PARTS = ("-wal", "-shm", ".search", ".nodes")
