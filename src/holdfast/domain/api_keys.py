@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
 from hmac import compare_digest
@@ -40,6 +40,40 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RateLimits:
+    """What requests with a key may use, in each minute and each day of UTC; 0: unlimited."""
+
+    requests_per_minute: int = 0
+    requests_per_day: int = 0
+    tokens_per_minute: int = 0
+    tokens_per_day: int = 0
+
+    def __post_init__(self) -> None:
+        for name in LIMIT_NAMES:
+            if not 0 <= getattr(self, name) <= MOST_PER_WINDOW:
+                raise BadInput(f"{name} must be a whole number from 0 (unlimited) to {MOST_PER_WINDOW:,}")
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.requests_per_minute or self.requests_per_day or self.tokens_per_minute or self.tokens_per_day
+        )
+
+
+LIMIT_NAMES = ("requests_per_minute", "requests_per_day", "tokens_per_minute", "tokens_per_day")
+MOST_PER_WINDOW = 10**12
+UNLIMITED = RateLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    """Which of a key's limits refuses a request, and when its window ends."""
+
+    name: str
+    most: int
+    retry_after: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class ApiKey:
     """A key's stored record: everything except its secret."""
 
@@ -51,6 +85,21 @@ class ApiKey:
     revoked_at: datetime | None = None
     keeps: bool = True
     """False: nothing of its requests is stored."""
+    name: str = ""
+    """What people call it; empty: nothing."""
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+    """Up to USE_NOTED_EVERY older than its last request; None: never used."""
+    limits: RateLimits = UNLIMITED
+    webhook: str = ""
+    """The connector that is notified when a background response of the key ends; empty: none."""
+
+    def has_expired(self, now: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+
+USE_NOTED_EVERY = timedelta(minutes=1)
+"""How often the last use of a key is written at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +131,38 @@ class Caller:
     key_id: str
     keeps: bool = True
     """False: nothing of the request is stored."""
+    webhook: str = ""
+    """The connector that is notified when a background response of the request ends; empty: none."""
 
 
 # --- making and recognising ----------------------------------------------------------------------------
 
 
 def new_key(
-    owner: str, scope: Scope, tools: Iterable[str], now: datetime, *, keeps: bool = True
+    owner: str,
+    scope: Scope,
+    tools: Iterable[str],
+    now: datetime,
+    *,
+    keeps: bool = True,
+    name: str = "",
+    expires_days: float | None = None,
+    limits: RateLimits = UNLIMITED,
+    webhook: str = "",
 ) -> tuple[ApiKey, Token]:
-    """A new key, and its token, which is stored nowhere."""
-    key = ApiKey(new_id("key"), check_owner(owner), scope, check_tools(tools), now, keeps=keeps)
+    """A new key, and its token, which is stored nowhere. Raises BadInput."""
+    key = ApiKey(
+        new_id("key"),
+        check_owner(owner),
+        scope,
+        check_tools(tools),
+        now,
+        keeps=keeps,
+        name=check_key_name(name),
+        expires_at=None if expires_days is None else now + check_expiry(expires_days),
+        limits=limits,
+        webhook=webhook,
+    )
     return key, Token(key.id, new_secret())
 
 
@@ -127,12 +198,63 @@ def check_owner(owner: str) -> str:
     return owner
 
 
+def check_key_name(name: str) -> str:
+    """Returns a key's name if it can be shown on one line, else raises BadInput."""
+    if len(name) > MOST_NAME or (name and (not name.isprintable() or name != name.strip())):
+        raise BadInput(
+            f"a key's name is one line of at most {MOST_NAME} characters, without space at its ends: "
+            f"{name!r:.80}"
+        )
+    return name
+
+
+def check_expiry(days: float) -> timedelta:
+    """For how long a key is valid. Raises BadInput for what is no time ahead."""
+    if not 0 < days <= MOST_DAYS:
+        raise BadInput(f"a key expires in more than 0 and at most {MOST_DAYS:,} days, not in {days:g}")
+    return timedelta(days=days)
+
+
+MOST_NAME = 100
+MOST_DAYS = 36_500
+
+
 def check_tools(names: Iterable[str]) -> frozenset[str]:
     """Returns the tools, or raises BadInput naming the first unknown one."""
     tools = frozenset(names)
     for name in sorted(tools - set(TOOLS)):
         raise BadInput(f"there is no tool {name!r}; the tools are {', '.join(TOOLS)}")
     return tools
+
+
+# --- limits ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """What requests with a key have used in the current minute and day of UTC, which end then."""
+
+    minute_requests: int
+    day_requests: int
+    minute_tokens: int
+    day_tokens: int
+    minute_ends_in: timedelta
+    day_ends_in: timedelta
+
+
+def limit_reached(limits: RateLimits, use: KeyUse) -> LimitReached | None:
+    """The limit that refuses another request, if one does: the one whose window ends last."""
+    found = [
+        LimitReached(name, most, ends_in)
+        for name, most, used, ends_in in (
+            ("requests_per_minute", limits.requests_per_minute, use.minute_requests, use.minute_ends_in),
+            ("tokens_per_minute", limits.tokens_per_minute, use.minute_tokens, use.minute_ends_in),
+            ("requests_per_day", limits.requests_per_day, use.day_requests, use.day_ends_in),
+            ("tokens_per_day", limits.tokens_per_day, use.day_tokens, use.day_ends_in),
+        )
+        if most and used >= most
+    ]
+    return max(found, key=lambda reached: reached.retry_after, default=None)
 
 
 # --- reaching ------------------------------------------------------------------------------------------
@@ -145,7 +267,7 @@ def acting_as(key: ApiKey, named: str | None) -> Caller:
     refused, never ignored: its sender relies on it to keep people's data apart.
     """
     if named is None:
-        return Caller(key.owner, key.scope, key.tools, key.id, key.keeps)
+        return Caller(key.owner, key.scope, key.tools, key.id, key.keeps, key.webhook)
     if key.scope is not Scope.BRIDGE:
         raise NotAllowed(
             f"X-Holdfast-Owner needs a key of scope bridge, and this one's is {key.scope.value}; "
@@ -157,7 +279,7 @@ def acting_as(key: ApiKey, named: str | None) -> Caller:
         )
     _check_part("X-Holdfast-Owner", named)
     owner = check_name("the owner of X-Holdfast-Owner with the key's", f"{key.owner}/{named}")
-    return Caller(owner, key.scope, key.tools, key.id, key.keeps)
+    return Caller(owner, key.scope, key.tools, key.id, key.keeps, key.webhook)
 
 
 def acting_for(caller: Caller, named: str | None) -> str | None:

@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from .value import Value
+
 TOKENS_PER_BYTE = 0.3
 LEAST_PER_BYTE, MOST_PER_BYTE = 0.05, 1.0
 SMALLEST_SAMPLE = 1000
@@ -44,8 +46,7 @@ SPARE_TOKENS = 1000
 """Tokens that an upstream may add to its input."""
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Value, frozen=True):
     bytes: int = 0
     """Bytes of text, as JSON."""
     parts: int = 0
@@ -71,8 +72,7 @@ def weigh(body: bytes) -> Size:
     return Size(len(body) - encoded, parts)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenReport:
+class TokenReport(Value, frozen=True):
     """A model's token report for the last input of a turn."""
 
     tokens: int
@@ -116,8 +116,7 @@ def measured_in(usage: Mapping[str, Any] | None) -> TokenReport | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEstimator:
+class TokenEstimator(Value, frozen=True):
     """Converts sizes to tokens, by the last report if there is one."""
 
     measured: TokenReport | None = None
@@ -215,10 +214,12 @@ class Growth:
 
 def weight_of(bodies: Iterable[bytes]) -> Size:
     """The total size of these messages."""
-    found = Size()
+    size = parts = 0
     for body in bodies:
-        found += weigh(body) + Size(1)
-    return found
+        weight = weigh(body)
+        size += weight.bytes + 1
+        parts += weight.parts
+    return Size(size, parts)
 
 
 def extra_of(instructions: Iterable[bytes], options: Mapping[str, Any]) -> Size:

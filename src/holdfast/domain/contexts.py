@@ -21,13 +21,21 @@ from typing import Any
 import msgspec
 
 from .messages import tool_result
+from .value import Value
 
 INTERRUPTED = "[This reply was interrupted before it was finished.]"
+_UNKNOWN = "[Interrupted, outcome unknown:"
 OUTCOME_UNKNOWN = (
-    "[Interrupted, outcome unknown: the process that ran this tool was stopped before it reported a "
-    "result. It may or may not have taken effect; verify before doing it again.]"
+    f"{_UNKNOWN} the process that ran this tool was stopped before it reported a "
+    "result. It may have taken effect; do not repeat it without checking whether it has.]"
 )
 NO_RESULT = "[No result was given for this call.]"
+SUMMARY_HEADING = "[Summary of the earlier part of this conversation]"
+
+
+def is_unknown(content: object) -> bool:
+    """True: the text of a result that stands for an unknown outcome, as this or an older version wrote it."""
+    return isinstance(content, str) and content.startswith(_UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +121,10 @@ def mark_interrupted(body: bytes) -> bytes:
 
 def summary_body(text: str) -> bytes:
     """A summary as sent to the model."""
-    return msgspec.json.encode(
-        {"role": "user", "content": f"[Summary of the earlier part of this conversation]\n{text}"}
-    )
+    return msgspec.json.encode({"role": "user", "content": f"{SUMMARY_HEADING}\n{text}"})
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Value, frozen=True):
     """What is sent to the model: JSON objects joined by commas, in chunks that are never decoded."""
 
     chunks: tuple[bytes, ...]

@@ -8,15 +8,14 @@ continuation in one step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from ..errors import BadInput
 from .ids import check_name, is_ours, unstorable
+from .value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(Value, frozen=True):
     id: str
     owner: str
     key: str | None
@@ -49,8 +48,7 @@ def check_metadata(pairs: Mapping[str, str]) -> Mapping[str, str]:
     return pairs
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Value, frozen=True):
     """How a caller names a conversation: by an id (of a session, stale or not, of the conversation, or an
     alias), by a session key, or not at all (a new one)."""
 

@@ -98,6 +98,17 @@ class Branches:
 HistoryMatch = Continues | AnswersAgain | Branches
 
 
+def from_index(history: History, first: int) -> History:
+    """The history without its first messages."""
+    return replace(
+        history,
+        messages=history.messages[first:],
+        fingerprints=history.fingerprints[first:],
+        answered=max(0, history.answered - first),
+        past=history.past[first:],
+    )
+
+
 def history_of(values: Sequence[Any]) -> History:
     """Validate the messages of a request. BadMessage names the first invalid one."""
     if not isinstance(values, list) or not values:

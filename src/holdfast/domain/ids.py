@@ -1,4 +1,7 @@
-"""Identifiers: random, 128 bits, with a prefix for their type.
+"""Identifiers: 128 bits, of which 116 are random, with a prefix for their type.
+
+The first three digits are the same for ids that this process makes one after the other: in an index they are
+neighbours, so that the turns of one commit change few of its pages, not one page each.
 
 A message's id is derived from its conversation's id and its number, so it needs neither a column nor an index
 and is as hard to guess as the conversation's. API key secrets are made here too: this is the only module of
@@ -8,6 +11,7 @@ the domain that uses randomness.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 
 from ..errors import BadInput
@@ -26,22 +30,34 @@ def new_request_id() -> str:
     return f"req_{_random_id()}"
 
 
+_BATCH = 64
+_SLOTS = 16**3
 _ready: list[str] = []
+_slot = [secrets.randbelow(_SLOTS)]
+"""The first digits of the current batch; every process begins elsewhere."""
 
 
 def _random_id() -> str:
-    """128 random bits. Fetched from the system in batches: each system call releases the GIL, and a caller in
-    a busy event loop would wait to get it back."""
+    """32 hexadecimal digits: three of the batch, then random ones. Made in batches, because each system call
+    releases the GIL, and a caller in a busy event loop would wait to get it back."""
     try:
         return _ready.pop()
     except IndexError:
-        text = os.urandom(64 * 16).hex()
-        ids = [text[at : at + 32] for at in range(0, len(text), 32)]
+        text = os.urandom(_BATCH * 16).hex()
+        _slot[0] = (_slot[0] + 1) % _SLOTS
+        first = f"{_slot[0]:03x}"
+        ids = [first + text[at : at + 29] for at in range(0, len(text), 32)]
         _ready.extend(ids[1:])
         return ids[0]
 
 
-os.register_at_fork(after_in_child=_ready.clear)  # else parent and child would issue the same ids
+def _after_fork() -> None:
+    """Else parent and child would issue the same ids."""
+    _ready.clear()
+    _slot[0] = secrets.randbelow(_SLOTS)
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def new_secret() -> str:
@@ -52,6 +68,22 @@ def new_secret() -> str:
 def is_ours(name: str) -> bool:
     """True: it has the form of an id that names a conversation. Such a name can never become an alias."""
     return name.startswith(OUR_PREFIXES)
+
+
+_SHORT = re.compile(r"(?:sess|conv|turn|resp|proc|mem|note|key)_[0-9a-f]{4,31}")
+SHOWN = 8
+"""Hexadecimal digits of a shortened id, as people are shown it."""
+
+
+def is_short(name: str) -> bool:
+    """True: it may be the beginning of one of our ids, long enough to name an object."""
+    return _SHORT.fullmatch(name) is not None
+
+
+def short(id_: str) -> str:
+    """A shortened id for people: `sess_0a0b88a1`. What is no id of ours stays as it is."""
+    prefix, _, rest = id_.partition("_")
+    return f"{prefix}_{rest[:SHOWN]}" if len(rest) == 32 and is_short(f"{prefix}_{rest[:SHOWN]}") else id_
 
 
 def message_id(conversation_id: str, seq: int) -> str:
@@ -138,3 +170,12 @@ def printable(text: str) -> str:
         each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
         for each in text
     )
+
+
+_CODE_LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
+
+
+def new_code() -> str:
+    """A random code for people to type, such as `K7QW-3MHX`: 39 bits, no letters that look alike."""
+    letters = "".join(secrets.choice(_CODE_LETTERS) for _ in range(8))
+    return f"{letters[:4]}-{letters[4:]}"

@@ -52,6 +52,8 @@ class Pruned:
     events: int = 0
     requests: int = 0
     nodes: int = 0
+    stored_requests: int = 0
+    """Of turns that failed or were interrupted."""
     conversations: int = 0
     spared: int = 0
     """Conversations past their retention, kept because they are still in use."""
@@ -60,7 +62,14 @@ class Pruned:
 
     @property
     def anything(self) -> bool:
-        return bool(self.drafts or self.events or self.requests or self.nodes or self.conversations)
+        return bool(
+            self.drafts
+            or self.events
+            or self.requests
+            or self.nodes
+            or self.stored_requests
+            or self.conversations
+        )
 
 
 @dataclass(slots=True)

@@ -8,15 +8,16 @@ call it answers. Unknown fields stay in the body unchanged.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from ..errors import BadMessage
 from .ids import message_id, storable, unstorable
+from .value import Value
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MOST_NESTED = 100
@@ -30,8 +31,7 @@ class MessageStatus(StrEnum):
     INTERRUPTED = "interrupted"
 
 
-@dataclass(frozen=True, slots=True)
-class NewMessage:
+class NewMessage(Value, frozen=True):
     """A validated message, not stored yet."""
 
     role: str
@@ -52,8 +52,7 @@ def size_of(messages: Iterable[NewMessage]) -> int:
     return sum(len(message.body) for message in messages)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Value, frozen=True):
     """A stored message of a conversation, with its number `seq`."""
 
     conversation_id: str

@@ -13,7 +13,7 @@ from .sessions import Session
 T = TypeVar("T")
 
 PAGE_BYTES = 16 << 20
-"""How many bytes of messages a surface shows on one page, whatever number it was asked for."""
+"""How many bytes of messages a surface shows on one page, whatever limit was requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class SessionFilter:
     key: str | None = None
     title: str | None = None
     """A substring of the title or key."""
+    newest: bool = False
+    """True: only the newest session of each conversation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ def told_of(process: Process, state: ProcessState, exit_code: int | None) -> str
     """One sentence about how a process ended, for the session that started it."""
     who = f'"{label_of(process)}" ({process.id})'
     if state is ProcessState.LOST:
-        return f"{who} is gone, and nobody saw how it ended."
+        return f"{who} is gone; its exit code is unknown."
     if exit_code is None:
         return f"{who} has ended."
     if exit_code < 0:
@@ -199,7 +199,7 @@ def told_of(process: Process, state: ProcessState, exit_code: int | None) -> str
 def activity_between(before: Sample | None, after: Sample) -> str | None:
     """Short text of what it did between two samples; None: no activity that may defer a reset."""
     if after.connected:
-        return "somebody is connected"
+        return "client connected"
     if before is None:
         return None
     if after.output_bytes > before.output_bytes:
@@ -253,7 +253,7 @@ def hold_of(
         assert until is not None
         return _told(process, "process_pinned", f"{named} is pinned until {clock(until)}", True, until)
     if not is_active(process, now, limits):
-        said = f"{who} ({_idleness(process, now, limits)}) does not hold it"
+        said = f"{who} ({_idleness(process, now, limits)}) does not delay it"
         return _told(process, "process_idle", f"{said}; {_fate(process, limits)}", False)
     assert process.last_active_at is not None
     doing = f"{process.activity or 'it did something'} {_ago(now - process.last_active_at)}"
@@ -261,9 +261,11 @@ def hold_of(
         return _told(process, "process_active", f"{named} is at work: {doing}", False)
     limit = due_at + limits.max_block
     if now < limit:
-        said = f"{named} may hold it until {clock(limit)}: {doing}"
+        said = f"{named} may delay it until {clock(limit)}: {doing}"
         return _told(process, "process_active", said, True, limit)
-    said = f"{named} is at work ({doing}), but has held it for {span(limits.max_block)}, the longest it may"
+    said = (
+        f"{named} is at work ({doing}), but has delayed it for {span(limits.max_block)}, the longest allowed"
+    )
     return _told(process, "process_past_limit", f"{said}; {_fate(process, limits)}", False)
 
 
@@ -276,9 +278,9 @@ def _idleness(process: Process, now: datetime, limits: ProcessLimits) -> str:
     age = span(now - process.started_at)
     seen = process.sampled_at
     if seen is None or now - seen > max(limits.active_window, timedelta(minutes=5)):
-        return f"{age}, {'not looked at yet' if seen is None else f'last looked at {_ago(now - seen)}'}"
+        return f"{age}, {'not checked yet' if seen is None else f'last checked {_ago(now - seen)}'}"
     if process.listening:
-        return f"{age}, nobody connected"
+        return f"{age}, no connections"
     idle_since = process.last_active_at or process.started_at
     return f"{age}, idle for {span(now - idle_since)}"
 

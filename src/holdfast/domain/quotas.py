@@ -30,8 +30,8 @@ class Quotas:
                 limit,
                 used,
                 f"conversation {conversation_id or '(new)'} holds {_mb(used)} of at most {_mb(limit)} and "
-                f"would get {_mb(added)} more; nothing was stored. Delete messages from it, go on in a new "
-                "conversation, or raise [limits] conversation_mb",
+                f"would get {_mb(added)} more; nothing was stored. Delete messages from it, continue in a "
+                "new conversation, or raise [limits] conversation_mb",
             )
 
     def check_owner_bytes(self, owner: str, used: int, added: int) -> None:
@@ -55,7 +55,7 @@ class Quotas:
                 limit,
                 count,
                 f"{owner!r} has {count:,} of at most {limit:,} conversations; nothing was stored. Delete "
-                "conversations, go on in one of them, or raise [limits] owner_conversations",
+                "conversations, continue in one of them, or raise [limits] owner_conversations",
             )
 
 

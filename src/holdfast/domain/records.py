@@ -57,6 +57,8 @@ class ConversationRecord(Struct, frozen=True, tag="conversation", tag_field="rec
     history: bytes | None = None
     metadata: Mapping[str, str] | None = None
     aliases: tuple[AliasRecord, ...] = ()
+    rewinds: tuple[tuple[int, int], ...] = ()
+    """For each rewind: the message stored after the first number follows the second."""
 
 
 class SessionRecord(Struct, frozen=True, tag="session", tag_field="record"):
@@ -115,6 +117,7 @@ class TurnRecord(Struct, frozen=True, tag="turn", tag_field="record"):
     answer: bytes | None = None
     request: RequestRecord | None = None
     response: ResponseRecord | None = None
+    joined: str | None = None
 
 
 class MessageRecord(Struct, frozen=True, tag="message", tag_field="record"):

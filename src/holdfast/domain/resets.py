@@ -209,22 +209,23 @@ def ground_of(policy: ResetPolicy, wanted: Due, now: datetime) -> Reason:
     day = f"{wall_clock(policy.at_hour)} ({policy.timezone})"
     match wanted.end_reason, now >= wanted.at:
         case EndReason.IDLE, True:
-            said = f"nobody has spoken for {idle}"
+            said = f"no message for {idle}"
         case EndReason.IDLE, False:
-            said = f"it is reset when nobody has spoken for {idle}"
+            said = f"it is reset after {idle} without a message"
         case _, True:
             said = f"a day has ended at {day}"
         case _:
-            said = f"a day ends at {day}; it is reset then, once nobody has spoken for {quiet}"
+            said = f"a day ends at {day}; it is reset then, once there was no message for {quiet}"
     return Reason(wanted.end_reason.value, said, until=wanted.at)
 
 
 def notice_of(found: Verdict, stopped: Sequence[str] = (), kept: Sequence[str] = ()) -> str:
     """Notice to the person of a session that is reset now; lists running processes by command."""
     if found.end_reason is EndReason.IDLE:
-        said = f"This conversation has been reset: {found.reasons[0].message}. It begins afresh."
+        said = f"This conversation has been reset: {found.reasons[0].message}."
     else:
-        said = "A new day: this conversation has been reset and begins afresh."
+        said = "A new day: this conversation has been reset."
+    said += " The next message starts a new session."
     if stopped:
         said += f" Stopped: {_listed(stopped)}."
     if kept:

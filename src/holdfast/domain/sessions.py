@@ -17,6 +17,7 @@ from enum import StrEnum
 
 from ..errors import BadInput, IllegalTransition
 from .nodes import Liveness
+from .value import Value
 from .views import View
 
 
@@ -51,8 +52,7 @@ class SessionState(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Value, frozen=True):
     """A session, with its conversation's data about it."""
 
     id: str

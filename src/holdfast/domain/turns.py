@@ -7,10 +7,12 @@ checks it, so a late write of a node that was reaped while alive is rejected and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..errors import BadInput, BadMessage, IllegalTransition
 from .contexts import Context
@@ -18,16 +20,21 @@ from .conversations import Address
 from .ids import check_name, storable
 from .messages import MAX_BODY_BYTES, MessageStatus, NewMessage, new_message
 from .notices import Notice
+from .recovery import NO_RECOVERY, NOT_STORED, Cause, Origin, Recovery, RequestToStore, waiting_sentence
 from .sessions import Session
+from .value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Value, frozen=True):
     conversation_id: str
     session_id: str
     turn_id: str
     node_id: str
     token: int
+    api_key: str | None = None
+    """The id of the API key for whose limits the turn's tokens count; None: none."""
+    notifies: str | None = None
+    """The Responses API's id of the turn, if a webhook may have to be notified of its end."""
 
 
 RESERVED_EVENTS = 10_000
@@ -141,6 +148,12 @@ def added_usage(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str,
     return total
 
 
+def tokens_in(usage: Mapping[str, int]) -> int:
+    """Input and output tokens of these figures, whichever API named them."""
+    read = usage.get("input_tokens", usage.get("prompt_tokens", 0))
+    return read + usage.get("output_tokens", usage.get("completion_tokens", 0))
+
+
 def _reported(usage: object) -> Mapping[Any, Any]:
     if usage is None or isinstance(usage, Mapping):
         return usage or {}
@@ -153,6 +166,8 @@ def _reported(usage: object) -> Mapping[Any, Any]:
 
 
 class TurnStatus(StrEnum):
+    QUEUED = "queued"
+    """Accepted, not begun: its conversation is busy."""
     RUNNING = "running"
     COMPLETED = "completed"
     INTERRUPTED = "interrupted"
@@ -172,11 +187,16 @@ class Delivery(IntEnum):
 
 
 TRANSITIONS: Mapping[TurnStatus, frozenset[TurnStatus]] = {
+    # Completed: its messages joined another turn.
+    TurnStatus.QUEUED: frozenset(
+        {TurnStatus.RUNNING, TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.CANCELLED}
+    ),
     TurnStatus.RUNNING: frozenset(
         {TurnStatus.COMPLETED, TurnStatus.INTERRUPTED, TurnStatus.FAILED, TurnStatus.CANCELLED}
     ),
-    TurnStatus.INTERRUPTED: frozenset({TurnStatus.RUNNING}),
-    TurnStatus.FAILED: frozenset({TurnStatus.RUNNING}),
+    # Other than by running again: only a waiting turn, which is given up, withdrawn or cancelled.
+    TurnStatus.INTERRUPTED: frozenset({TurnStatus.RUNNING, TurnStatus.FAILED, TurnStatus.CANCELLED}),
+    TurnStatus.FAILED: frozenset({TurnStatus.RUNNING, TurnStatus.INTERRUPTED, TurnStatus.CANCELLED}),
     TurnStatus.COMPLETED: frozenset(),
     TurnStatus.CANCELLED: frozenset(),
 }
@@ -195,8 +215,7 @@ def check_unanswered(status: TurnStatus) -> None:
         raise BadInput(f"a turn without an answer ends interrupted, failed or cancelled, not {status}")
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Value, frozen=True):
     id: str
     conversation_id: str
     session_id: str
@@ -212,10 +231,56 @@ class Turn:
     usage: Mapping[str, Any] | None = None
     response_id: str | None = None
     delivery: Delivery = Delivery.NONE
+    why: str | None = None
+    """Why it has no answer, or none yet, for people."""
+    recovery: Recovery = NO_RECOVERY
+    joined: str | None = None
+    """The turn that its messages joined while it was queued."""
+
+    @property
+    def waits(self) -> bool:
+        """True: a server will take it up. Readers see it as running."""
+        return self.recovery.due_at is not None
+
+    def reason(self, most_attempts: int | None = None) -> str | None:
+        """Why it has no answer, or none yet, as a sentence. `most_attempts`: `[turns] max_attempts`."""
+        if self.waits:
+            return waiting_sentence(self.recovery, self.ended_at, self.why, most_attempts)
+        return self.why
+
+    @property
+    def is_final(self) -> bool:
+        """True: nothing will be added to it by itself."""
+        return not self.waits and self.status not in (TurnStatus.QUEUED, TurnStatus.RUNNING)
+
+    @property
+    def shown_status(self) -> TurnStatus:
+        """The status that readers see."""
+        return TurnStatus.RUNNING if self.waits else self.status
 
 
-@dataclass(frozen=True, slots=True)
-class RequestKey:
+def is_due(turn: Turn, now: datetime) -> bool:
+    """True: a server may take this turn up now. One that ended after now is due: the clock was set back."""
+    due_at = turn.recovery.due_at
+    if due_at is None or turn.status is TurnStatus.RUNNING:
+        return False
+    return due_at <= now or (turn.ended_at is not None and turn.ended_at > now)
+
+
+def as_joined(turn: Turn, other: Turn) -> Turn:
+    """A turn whose messages joined `other`, with that one's state."""
+    return replace(
+        turn,
+        status=other.status,
+        session_id=other.session_id,
+        ended_at=other.ended_at,
+        error=other.error,
+        usage=other.usage,
+        recovery=other.recovery,
+    )
+
+
+class RequestKey(Value, frozen=True):
     """Idempotency key of a request: owner, route and key identify it; the hash says whether its body is also
     the same."""
 
@@ -279,15 +344,18 @@ def is_sent_again(key: RequestKey, fingerprint: bytes, turn: Turn) -> bool:
         return False
     if turn.status is TurnStatus.CANCELLED:
         return False
+    if turn.recovery.origin is Origin.QUEUED:  # its client knows that it was accepted
+        return key.retries > 0
     if key.opener:
         return key.retries > fingerprint[len(key.body_hash)] and turn.delivery is Delivery.NONE
-    if turn.status is TurnStatus.FAILED:  # its client received the error; only a counted retry repeats it
+    if (
+        turn.status is TurnStatus.FAILED and not turn.waits
+    ):  # its client received the error; only a counted retry repeats it
         return key.retries > 0
     return turn.status is not TurnStatus.COMPLETED or turn.delivery is not Delivery.WHOLE
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationVersion:
+class ConversationVersion(Value, frozen=True):
     """Optimistic lock: the conversation's id, last seq and revision at decision time. If they have changed,
     the decision must be made again."""
 
@@ -312,6 +380,8 @@ class NewResponse:
     request: bytes
     previous_id: str | None = None
     background: bool = False
+    webhook: str | None = None
+    """The connector that is notified when the response ends; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,10 +396,11 @@ class Response:
     brought: int
     """How many of the turn's first messages came with the request."""
     created_at: datetime
+    joined: bool = False
+    """True: its messages joined a running turn, which is `turn`, from its `first_seq` on."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
+class TurnRequest(Value, frozen=True):
     """Input of `begin_turn`. The caller chooses the turn's id, so that it can recognise the turn as its own
     before the store has answered."""
 
@@ -350,8 +421,16 @@ class TurnRequest:
     """Replies to exclude from the context because their question is answered again. Such a turn, and one that
     answers an existing unanswered message (`answer_existing`), may bring no messages."""
     answer_existing: bool = False
+    starts_queued: bool = False
+    """True: begin the queued turn `turn_id`, with its stored messages."""
+    collects: bool = False
+    """True: the messages of turns queued after it join it."""
+    overtakes: bool = False
+    """True: begin before turns that are queued."""
     resumes_turn: str | None = None
     """Id of a turn to resume instead of beginning one; it brings no messages."""
+    by_recovery: bool = False
+    """True: a server resumes it by itself, so it must be waiting and due."""
     anonymous: bool = False
     """True: a conversation that this turn begins is continued by any request with its whole history."""
     response: NewResponse | None = None
@@ -361,6 +440,10 @@ class TurnRequest:
     """The name of the conversation that a new one works for, as a sub-agent."""
     streams: bool = False
     """True: the answer is streamed, so after a crash it is unknown what the client received."""
+    stored: RequestToStore = NOT_STORED
+    """What is kept of the request besides its messages, to ask the model again."""
+    api_key: str | None = None
+    """The id of the API key for whose limits its tokens count; None: none."""
 
     @property
     def delivery(self) -> Delivery:
@@ -375,8 +458,7 @@ def reset_before(session: Session, turn: Turn) -> str | None:
     return session.fresh_by if turn.first_seq <= session.first_seq else None
 
 
-@dataclass(frozen=True, slots=True)
-class TurnBegun:
+class TurnBegun(Value, frozen=True):
     """The lease is held and the messages are committed: the model may be called."""
 
     turn: Turn
@@ -396,14 +478,15 @@ class TurnBegun:
     """The conversation's revision, if this turn only appended."""
     context: Context | None = None
     """Context for the model, if the store has it at hand; None: query it."""
+    request: bytes | None = None
+    """Of a resumed turn: its request as first stored, a StoredRequest; None if that is no longer kept."""
 
     @property
     def reset(self) -> str | None:
         return reset_before(self.session, self.turn)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRepeated:
+class TurnRepeated(Value, frozen=True):
     """The request is a known one: completed, cancelled, or still running on some node."""
 
     turn: Turn
@@ -412,7 +495,8 @@ class TurnRepeated:
 
 @dataclass(frozen=True, slots=True)
 class TurnWaits:
-    """Another turn holds the conversation; nothing was written."""
+    """Another turn holds the conversation, or waits in it to be taken up (`holder` is empty); nothing was
+    written."""
 
     conversation_id: str
     holder: str
@@ -440,6 +524,10 @@ class TurnFailure:
     usage: Mapping[str, Any] = field(default_factory=dict)
     delivery: Delivery | None = None
     """None: unchanged."""
+    cause: Cause | None = None
+    """Not None: the turn waits to be taken up, if the policy covers it; for `model` in any case."""
+    delay: timedelta = timedelta(0)
+    """For `model`: how long it waits."""
 
     def __post_init__(self) -> None:
         check_unanswered(self.status)

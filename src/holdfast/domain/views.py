@@ -43,6 +43,17 @@ class View:
         """An empty context: only new messages."""
         return cls((Range(last_seq + 1),))
 
+    @classmethod
+    def of(cls, seqs: Sequence[int], last_seq: int) -> View:
+        """These messages, in rising order, and everything after `last_seq`."""
+        parts: list[Range] = []
+        for seq in seqs:
+            if parts and parts[-1].last == seq - 1:
+                parts[-1] = Range(parts[-1].first, seq)
+            else:
+                parts.append(Range(seq, seq))
+        return cls((*parts, Range(last_seq + 1)))
+
     def encode(self) -> str:
         return msgspec.json.encode(
             [

@@ -75,7 +75,7 @@ def sentence(judged: ResetDecision, now: datetime) -> str:
         return _ended(session, policy, now)
     clock = clock_of(policy, now)
     name = _name(session)
-    quiet = f"{name} is quiet since {clock(session.last_activity_at)}"
+    quiet = f"{name} has been idle since {clock(session.last_activity_at)}"
     begins = f"{name} is being answered" if session.running_turn else quiet
     if verdict.next_due_at is None or verdict.end_reason is None:
         first = f"{name} is never reset (mode none, from {_origin(policy, 'mode')})."
@@ -88,7 +88,7 @@ def sentence(judged: ResetDecision, now: datetime) -> str:
             case Decision.DUE:
                 first = f"{begins} and due to be reset since {at} ({rule}); the next sweep does it."
             case _:
-                first = f"{begins} and due to be reset since {at} ({rule}), which is put off."
+                first = f"{begins} and due to be reset since {at} ({rule}), but it is deferred."
     told = [reason for reason in verdict.reasons if reason.process_id or reason in verdict.holding]
     return " ".join([first, *(_as_sentence(reason.message) for reason in told)])
 
@@ -100,18 +100,19 @@ def _ended(session: Session, policy: ResetPolicy, now: datetime) -> str:
     ended = f"{name} {'was reset' if by_policy else 'ended'} at {clock(session.ended_at)}"
     first = f"{ended} ({session.end_reason})."
     if session.tip_id != session.id:
-        return f"{first} The conversation goes on in {session.tip_id}."
+        return f"{first} The conversation continues in {session.tip_id}."
     wanted = due(policy, session.since, session.last_activity_at)
     if by_policy or session.end_reason == EndReason.NEW:
-        return f"{first} The next message begins afresh."
+        return f"{first} The next message starts a new session."
     if wanted is None:
         mode = f"mode none, from {_origin(policy, 'mode')}"
-        return f"{first} The next message goes on from there, whenever it comes ({mode})."
+        return f"{first} The next message continues from there, whenever it comes ({mode})."
     rule = _rule(session, policy, wanted)
     if wanted.at <= now:
-        return f"{first} The next message begins afresh, since {clock(wanted.at)} ({rule})."
+        return f"{first} The next message starts a new session, since {clock(wanted.at)} ({rule})."
     return (
-        f"{first} A message before {clock(wanted.at)} goes on from there, a later one begins afresh ({rule})."
+        f"{first} A message before {clock(wanted.at)} continues from there, "
+        f"a later one starts a new session ({rule})."
     )
 
 
@@ -130,7 +131,7 @@ def _rule(session: Session, policy: ResetPolicy, wanted: Due) -> str:
         return f"idle {said}, from {_origin(policy, 'idle_minutes')}"
     day = f"daily at {wall_clock(policy.at_hour)} {policy.timezone}"
     if wanted.at == session.last_activity_at + policy.quiet:
-        day = f"{day}, once nobody has spoken for {minutes(policy.quiet)}"
+        day = f"{day}, once there was no message for {minutes(policy.quiet)}"
     return f"{day}, from {_origin(policy, 'at_hour')}"
 
 

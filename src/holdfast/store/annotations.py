@@ -13,6 +13,10 @@ Right below its name a statement says what is true of it; an override repeats on
     -- scans: X       what it reads without searching an index: `whole tables`, `a small table`,
                       `small indexes` or `one end` of a table.
     -- time: usual    though it scans whole tables, it gets no longer time limit.
+    -- usually: empty it seldom finds a row. In a group of turns the function goes on as if it had found none;
+                      if it does find one, the group is rolled back and run again.
+    -- many: a, b     PostgreSQL may execute it once for several turns, if their parameters a or b differ:
+                      then it changes different rows. See `postgres/many.py`.
     -- plan: free     PostgreSQL may plan it with sequential scans and hash joins.
 
 A file begins with the types of parameters that are not text: `-- bigint: a, b`, `-- boolean:`, `-- bytea:`. A
@@ -27,7 +31,7 @@ from typing import Any, NamedTuple
 
 from .queries import Block, blocks, source
 
-_NOTE = re.compile(r"\n-- (locks|conversation in|rows|scans|time|plan): ([^\n]+)")
+_NOTE = re.compile(r"\n-- (locks|conversation in|rows|scans|time|plan|usually|many): ([^\n]+)")
 _TYPE = re.compile(r"\n-- (bigint|boolean|bytea): ([^\n]+)")
 _LOCK = re.compile(r"\b(\w+)\(([\w=, ]+)\)(?: |$)")
 
@@ -36,6 +40,7 @@ VALUES = {
     "scans": ("whole tables", "a small table", "small indexes", "one end"),
     "time": ("usual",),
     "plan": ("free",),
+    "usually": ("empty",),
 }
 
 
@@ -55,6 +60,8 @@ class Notes(NamedTuple):
     scans: str = ""
     time: str = ""
     plan: str = ""
+    usually: str = ""
+    many: tuple[str, ...] = ()
 
 
 def notes_of(block: Block) -> dict[str, Any]:
@@ -70,6 +77,9 @@ def notes_of(block: Block) -> dict[str, Any]:
         elif key == "conversation in":
             is_known = value.startswith("column ") and value[7:].isdigit()
             found["conversation"] = int(value[7:]) if is_known else None
+        elif key == "many":
+            found[key] = tuple(value.split(", "))
+            is_known = all(f":{name}" in block.body for name in found[key])
         else:
             found[key] = value
             is_known = value in VALUES[key]

@@ -6,11 +6,13 @@ it deletes its logins.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime, timedelta
 
 import msgspec
 
-from ..domain.api_keys import ApiKey, Scope
+from ..domain.api_keys import ApiKey, KeyUse, LimitReached, RateLimits, Scope, limit_reached
 from ..domain.events import EventType
 from ..domain.sessions import Session
 from ..errors import Conflict, NotFound
@@ -19,7 +21,10 @@ from .transaction import Q, Transaction
 
 
 def to_key(row: Row) -> ApiKey:
-    (id_, owner, scope, tools, created_at, revoked_at, keeps) = row
+    (
+        id_, owner, scope, tools, created_at, revoked_at, keeps, name, expires_at, last_used_at, *limits,
+        webhook,
+    ) = row  # fmt: skip
     return ApiKey(
         id_,
         owner,
@@ -28,6 +33,11 @@ def to_key(row: Row) -> ApiKey:
         to_time(created_at),
         to_time_or_none(revoked_at),
         bool(keeps),
+        name,
+        to_time_or_none(expires_at),
+        to_time_or_none(last_used_at),
+        RateLimits(*limits),
+        webhook,
     )
 
 
@@ -42,6 +52,10 @@ def add(tx: Transaction, key: ApiKey, secret_hash: bytes) -> None:
         secret_hash=secret_hash,
         created_at=to_stamp(key.created_at),
         keeps=int(key.keeps),
+        name=key.name,
+        expires_at=None if key.expires_at is None else to_stamp(key.expires_at),
+        webhook=key.webhook,
+        **asdict(key.limits),
     )
     if not added:
         raise Conflict(f"there is an API key {key.id} already; nothing was changed")
@@ -59,6 +73,49 @@ def revoke(tx: Transaction, key_id: str, owner: str | None) -> bool:
     tx.run(Q.delete_logins_of_key, name=key_id)
     tx.event(EventType.KEY_REVOKED, row[1], key_id=key_id)
     return True
+
+
+def note_uses(tx: Transaction, used_at: Mapping[str, datetime]) -> None:
+    """Store when these keys were last used. Unknown and revoked keys, and earlier times, change nothing."""
+    tx.run_many(Q.note_key_use, [{"id": each, "now": to_stamp(used_at[each])} for each in sorted(used_at)])
+
+
+# --- limits ----------------------------------------------------------------------------------------------
+
+_MINUTE, _DAY = 60_000_000, 86_400_000_000
+
+
+def count_request(tx: Transaction, key_id: str, limits: RateLimits) -> LimitReached | None:
+    """Count a request with this key in the current minute and day, over all nodes; returns the limit that
+    refuses it, having counted nothing."""
+    minute, day = tx.now // _MINUTE, tx.now // _DAY
+    if tx.run(Q.count_request, name=key_id, minute=minute, day=day, **asdict(limits)):
+        return None
+    row = tx.one(Q.key_use, name=key_id)
+    assert row is not None
+    (in_minute, in_day, *used) = row
+    minute_requests, day_requests, minute_tokens, day_tokens = used
+    is_minute, is_day = in_minute >= minute, in_day >= day  # later: by the clock of a node that is ahead
+    reached = limit_reached(
+        limits,
+        KeyUse(
+            minute_requests if is_minute else 0,
+            day_requests if is_day else 0,
+            minute_tokens if is_minute else 0,
+            day_tokens if is_day else 0,
+            MICROSECOND * ((max(minute, in_minute) + 1) * _MINUTE - tx.now),
+            MICROSECOND * ((max(day, in_day) + 1) * _DAY - tx.now),
+        ),
+    )
+    assert reached is not None
+    return reached
+
+
+def spend(tx: Transaction, key_id: str, tokens: int) -> None:
+    """Count the tokens of an answer for the requests of this key."""
+    if tokens > 0:
+        minute, day = tx.now // _MINUTE, tx.now // _DAY
+        tx.run(Q.count_tokens, name=key_id, minute=minute, day=day, tokens=tokens)
 
 
 PRUNED_AT_ONCE = 100

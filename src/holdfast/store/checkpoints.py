@@ -12,12 +12,12 @@ from ..domain.checkpoints import Checkpoint, CheckpointWrite, NewCheckpoint
 from ..domain.conversations import Address
 from ..domain.messages import size_of
 from ..domain.session_messages import Named
-from ..domain.sessions import Session
 from ..errors import NotFound
+from .conversations import touch_ready
 from .resets import touch
-from .resolve import conversation_of, find, lookup
+from .resolve import ResolvedRow, conversation_of, find, lookup
 from .rows import Row
-from .session_messages import append
+from .session_messages import append, append_new, unknown
 from .sessions import check_quotas, fork, open_conversation, require_node
 from .transaction import Q, Transaction
 
@@ -28,8 +28,12 @@ def to_checkpoint(row: Row) -> Checkpoint:
     return Checkpoint(*row)
 
 
-def _touch(tx: Transaction, tip: Session) -> None:
+def _touch(tx: Transaction, reached: ResolvedRow, node_id: str) -> None:
     """A step of a graph counts as activity of its session."""
+    if reached.is_ready_for(node_id, tx.now, tx.policies):
+        touch_ready(tx, reached)
+        return
+    tip = reached.place().tip
     if not tip.ended:
         tx.run(Q.touch_session, id=tip.id, now=tx.now, model=None, input_tokens=0, output_tokens=0)
         touch(tx, tip.id)
@@ -46,34 +50,35 @@ def put(
 ) -> None:
     """Store a checkpoint, replacing one of the same id, and the messages that are not stored yet. Opens the
     conversation if the thread is new. QuotaExceeded, ConversationBusy and NodeReaped write nothing."""
-    require_node(tx, node_id)
     adds = len(checkpoint.body) + size_of(each.message for each in messages)
     reached = lookup(tx, owner, Address(key=key))
     if reached is None:
+        require_node(tx, node_id)
         tip = open_conversation(tx, owner, Address(key=key), None, source, adds=adds)
         conversation_id = tip.conversation_id
+        if messages:
+            append(tx, owner, conversation_id, node_id, messages)
     else:
-        found = reached.place()
-        tip, conversation_id = found.tip, found.conversation.id
+        conversation_id = reached.seen.conversation_id
         check_quotas(tx, owner, adds, conversation_id, reached.held)
-    if messages:
-        append(tx, owner, conversation_id, node_id, messages)
-    _touch(tx, tip)
-    where = {"conversation": conversation_id, "ns": checkpoint.ns, "id": checkpoint.id}
+        if new := unknown(tx, conversation_id, messages):
+            append_new(tx, reached, owner, node_id, new)
+        else:
+            require_node(tx, node_id)
+            _touch(tx, reached, node_id)
     values = {
-        **where,
+        "conversation": conversation_id,
+        "ns": checkpoint.ns,
+        "id": checkpoint.id,
         "parent": checkpoint.parent,
         "run": checkpoint.run,
         "kind": checkpoint.kind,
         "metadata": checkpoint.metadata,
         "body": checkpoint.body,
     }
-    before = 0
-    if not tx.run(Q.insert_checkpoint, **values, now=tx.now):
-        row = tx.one(Q.checkpoint_size, **where)
-        before = row[0] if row else 0
-        tx.run(Q.replace_checkpoint, **values)
-    tx.run(Q.free_bytes, id=conversation_id, bytes=before - len(checkpoint.body))
+    where = {name: values[name] for name in ("conversation", "ns", "id")}
+    tx.run(Q.weigh_checkpoint, **where, bytes=len(checkpoint.body))
+    tx.run(Q.put_checkpoint, **values, now=tx.now)
 
 
 def put_writes(
@@ -86,10 +91,12 @@ def put_writes(
     writes: Sequence[CheckpointWrite],
 ) -> None:
     """Store what a task wrote after this checkpoint, which may not be stored yet. Idempotent."""
-    found = find(tx, owner, Address(key=key))
-    tip = found.tip if found else open_conversation(tx, owner, Address(key=key), None, source)
-    conversation_id = tip.conversation_id
-    _touch(tx, tip)
+    reached = lookup(tx, owner, Address(key=key))
+    if reached is None:
+        conversation_id = open_conversation(tx, owner, Address(key=key), None, source).conversation_id
+    else:
+        conversation_id = reached.seen.conversation_id
+        _touch(tx, reached, "")
     for replaces, statement in ((False, Q.insert_checkpoint_write), (True, Q.replace_checkpoint_write)):
         rows = [
             {
@@ -114,10 +121,10 @@ def get(
     tx: Transaction, owner: str, key: str, ns: str, checkpoint_id: str | None
 ) -> tuple[Checkpoint, list[CheckpointWrite]] | None:
     """A checkpoint, or the newest of its namespace, with the writes after it; None if there is none."""
-    found = find(tx, owner, Address(key=key))
+    found = lookup(tx, owner, Address(key=key))
     if found is None:
         return None
-    conversation_id = found.conversation.id
+    conversation_id = found.seen.conversation_id
     if checkpoint_id is None:
         row = tx.one(Q.newest_checkpoint, conversation=conversation_id, ns=ns)
     else:

@@ -7,7 +7,7 @@ turn). It happens only if the tip and its visible messages are still what was su
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import msgspec
@@ -111,14 +111,14 @@ def claim(
         require_lease(tx, lease)
     require_node(tx, node_id)
     if session.ended or session.tip_id != session.id:
-        return ClaimRefused(f"session {session_id} has ended; the conversation goes on in {session.tip_id}")
+        return ClaimRefused(f"session {session_id} has ended; the conversation continues in {session.tip_id}")
     conversation_id = session.conversation_id
     known = tx.one(Q.compaction_of, conversation=conversation_id, now=tx.now)
     token, failures, retry_at, holder = known or (0, 0, None, None)
     cooling = retry_at is not None and retry_at > tx.now
     if holder is not None and lease is None:
         return ClaimRefused(f"conversation {conversation_id} is being compacted already")
-    if cooling and lease is None and why is not Trigger.BY_HAND:
+    if cooling and lease is None and why not in (Trigger.BY_HAND, Trigger.CLIENT):
         return ClaimRefused(f"{failures} compactions in a row have failed", to_time_or_none(retry_at))
     if known is None:
         tx.run(Q.insert_compaction, conversation=conversation_id)
@@ -176,7 +176,7 @@ def compact(
         return CompactionOutdated("the conversation was deleted")
     conversation, parent = found.conversation, found.tip
     if parent.id != claim.session_id or parent.ended or conversation.revision != revision:
-        return CompactionOutdated("the conversation has changed otherwise than by what was said")
+        return CompactionOutdated("the conversation was changed otherwise than by new messages")
     if parent.attached and tx.one(Q.node_is_present, id=parent.node_id) is None:
         return CompactionOutdated("its program is gone")
     if lease is None and conversation.holder is not None:
@@ -184,7 +184,7 @@ def compact(
     failure, turn_id = facts.failure, lease.turn_id if lease else None
     breaker = _after(tx, claim, failure, facts.why) if failure else _Breaker()
     if not _let_go(tx, claim, breaker):
-        return CompactionOutdated("somebody else compacts it")
+        return CompactionOutdated("it is being compacted elsewhere")
     swapped = tx.one(
         Q.compare_tip,
         id=conversation.id,
@@ -212,7 +212,7 @@ def compact(
     )
     if lease is None:
         return Compacted(child)
-    moved = Lease(lease.conversation_id, child.id, lease.turn_id, lease.node_id, lease.token)
+    moved = replace(lease, session_id=child.id)
     return Compacted(child, moved)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -20,6 +19,7 @@ from ..domain.contexts import Context, Mark, Rendering, mark_interrupted, render
 from ..domain.history import EMPTY
 from ..domain.messages import MessageStatus, NewMessage
 from ..domain.turns import TurnBegun
+from ..domain.value import Value
 from ..domain.views import Range, Summary, View, spans
 from ..errors import ContextTooLarge, NotFound
 from .transaction import Q, Transaction
@@ -30,8 +30,7 @@ SPAN_BYTES = 64 * 1024 * 1024
 CONTEXT_BYTES = 512 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedContext:
+class _CachedContext(Value, frozen=True):
     revision: int
     context: Context
     size: int

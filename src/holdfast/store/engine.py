@@ -15,7 +15,7 @@ import logging
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
@@ -51,7 +51,7 @@ def reads(
     def method(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return self._read(work, *args, **kwargs)
 
-    return _named_after(work, method)
+    return _named_after(work, method, changes=False)
 
 
 def writes(
@@ -62,7 +62,7 @@ def writes(
     def method(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return self._write(work, *args, **kwargs)
 
-    return _named_after(work, method)
+    return _named_after(work, method, changes=True)
 
 
 def erases(
@@ -79,10 +79,13 @@ def erases(
     return _named_after(work, method)
 
 
-def _named_after(work: Callable[..., Any], method: M) -> M:
-    """The method, with the function's docstring and signature for `help`."""
+def _named_after(work: Callable[..., Any], method: M, *, changes: bool | None = None) -> M:
+    """The method, with the function's docstring and signature for `help`. `changes`: whether it writes, for
+    `Engine.blocking`."""
     method.__doc__ = work.__doc__
     method.__dict__["__wrapped__"] = work
+    if changes is not None:
+        method.__dict__["changes"] = changes
     return method
 
 
@@ -140,22 +143,43 @@ class Engine(ABC):
         """Run `work` in the next group of writes; returns when it is committed."""
         self._check_open()
         told: list[str] = []
-        done = await self._submit(told, work, *args, **kwargs)
+        done: T = await self._writer.submit(*self._job(told, work, *args, **kwargs))
         for line in told:
             log.info("%s", line)
         return done
 
     @abstractmethod
-    def _submit(
+    def _job(
         self,
         told: list[str],
-        work: Callable[Concatenate[Transaction, P], T],
+        work: Callable[Concatenate[Transaction, P], Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Awaitable[T]:
-        """Queue `work` for the writer thread. Its log lines go to `told`, which is emptied if it is run
-        again."""
+    ) -> tuple[Any, ...]:
+        """The arguments of the writer's `submit` for `work`. Its log lines go to `told`, which is emptied if
+        it is run again."""
+
+    def blocking(
+        self,
+        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call this method of the store (`Store.checkpoint`, a single `reads` or `writes`) from a thread that
+        may block: without a way over an event loop."""
+        self._check_open()
+        work: Callable[..., T] = method.__dict__["__wrapped__"]
+        if method.__dict__["changes"]:
+            told: list[str] = []
+            done: T = self._writer.submit_blocking(*self._job(told, work, *args, **kwargs))
+            for line in told:
+                log.info("%s", line)
+            return done
+        if self._writer.failure is not None:
+            raise self._writer.failure
+        return self._readers.run_blocking(work, *args, **kwargs)
 
     def _search_read(
         self, work: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
@@ -173,7 +197,7 @@ class Engine(ABC):
     def _check_open(self) -> None:
         if self._forked:
             raise StoreClosed(
-                "this store was opened before the process forked; open it again in the child "
+                "the store was opened in another process, from which this one was forked; open it again here "
                 f"({self._lost_in_a_fork} do not survive a fork)"
             )
         if self._closed:

@@ -1,29 +1,15 @@
-"""Reads events: pages, those of one session, and counts over time."""
+"""Reads events: pages, and those of one session."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from ..domain.events import Event, EventType
-from ..domain.turns import TurnStatus
-from ..errors import BadInput
+from ..domain.events import Event
 from .resolve import session_of
-from .rows import MICROSECOND, to_event, to_time
+from .rows import to_event
 from .transaction import Q, Transaction
-from .values import LARGEST_LIST, Pulse, check_limit
+from .values import LARGEST_LIST, check_limit
 
 MOST_LOOKED_AT = 20_000
-MOST_COUNTED = 50_000
-MOST_STEPS = 1000
 END_OF_TIME = 2**62
-
-
-_STATUSES = {
-    EventType.TURN_COMPLETED.value: TurnStatus.COMPLETED,
-    EventType.TURN_INTERRUPTED.value: TurnStatus.INTERRUPTED,
-    EventType.TURN_FAILED.value: TurnStatus.FAILED,
-    EventType.TURN_CANCELLED.value: TurnStatus.CANCELLED,
-}
 
 
 def page(
@@ -69,34 +55,3 @@ def of_session(tx: Transaction, owner: str | None, session_id: str, *, limit: in
         limit=limit,
     )
     return [to_event(row) for row in reversed(rows)]
-
-
-def pulse(tx: Transaction, owner: str | None, step: timedelta, count: int) -> Pulse:
-    """How many turns ended in each of the last `count` steps of time, the current one included. Reads a
-    bounded number of the newest events: in a very busy time, the oldest steps may be too low."""
-    check_limit(count, MOST_STEPS)
-    size = step // MICROSECOND
-    if size <= 0:
-        raise BadInput("a step of time must be longer than nothing")
-    first = tx.now // size - count + 1
-    after = _events_before(tx, first * size)
-    ended: list[dict[TurnStatus, int]] = [{} for _ in range(count)]
-    for place, type_, number in tx.all(Q.turns_ended, step=size, after=after, owner=owner):
-        if 0 <= place - first < count:
-            ended[place - first][_STATUSES[type_]] = number
-    return Pulse(to_time(first * size), step, ended)
-
-
-def _events_before(tx: Transaction, at: int) -> int:
-    """An event number after which, but for a few, all events are from that time on. Found in a dozen reads,
-    because events are numbered as they happen."""
-    oldest, newest = bounds(tx)
-    low, high = max(oldest, newest - MOST_COUNTED), newest
-    while low < high:
-        middle = (low + high) // 2
-        row = tx.one(Q.event_from, id=middle)
-        if row is None or row[1] >= at:
-            high = middle
-        else:
-            low = max(middle, row[0]) + 1
-    return low - 1

@@ -63,6 +63,7 @@ def record(
         history,
         msgspec.json.decode(metadata) if metadata else None,
         tuple(aliases),
+        tuple((at, to) for at, to in tx.all(Q.rewinds_of, conversation=conversation_id)),
     )
     return conversation, list(_hanging_on(tx, conversation_id))
 
@@ -96,7 +97,7 @@ def _turn_record(row: Row, now: datetime) -> TurnRecord:
     (
         id_, session, status, node, attempt, first_seq, started_at, ended_at, model, error, usage,
         response_id, answer, route, key, body_hash, asked_at, response, previous, background, brought,
-        request, made_at,
+        request, made_at, joined,
     ) = row  # fmt: skip
     asked = None if route is None else RequestRecord(route, key, body_hash, to_time(asked_at))
     named = (
@@ -121,6 +122,7 @@ def _turn_record(row: Row, now: datetime) -> TurnRecord:
         answer,
         asked,
         named,
+        joined,
     )
 
 

@@ -296,7 +296,7 @@ def retry(tx: Transaction, owner: str | None, session_id: str) -> Flush:
 _CANNOT = {
     FlushState.RUNNING: "the flush of {} is running; wait for its end",
     FlushState.DONE: "the flush of {} is done; a session is flushed once",
-    FlushState.TAKEN: "{} was resumed before it was flushed; what it said is flushed with its continuation",
+    FlushState.TAKEN: "{} was resumed before it was flushed; its messages are flushed with its continuation",
 }
 
 

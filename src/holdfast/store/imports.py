@@ -137,6 +137,8 @@ def import_part(tx: Transaction, part: Part) -> None:
 
 def _insert_others(tx: Transaction, part: Part) -> None:
     conversation = part.conversation
+    for at, to in conversation.rewinds:
+        tx.run(Q.import_rewind, conversation=conversation.id, at=at, to=to, now=tx.now)
     for each in part.records:
         if isinstance(each, ExclusionRecord):
             tx.run(
@@ -211,7 +213,7 @@ def _grow(tx: Transaction, part: Part, behind: Stand, tip: str, last_seq: int, a
         seen_tip=behind.tip_id,
     )
     if grown is None:
-        raise Conflict(f"{given.id} has gone on meanwhile; nothing was added to it")
+        raise Conflict(f"{given.id} has newer messages; nothing was added to it")
 
 
 def _require_names(
@@ -357,6 +359,7 @@ def _insert_turn(tx: Transaction, given: ConversationRecord, turn: TurnRecord) -
         usage=_text(turn.usage),
         response_id=turn.response_id,
         answer=turn.answer,
+        joined=turn.joined,
     )
     if (asked := turn.request) is not None:
         tx.run(

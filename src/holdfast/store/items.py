@@ -30,10 +30,17 @@ def to_item(row: Row) -> Item:
 
 
 def put(tx: Transaction, owner: str, changes: Sequence[PutItem]) -> None:
-    """Make these changes, all or none. The last of several changes of one item counts."""
+    """Make these changes, all or none, and delete some expired items. The last of several changes of one item
+    counts."""
+    _put(tx, owner, changes)
+    drop_expired(tx, EXPIRED_AT_ONCE)
+
+
+def _put(tx: Transaction, owner: str, changes: Sequence[PutItem], locked: str | None = None) -> None:
+    """`locked`: the conversation that the caller has locked already."""
     for change in changes:
         _check(change)
-        if change.conversation_id is not None:
+        if change.conversation_id not in (None, locked):
             conversation_of(tx, owner, change.conversation_id)
     for change in changes:
         where = {
@@ -55,7 +62,6 @@ def put(tx: Transaction, owner: str, changes: Sequence[PutItem]) -> None:
             expires_at=None if ttl is None else tx.now + ttl,
             now=tx.now,
         )
-    drop_expired(tx, EXPIRED_AT_ONCE)
 
 
 def _check(change: PutItem) -> None:
@@ -90,7 +96,7 @@ def append_with_items(
     """
     number = append(tx, owner, conversation_id, node_id, messages)
     if number:
-        put(tx, owner, fold([get(tx, owner, *place) for place in places]))
+        _put(tx, owner, fold([get(tx, owner, *place) for place in places]), locked=conversation_id)
     return number
 
 

@@ -11,13 +11,20 @@ began, and completely. One that is still in use (a turn, a program, a process, a
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+import msgspec
+
+from ..domain.figures import FIRST_TOKEN, EndedTurn, EndedTurns
+from ..domain.turns import TurnStatus
 from .resolve import conversation_of
-from .rows import MICROSECOND
+from .rows import MICROSECOND, to_stamp, to_time
 from .sessions import delete_conversation
 from .transaction import Q, Transaction
 from .values import Figures, Finding, OwnerUsage, Pruned, Retention, Statistics, check_limit
+
+MOST_COUNTED = 20_000
+"""How many of the newest turns figures are made of."""
 
 # --- totals ----------------------------------------------------------------------------------------------
 
@@ -27,6 +34,13 @@ def usage(tx: Transaction, owner: str | None, *, limit: int = 20) -> list[OwnerU
     check_limit(limit)
     rows = tx.all(Q.usage, limit=limit) if owner is None else tx.all(Q.usage_of_owner, owner=owner)
     return [OwnerUsage(*row) for row in rows]
+
+
+def store_id(tx: Transaction) -> str:
+    """The random id of this store. A copy made by a backup has another. Never sent to clients."""
+    row = tx.one(Q.store_id)
+    assert row is not None  # written when the store is made
+    return str(row[0])
 
 
 def statistics(tx: Transaction, owner: str | None) -> Statistics:
@@ -42,6 +56,30 @@ def statistics(tx: Transaction, owner: str | None) -> Statistics:
         end_reasons=dict(tx.all(Q.session_end_reasons, owner=owner)),  # type: ignore[arg-type]
         sources=dict(tx.all(Q.session_sources, owner=owner)),  # type: ignore[arg-type]
     )
+
+
+def turns_ended(tx: Transaction, owner: str | None, since: datetime) -> EndedTurns:
+    """The turns that ended since then, newest first. Only the newest MOST_COUNTED turns of all owners are
+    looked at: what this costs does not grow with the store."""
+    rows = tx.all(Q.turns_ended, owner=owner, since=to_stamp(since), looked_at=MOST_COUNTED)
+    turns = []
+    for named, status, started_at, ended_at, model, problem, usage in rows:
+        counted = msgspec.json.decode(usage) if usage else {}
+        turns.append(
+            EndedTurn(
+                named,
+                TurnStatus(status),
+                to_time(started_at),
+                to_time(ended_at),
+                model,
+                problem,
+                counted.get("input_tokens", counted.get("prompt_tokens", 0)),
+                counted.get("output_tokens", counted.get("completion_tokens", 0)),
+                counted.get(FIRST_TOKEN),
+            )
+        )
+    oldest = tx.one(Q.oldest_counted, looked_at=MOST_COUNTED)
+    return EndedTurns(turns, oldest is None or oldest[0] < to_stamp(since))
 
 
 def figures(tx: Transaction, log_bytes: int, unindexed: int | None) -> Figures:
@@ -60,16 +98,21 @@ INVARIANTS = {
     "messages_within_sessions": "no message of a session lies before its first number or after its last",
     "sizes_are_true": "every conversation's size is the sum of its messages' and checkpoints' bytes",
     "tips_are_newest": "every session id resolves to its conversation's tip, the newest of its line",
+    "queued_turns_are_whole": "every queued turn has its request and its place in its conversation's queue",
     "turns_hold_leases": "every running turn holds its conversation's lease, and every lease has its turn",
-    "settled_nodes_left_nothing": "no open session and no lease hangs on a node that is settled or unknown",
+    "waiting_turns_have_their_place": "every waiting turn has its request and is its conversation's newest",
+    "settled_nodes_left_nothing": "no open session and no lease belongs to a node that is gone or unknown",
     "owners_agree": "a session and its turns have the owner of their conversation",
     "ended_sessions_say_why": "every ended session has a reason and an end",
-    "turns_in_known_states": "every turn is in a state the machine knows, ended unless running",
-    "requests_have_turns": "every request key stands for a turn",
-    "processes_in_known_states": "every process is in a state the machine knows, ended unless it may run",
-    "running_processes_are_identified": "every running process row says who it is",
+    "turns_in_known_states": "every turn has a known status and an end unless it runs",
+    "requests_have_turns": "every request key has a turn",
+    "processes_in_known_states": "every process has a known state and an end unless it may run",
+    "running_processes_are_identified": "every running process row has an identity",
     "one_memory_per_flush": "at most one memory per flushed session",
     "flushes_are_settled": "every flush is done, scheduled or dead-lettered",
+    "answered_messages_are_settled": "no answered message of a platform is left open",
+    "connector_rows_in_known_states": "every message from and to a platform is in a state the machine knows",
+    "places_are_counted": "every conversation knows how many places lead to it",
 }
 
 
@@ -92,7 +135,8 @@ def repair_sizes(tx: Transaction) -> list[str]:
     for conversation_id in wrong:
         conversation_of(tx, None, conversation_id)  # locks it, so nothing is added meanwhile
         tx.run(Q.recount_bytes, id=conversation_id)
-    return [f"counted the bytes of {len(wrong)} conversations anew"] if wrong else []
+    noun = "conversation" if len(wrong) == 1 else "conversations"
+    return [f"recounted the bytes of {len(wrong)} {noun}"] if wrong else []
 
 
 # --- retention -------------------------------------------------------------------------------------------
@@ -115,9 +159,12 @@ def prune(tx: Transaction, keep: Retention, limit: int = 1000) -> Pruned:
         conversations, spared, more = _conversations(tx, before(keep.conversations), limit)
     rows = {
         "drafts": drop(Q.prune_drafts, keep.drafts),
-        "events": drop(Q.prune_events, keep.events),
-        "requests": drop(Q.prune_requests, keep.requests),
+        "events": drop(Q.prune_events, keep.events) + drop(Q.prune_deliveries, keep.events),
+        "requests": drop(Q.prune_requests, keep.requests)
+        + drop(Q.prune_inbox, keep.requests)
+        + drop(Q.prune_side_requests, keep.requests),
         "nodes": drop(Q.prune_nodes, keep.events),
+        "stored_requests": tx.run(Q.prune_stored_requests, now=tx.now, limit=limit),
     }
     pruned = Pruned(
         **rows,

@@ -169,6 +169,7 @@ def _forget_text(tx: Transaction, conversation_id: str, seq: int, no: int) -> No
     tx.erased = True
     tx.run(Q.empty_drafts, conversation=conversation_id, seq=seq)
     tx.run(Q.empty_answer, conversation=conversation_id, seq=seq)
+    tx.run(Q.forget_side_requests, conversation=conversation_id)  # a title's or a summary's quote messages
     tx.run(Q.unindex_message, no=no)
     tx.run(Q.touch_revision, id=conversation_id)
 

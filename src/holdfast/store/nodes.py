@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ..domain.events import EventType
 from ..domain.nodes import Node
+from ..domain.recovery import Cause
 from ..domain.turns import TurnStatus
 from ..errors import NodeReaped
 from .resolve import session_of
@@ -56,6 +57,15 @@ def held(tx: Transaction, node_id: str) -> Held:
 
 def leave(tx: Transaction, node_id: str, reason: str) -> None:
     """Interrupt the turns of this node, end its attached sessions with `reason`, release its leases."""
+    _let_go(tx, node_id, reason)
+    if tx.one(Q.leave_node, id=node_id, now=tx.now) is not None:
+        tx.event(EventType.NODE_LEFT, node=node_id)
+        # What the node began meanwhile is committed now, and nothing can begin on it any more.
+        _let_go(tx, node_id, reason)
+        settle_node(tx, node_id)
+
+
+def _let_go(tx: Transaction, node_id: str, reason: str) -> None:
     # Both lists are read without locks. Each row is read again once its conversation is locked: by then
     # another node may have resumed the turn, detached the session, or deleted both.
     for conversation_id, _ in tx.all(Q.held_by, node=node_id):
@@ -63,15 +73,12 @@ def leave(tx: Transaction, node_id: str, reason: str) -> None:
         if held is None:
             continue
         if held[0] is None or not end_without_answer(
-            tx, held[0], TurnStatus.INTERRUPTED, why="its node left"
+            tx, held[0], TurnStatus.INTERRUPTED, why="its node left", cause=Cause.STOP
         ):
             tx.run(Q.free_stray_lease, id=conversation_id)
     for (session_id,) in tx.all(Q.attached_to, node=node_id):
         if tx.one(Q.still_attached_to, id=session_id, node=node_id) is not None:
             write_end(tx, session_of(tx, None, session_id), reason)
-    if tx.one(Q.leave_node, id=node_id, now=tx.now) is not None:
-        tx.event(EventType.NODE_LEFT, node=node_id)
-        settle_node(tx, node_id)
 
 
 def reap(tx: Transaction, node_id: str, seen_beat: int, why: str) -> bool:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from ..domain.ids import new_id
 from ..domain.notices import Notice, check_notice
 from ..errors import NotFound
+from .deliveries import add_notice
 from .resolve import conversation_of
 from .rows import MICROSECOND, Row, to_time, to_time_or_none
 from .transaction import Q, Transaction
@@ -56,6 +57,7 @@ def add_about(
         process=process_id,
         now=tx.now,
     )
+    add_notice(tx, conversation.id, notice.id, text)
     return notice
 
 

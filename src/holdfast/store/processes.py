@@ -278,7 +278,7 @@ def pin(tx: Transaction, owner: str | None, process_id: str, until: datetime | N
     """Let a process defer resets until then (None: no longer). Conflict if it has ended."""
     before = process_of(tx, owner, process_id)
     if before.ended:
-        raise Conflict(f"process {process_id} has ended; there is nothing to pin")
+        raise Conflict(f"process {process_id} has ended; it cannot be pinned")
     row = tx.one(Q.pin_process, id=process_id, until=None if until is None else to_stamp(until))
     assert row is not None
     tx.event(

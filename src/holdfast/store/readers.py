@@ -49,6 +49,14 @@ class Readers(ABC, Generic[C]):
             raise StoreClosed("the store is closed")
         return asyncio.get_running_loop().run_in_executor(self._pool, self.run_here, work, args, kwargs)
 
+    def run_blocking(
+        self, work: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The same for a thread without an event loop."""
+        if self._closed:
+            raise StoreClosed("the store is closed")
+        return self._pool.submit(self.run_here, work, args, kwargs).result()
+
     @abstractmethod
     def run_here(self, work: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> T:
         """The same on the calling thread, blocking; each thread has its own connection."""

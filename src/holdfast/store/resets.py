@@ -91,7 +91,13 @@ def blockers_of(tx: Transaction, session: Session, due_at: datetime | None) -> l
     found: list[Blocker] = []
     policy, now = tx.policies.of(session.source), to_time(tx.now)
     clock = clock_of(policy, now)
-    if session.running_turn is not None:
+    if session.running_turn is not None and session.running_node is None:
+        until = due_at + tx.policies.max_block if due_at else None
+        said = f"turn {session.running_turn} waits for a retry by a server"
+        if until is not None:
+            said = f"{said}, until {clock(until)} at most"
+        found.append(Blocker(Reason("turn", said, until=until), until is None or now < until))
+    elif session.running_turn is not None:
         found.append(Blocker(Reason("turn", f"turn {session.running_turn} is running"), True))
     elif calls := awaited_calls(tx, session):
         until = due_at + tx.policies.max_block if due_at else None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..domain.conversations import Address, Conversation
 from ..domain.ids import parse_message_id
 from ..domain.resets import ResetPolicies
 from ..domain.sessions import Session
 from ..domain.turns import ConversationVersion
+from ..domain.value import Value
 from ..errors import BadInput, NotFound
 from .rows import (
     Row,
     bytes_of,
     history_in,
     is_ready,
+    queued_in,
     seen_in,
     to_conversation,
     to_place,
@@ -25,8 +25,7 @@ from .transaction import Q, Transaction
 from .values import Resolved
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedRow:
+class ResolvedRow(Value, frozen=True):
     """What a name resolves to, as raw rows: turns begin too often to build values that are not used."""
 
     row: Row
@@ -47,6 +46,11 @@ class ResolvedRow:
     def held(self) -> int:
         """Bytes of the conversation's messages."""
         return bytes_of(self.row)
+
+    @property
+    def queued(self) -> int:
+        """How many turns are queued in the conversation."""
+        return queued_in(self.row)
 
     @property
     def seen(self) -> ConversationVersion:

@@ -3,8 +3,10 @@ id."""
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ..domain.ids import storable
-from ..domain.turns import Draft, Lease, Response
+from ..domain.turns import Draft, Lease, NewResponse, Response, Turn, TurnRequest, TurnStatus
 from ..errors import BadInput, LeaseLost, NotFound
 from .rows import to_draft, to_json, to_time, to_turn
 from .transaction import Q, Transaction
@@ -61,23 +63,56 @@ def answer_of(tx: Transaction, turn_id: str) -> bytes | None:
 
 
 def response_of(tx: Transaction, owner: str | None, response_id: str) -> Response:
-    """The response of this Responses API id, with its turn. Raises NotFound."""
+    """The response of this Responses API id, with its turn; one whose messages joined a running turn is
+    answered by that one. Raises NotFound."""
     row = tx.one(Q.response_by_id, id=response_id, owner=owner)
     if row is None:
         raise NotFound("response", response_id)
     previous, background, brought, request, created_at, *columns = row
+    turn = to_turn(columns)
+    other = answered_by(tx, turn) if turn.joined else None
     return Response(
         response_id,
-        to_turn(columns),
+        other or turn,
         request.encode(),
         previous,
         bool(background),
         brought,
         to_time(created_at),
+        joined=other is not None,
     )
+
+
+def answered_by(tx: Transaction, turn: Turn) -> Turn | None:
+    """The turn that this one's messages joined, as far as it answers them: from their number on, and under
+    their response's id. One without an answer, of a request that has no response, is returned as it is, to
+    be resumed. None: it is not stored."""
+    row = tx.one(Q.turn_by_id, id=turn.joined, owner=turn.owner)
+    if row is None:
+        return None
+    other = to_turn(row)
+    if turn.response_id is None and other.status in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
+        return other
+    return replace(other, first_seq=turn.first_seq, response_id=turn.response_id, joined=other.id)
 
 
 def delete(tx: Transaction, owner: str, response_id: str) -> None:
     """Delete a turn's Responses API id; the turn and its messages stay."""
     if not tx.run(Q.delete_response, id=response_id, owner=owner):
         raise NotFound("response", response_id)
+
+
+def insert_response(tx: Transaction, request: TurnRequest, response: NewResponse) -> None:
+    """Store the Responses API's name of a turn that begins or is queued."""
+    tx.run(
+        Q.insert_response,
+        id=response.id,
+        owner=request.owner,
+        turn=request.turn_id,
+        previous=response.previous_id,
+        background=response.background,
+        brought=len(request.messages),
+        request=response.request.decode(),
+        webhook=response.webhook,
+        now=tx.now,
+    )

@@ -13,6 +13,7 @@ from ..domain.conversations import Conversation
 from ..domain.events import Event
 from ..domain.messages import Message, MessageStatus
 from ..domain.nodes import Identity, Node, NodeKind
+from ..domain.recovery import Cause, Origin, Recovery
 from ..domain.sessions import Edge, Session
 from ..domain.turns import ConversationVersion, Delivery, Draft, Turn, TurnStatus
 from ..domain.views import View
@@ -100,7 +101,7 @@ _MODEL, _LAST_SEQ, _TURN, _HOLDER = 17, 20, 21, 22
 _SESSION_COLUMNS = 29
 _CONVERSATION, _KNOWN_LAST_SEQ, _TOKEN = 1, _SESSION_COLUMNS + 1, _SESSION_COLUMNS + 2  # of a place's row
 _REVISION, _HISTORY, _DATED_BY = _SESSION_COLUMNS + 5, _SESSION_COLUMNS + 6, _SESSION_COLUMNS + 7
-_BYTES = _SESSION_COLUMNS + 8
+_BYTES, _QUEUED = _SESSION_COLUMNS + 8, _SESSION_COLUMNS + 9
 
 
 def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
@@ -112,6 +113,8 @@ def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
     due_at = row[_NEXT_DUE_AT]
     return (
         row[_HOLDER] is None
+        and row[_TURN] is None  # none waits to be taken up
+        and not row[_QUEUED]
         and row[_ENDED_AT] is None
         and row[_NODE] in (None, node_id)
         and (stamp is None or (row[_DATED_BY] == stamp and (due_at is None or due_at > now)))
@@ -129,6 +132,12 @@ def bytes_of(row: Row) -> int:
     return held
 
 
+def queued_in(row: Row) -> int:
+    """How many turns are queued in the conversation of a resolved row."""
+    queued: int = row[_QUEUED]
+    return queued
+
+
 def seen_in(row: Row) -> ConversationVersion:
     """The conversation's version in a resolved row."""
     return ConversationVersion(row[_CONVERSATION], row[_KNOWN_LAST_SEQ], row[_REVISION])
@@ -140,9 +149,10 @@ def history_in(row: Row) -> bytes | None:
 
 
 def to_session_spoken_in(
-    row: Row, stamp: int, turn_id: str, node_id: str, count: int, model: str | None
+    row: Row, stamp: int, turn_id: str | None, node_id: str | None, count: int, model: str | None
 ) -> Session:
-    """The tip of this row after a turn with `count` messages has begun in it."""
+    """The tip of this row after a turn with `count` messages has begun in it, or without a turn id after so
+    many were appended."""
     columns = list(row[:_SESSION_COLUMNS])
     columns[_LAST_ACTIVITY_AT] = stamp
     columns[_LAST_SEQ] += count
@@ -154,7 +164,7 @@ def to_session_spoken_in(
 
 def to_place(row: Row) -> tuple[Conversation, Session]:
     tip = to_session(row[:_SESSION_COLUMNS])
-    (source, last_seq, token, created_at, forked_from, revision, history, _, _) = row[_SESSION_COLUMNS:]
+    (source, last_seq, token, created_at, forked_from, revision, history, _, _, _) = row[_SESSION_COLUMNS:]
     return Conversation(
         tip.conversation_id,
         tip.owner,
@@ -176,7 +186,8 @@ def to_place(row: Row) -> tuple[Conversation, Session]:
 def to_turn(row: Row) -> Turn:
     (
         id_, conversation, session, owner, status, node, attempt, first_seq, started_at, ended_at,
-        error, model, usage, response_id, delivery,
+        error, model, usage, response_id, delivery, why, origin, recover, tries, all_tries, stops, refusals,
+        refused_since, step_seq, due_at, cause, joined,
     ) = row  # fmt: skip
     return Turn(
         id=id_,
@@ -188,12 +199,26 @@ def to_turn(row: Row) -> Turn:
         attempt=attempt,
         first_seq=first_seq,
         started_at=to_time(started_at),
-        ended_at=to_time_or_none(ended_at),
+        ended_at=None if status == "queued" else to_time_or_none(ended_at),
         error=error,
         model=model,
         usage=msgspec.json.decode(usage) if usage else None,
         response_id=response_id,
         delivery=Delivery(delivery),
+        why=why,
+        recovery=Recovery(
+            origin and Origin(origin),
+            bool(recover),
+            tries,
+            all_tries,
+            stops,
+            refusals,
+            to_time_or_none(refused_since),
+            step_seq,
+            to_time_or_none(due_at),
+            cause and Cause(cause),
+        ),
+        joined=joined,
     )
 
 

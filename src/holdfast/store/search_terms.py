@@ -14,6 +14,7 @@ import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -37,6 +38,8 @@ CHUNK = 65_536
 """Characters split into words at once; other threads can run between chunks."""
 
 _TOKEN = re.compile(r"[^\W_]+")
+_ASCII_GAPS = str.maketrans({chr(code): " " for code in range(128) if not chr(code).isalnum()})
+"""What separates the words of an ASCII text: the same as by _TOKEN, in less than half the time."""
 _BETWEEN = re.compile(r"[\s,.;:!?]")
 _ACCENTS = re.compile("[\u0300-\u036f]+")
 
@@ -84,9 +87,11 @@ def _tokens(text: str) -> Iterator[list[str]]:
         between = _BETWEEN.search(text, at + CHUNK)
         end = between.end() if between else len(text)
         some = text[at:end]
-        if not some.isascii():
+        if some.isascii():
+            yield some.lower().translate(_ASCII_GAPS).split()
+        else:
             some = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", some)))
-        yield _TOKEN.findall(some.casefold())
+            yield _TOKEN.findall(some.casefold())
         at = end
 
 
@@ -100,7 +105,7 @@ def terms_of(words: str) -> list[Term]:
     words = words.replace("\x00", " ")
     fault = unstorable(words)
     if fault:
-        raise BadInput(f"the searched words cannot be looked up: it {fault}")
+        raise BadInput(f"this search is not possible: it {fault}")
     terms: dict[Term, None] = {}
     for number, piece in enumerate(words.split('"')):
         for word in [piece] if number % 2 else piece.split():
@@ -148,6 +153,7 @@ def _holds(tokens: list[str], term: Term) -> bool:
 # --- the index ---------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1024)
 def mark_of(owner: str) -> str:
     """Eight letters or digits: the prefix of every word of this owner's messages in an index."""
     return base64.b32encode(blake2b(owner.encode(), digest_size=5).digest()).decode().lower()

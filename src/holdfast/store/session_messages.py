@@ -15,11 +15,10 @@ from ..domain.messages import Message, NewMessage
 from ..domain.session_messages import InContext, Named
 from ..domain.sessions import Session, opening_after
 from ..domain.views import Summary, View
-from ..errors import BadInput, Conflict, ConversationBusy
-from .conversations import add_messages
-from .resolve import conversation_of, find, session_of
+from ..errors import BadInput, Conflict, NotFound
+from .conversations import add_messages, add_to_ready, freed
+from .resolve import ResolvedRow, conversation_of, find, lookup, session_of
 from .rows import to_message
-from .sessions import release_orphaned
 from .transaction import Q, Transaction
 
 ALL = 2**62
@@ -63,7 +62,29 @@ def _read(tx: Transaction, conversation: Conversation, tip: Session, limit: int 
 def append(tx: Transaction, owner: str, conversation_id: str, node_id: str, messages: Sequence[Named]) -> int:
     """Append those whose name is not known yet, in order; returns how many. ConversationBusy writes
     nothing."""
-    conversation_of(tx, owner, conversation_id)  # locks it: names are read before they are written
+    reached = lookup(tx, owner, Address(id=conversation_id))  # locks it: names are read, then written
+    if reached is None:
+        raise NotFound("conversation", conversation_id)
+    new = unknown(tx, conversation_id, messages)
+    if not new:
+        return 0
+    append_new(tx, reached, owner, node_id, new)
+    return len(new)
+
+
+def append_new(tx: Transaction, reached: ResolvedRow, owner: str, node_id: str, new: Sequence[Named]) -> None:
+    """Append these, whose names are not known, to a conversation that this transaction has locked."""
+    conversation_id = reached.seen.conversation_id
+    bodies = [each.message for each in new]
+    if reached.is_ready_for(node_id, tx.now, tx.policies):
+        last_seq = add_to_ready(tx, reached, owner, node_id, bodies)
+    else:
+        last_seq = add_messages(tx, owner, conversation_id, node_id, bodies)
+    _name(tx, conversation_id, new, last_seq)
+
+
+def unknown(tx: Transaction, conversation_id: str, messages: Sequence[Named]) -> list[Named]:
+    """Those whose name the conversation does not know, each name once."""
     new: list[Named] = []
     seen: set[str] = set()
     for each in messages:
@@ -72,11 +93,7 @@ def append(tx: Transaction, owner: str, conversation_id: str, node_id: str, mess
                 continue
             seen.add(each.name)
         new.append(each)
-    if not new:
-        return 0
-    last_seq = add_messages(tx, owner, conversation_id, node_id, [each.message for each in new])
-    _name(tx, conversation_id, new, last_seq)
-    return len(new)
+    return new
 
 
 def _is_known(tx: Transaction, conversation_id: str, name: str) -> bool:
@@ -94,28 +111,13 @@ def _name(tx: Transaction, conversation_id: str, stored: Sequence[Named], last_s
         tx.run_many(Q.name_message, rows)
 
 
-def _check_free(tx: Transaction, owner: str, conversation_id: str) -> Conversation:
-    """The conversation, locked. Raises ConversationBusy while a turn of a living node holds it."""
-    known = conversation_of(tx, owner, conversation_id)
-    if known.holder is not None and tx.one(Q.holder_is_gone, id=known.id) is None:
-        raise ConversationBusy(known.id, known.holder, known.turn_id)
-    return known
-
-
-def _freed(tx: Transaction, owner: str, known: Conversation) -> tuple[Conversation, Session]:
-    """The conversation without the orphaned turn that held it, if one did, and its tip."""
-    if known.holder is not None:
-        release_orphaned(tx, known.id)
-        known = conversation_of(tx, owner, known.id)
-    return known, session_of(tx, None, known.tip_id)
-
-
 def remove_last(tx: Transaction, owner: str, conversation_id: str, count: int) -> list[Message]:
     """Remove the newest `count` messages from the context; returns them, oldest first. Summaries stay.
     ConversationBusy changes nothing."""
     if count < 0:
         raise BadInput(f"cannot remove {count} messages")
-    known, tip = _freed(tx, owner, _check_free(tx, owner, conversation_id))
+    known = freed(tx, owner, conversation_id)
+    tip = session_of(tx, None, known.tip_id)
     newest = _read(tx, known, tip, count).messages
     _exclude(tx, known, [message.seq for message in newest], "removed")
     return newest
@@ -136,7 +138,7 @@ def replace(
     transaction; returns the last seq. `since` 1 or less: summaries too. Conflict, having changed nothing, if
     `last_seq` is given and not the conversation's; ConversationBusy and QuotaExceeded change nothing either.
     """
-    known = _check_free(tx, owner, conversation_id)
+    known = freed(tx, owner, conversation_id)
     if last_seq is not None and last_seq != known.last_seq:
         raise Conflict(
             f"{conversation_id} has messages up to {known.last_seq}, not {last_seq}; read it again and retry"
@@ -145,7 +147,8 @@ def replace(
     number = known.last_seq
     if messages:
         number = add_messages(tx, owner, conversation_id, node_id, messages)
-    known, tip = _freed(tx, owner, conversation_of(tx, owner, conversation_id))
+    known = conversation_of(tx, owner, conversation_id)
+    tip = session_of(tx, None, known.tip_id)
     _exclude(
         tx,
         known,

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
 from ..domain.ids import check_name, check_text, is_ours, new_id, source_of_key
+from ..domain.recovery import Cause
 from ..domain.resets import due
 from ..domain.sessions import Edge, EndReason, Opening, Session, check_end, opening_from
-from ..domain.turns import TurnStatus
+from ..domain.turns import TurnRequest, TurnStatus
 from ..domain.views import View, plan_copy
 from ..errors import BadInput, Conflict, ConversationBusy, NodeReaped, NotFound
 from . import flushes, processes
+from .queue_ends import withdraw_queue
 from .resolve import conversation_of, find, place, session_of
-from .rows import to_session, to_stamp, to_time
+from .rows import to_session, to_stamp, to_time, to_time_or_none, to_turn
 from .transaction import Q, Transaction
-from .turn_ends import end_without_answer
+from .turn_ends import end_waiting, end_without_answer
 from .values import Page, SessionFilter, check_limit
 
 
@@ -39,7 +39,9 @@ def free_left_behind(tx: Transaction, conversation_id: str) -> bool:
     held = tx.one(Q.holder_is_gone, id=conversation_id)
     if held is None:
         return False
-    if held[0] is None or not end_without_answer(tx, held[0], TurnStatus.INTERRUPTED, why="its node is gone"):
+    if held[0] is None or not end_without_answer(
+        tx, held[0], TurnStatus.INTERRUPTED, why="its node is gone", cause=Cause.DEATH
+    ):
         tx.run(Q.free_stray_lease, id=conversation_id)
     return True
 
@@ -86,12 +88,17 @@ def open_conversation(
     adds: int = 0,
     edge: Edge | None = None,
     anonymous: bool = False,
+    begins: TurnRequest | None = None,
 ) -> Session:
     """Insert a conversation and its first session, attached to `node_id` if given. `copied` messages, of
-    `held` bytes, are stored next, and `adds` bytes by a turn that begins in it. Raises QuotaExceeded, having
-    changed nothing."""
+    `held` bytes, are stored next, and `adds` bytes by a turn that begins in it. `begins`: the turn that
+    begins now; its lease is taken with token 1 and its messages are counted, but not stored. Raises
+    QuotaExceeded or NodeReaped, having changed nothing."""
     check_quotas(tx, owner, held + adds)
     check_name("an owner", owner)
+    if begins is not None:
+        require_node(tx, begins.node_id)
+        copied, held = len(begins.messages), adds
     conversation_id, session_id = new_id("conv"), new_id("sess")
     source = check_name("a source", source or source_of_key(address.key))
     tx.run(
@@ -107,14 +114,48 @@ def open_conversation(
         forked_from=forked_from.id if forked_from else None,
         anonymous=anonymous,
         now=tx.now,
+        token=1 if begins else 0,
+        holder=begins.node_id if begins else None,
+        turn=begins.turn_id if begins else None,
     )
     if address.id is not None:
         tx.run(Q.insert_alias, owner=owner, alias=address.id, conversation=conversation_id, now=tx.now)
     if forked_from is None or edge is Edge.SUBAGENT:
         tx.event(EventType.CONVERSATION_OPENED, owner, conversation_id, key=address.key, source=source)
     opening = Opening(edge, forked_from.id if forked_from else None, view or View.fresh(0))
-    _insert_session(tx, session_id, conversation_id, owner, 1, opening, node_id, source, 1)
-    return session_of(tx, owner, session_id)
+    model = begins.model if begins else None
+    due_at = _insert_session(
+        tx, session_id, conversation_id, owner, 1, opening, node_id, source, 1, model=model
+    )
+    if begins is None or node_id is not None or forked_from is not None:
+        return session_of(tx, owner, session_id)
+    now = to_time(tx.now)
+    return Session(  # as `session_of` would read it
+        session_id,
+        conversation_id,
+        owner,
+        address.key,
+        None,
+        source,
+        attached=False,
+        node_id=None,
+        edge=None,
+        parent_id=None,
+        tip_id=session_id,
+        ordinal=1,
+        opened_at=now,
+        last_activity_at=now,
+        next_due_at=to_time_or_none(due_at),
+        ended_at=None,
+        end_reason=None,
+        model=model,
+        view=opening.view,
+        first_seq=1,
+        last_seq=copied,
+        running_turn=begins.turn_id,
+        running_node=begins.node_id,
+        fresh_since=now,
+    )
 
 
 def continue_conversation(
@@ -168,10 +209,13 @@ def _insert_session(
     before: Session | None = None,
     since: datetime | None = None,
     fresh_by: str | None = None,
-) -> None:
+    model: str | None = None,
+) -> int | None:
+    """Insert a session; returns when it is due to be reset."""
     # Continuing is not activity: the reset timer is unchanged.
     last_activity_at = to_stamp(before.last_activity_at) if before else tx.now
     since = since or to_time(tx.now)
+    due_at = next_due(tx, source, since, to_time(last_activity_at))
     tx.run(
         Q.insert_session,
         id=session_id,
@@ -185,12 +229,13 @@ def _insert_session(
         node=node_id,
         now=tx.now,
         last_activity_at=last_activity_at,
-        next_due_at=next_due(tx, source, since, to_time(last_activity_at)),
+        next_due_at=due_at,
         dated_by=tx.policies.stamp,
         fresh_by=fresh_by,
         fresh_since=to_stamp(since),
         first_seq=first_seq,
         view=opening.view.encode(),
+        model=model,
     )
     tx.event(
         EventType.SESSION_OPENED,
@@ -203,6 +248,7 @@ def _insert_session(
         source=source,
         reset=fresh_by,
     )
+    return due_at
 
 
 def next_due(tx: Transaction, source: str, since: datetime, last_activity_at: datetime) -> int | None:
@@ -227,14 +273,27 @@ def end_session(tx: Transaction, owner: str | None, session_id: str, reason: str
         return False
     check_end(session, reason)
     conversation = conversation_of(tx, owner, session.conversation_id)
-    require_free(conversation)
+    if conversation.holder is None:
+        withdraw_waiting(tx, conversation, "its session was ended")
+    else:
+        require_free(conversation)
+    withdraw_queue(tx, conversation.id, "its session was ended")
     write_end(tx, session, reason)
     return True
 
 
+def withdraw_waiting(tx: Transaction, conversation: Conversation, why: str) -> None:
+    """Withdraw the turn that waits in this conversation to be taken up, if one does."""
+    row = tx.one(Q.turn_by_id, id=conversation.turn_id, owner=None) if conversation.turn_id else None
+    turn = to_turn(row) if row is not None else None
+    if turn is not None and turn.waits:
+        end_waiting(tx, turn, TurnStatus.INTERRUPTED, why)
+
+
 def require_free(conversation: Conversation) -> None:
-    """Raise while a turn holds the conversation: its line of sessions must not change then."""
-    if conversation.holder is not None:
+    """Raise while a turn holds the conversation, or waits in it: its line of sessions must not change
+    then."""
+    if conversation.holder is not None or conversation.turn_id is not None:
         raise ConversationBusy(conversation.id, conversation.holder, conversation.turn_id)
 
 
@@ -287,6 +346,10 @@ def fork_for(
     last_seq = source.last_seq if up_to is None else up_to
     if not 0 <= last_seq <= source.last_seq:
         raise BadInput(f"cannot fork at message {up_to}: {session_id} has messages up to {source.last_seq}")
+    if up_to is not None and tx.one(Q.is_rewound, conversation=source.conversation_id, seq=up_to):
+        raise Conflict(
+            f"message {up_to} of {session_id} was left by a rewind; rewind to it first, or fork elsewhere"
+        )
     if last_seq < source.last_seq:
         conversation_id, end = source.conversation_id, source.last_seq
         row = tx.one(Q.last_own_result, conversation=conversation_id, seq=last_seq, last=end)
@@ -300,7 +363,7 @@ def fork_for(
         row = tx.one(Q.count_copied, conversation=source.conversation_id, first=first, last=last)
         return (int(row[0]), int(row[1])) if row else (0, 0)
 
-    copy = plan_copy(_view_at(tx, source, last_seq), last_seq, lambda first, last: counted(first, last)[0])
+    copy = plan_copy(view_at(tx, source, last_seq), last_seq, lambda first, last: counted(first, last)[0])
     spans = [counted(first, last) for first, last in copy.ranges]
     copied, held = sum(count for count, _ in spans), sum(size for _, size in spans)
     opened = open_conversation(
@@ -338,7 +401,7 @@ def fork_for(
     return opened
 
 
-def _view_at(tx: Transaction, session: Session, last_seq: int) -> View:
+def view_at(tx: Transaction, session: Session, last_seq: int) -> View:
     """A session's view up to this message; if that is inside a compacted part, the view before the
     compaction."""
     while session.edge is Edge.COMPACTION and session.parent_id and session.view.tells_beyond(last_seq):
@@ -351,6 +414,12 @@ def set_title(tx: Transaction, owner: str | None, conversation_id: str, title: s
     check_text("a title", title)
     if tx.one(Q.set_title, id=conversation_id, owner=owner, title=title) is None:
         raise NotFound("conversation", conversation_id)
+
+
+def suggest_title(tx: Transaction, owner: str, conversation_id: str, title: str) -> bool:
+    """Set a conversation's title unless it has one. False: it has, or it was deleted."""
+    check_text("a title", title)
+    return tx.run(Q.suggest_title, id=conversation_id, owner=owner, title=title) > 0
 
 
 def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> None:
@@ -366,12 +435,10 @@ def add_alias(tx: Transaction, owner: str, alias: str, conversation_id: str) -> 
         raise Conflict(f"the alias {alias!r} already leads to another conversation")
 
 
-def note_side_request(tx: Transaction, owner: str, name: str, kind: str, facts: Mapping[str, Any]) -> None:
-    """Record a program's side request (a title, a topic) as an event `request.side`, linked to the
-    conversation that has this name, if there is one yet. `facts`: numbers and ids, no text."""
-    found = find(tx, owner, Address(id=name))
-    conversation_id = found.conversation.id if found else None
-    tx.event(EventType.REQUEST_SIDE, owner, conversation_id, name=name, kind=kind, **facts)
+def aliases(tx: Transaction, owner: str | None, conversation_id: str) -> list[str]:
+    """The aliases of a conversation, the oldest first. Raises NotFound."""
+    conversation_of(tx, owner, conversation_id)
+    return [str(row[0]) for row in tx.all(Q.alias_records, conversation=conversation_id)]
 
 
 def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str) -> int:
@@ -381,6 +448,7 @@ def delete_conversation(tx: Transaction, owner: str | None, conversation_id: str
     tx.run(Q.unindex_conversation, conversation=conversation.id)
     processes.forget_conversation(tx, conversation.id)
     tx.run(Q.forget_events, conversation=conversation.id)
+    tx.run(Q.forget_side_requests, conversation=conversation.id)
     tx.run(Q.delete_conversation, id=conversation.id)
     tx.event(
         EventType.CONVERSATION_DELETED, conversation.owner, conversation.id, messages=conversation.last_seq
@@ -413,6 +481,7 @@ def page(
         "source": wanted.source,
         "key": wanted.key,
         "title": wanted.title,
+        "newest": wanted.newest,
     }
     few = _of_few_titles(tx, wanted)
     if few is not None:
@@ -442,6 +511,7 @@ def _of_few_titles(tx: Transaction, wanted: SessionFilter) -> list[Session] | No
         if (wanted.ended is None or session.ended == wanted.ended)
         and (wanted.source is None or session.source == wanted.source)
         and (wanted.key is None or session.key == wanted.key)
+        and (not wanted.newest or session.id == session.tip_id)
     ]
 
 

@@ -18,7 +18,8 @@ implements its own way are declared in `Engine`: search, node locks, backup, che
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..domain.contexts import Context
 from ..domain.messages import NewMessage
@@ -27,12 +28,16 @@ from ..domain.records import Part
 from ..domain.turns import Delivery, Draft, Lease, TurnBegun, TurnOutcome, TurnRequest
 from . import (
     api_keys,
+    attachments,
     checkpoints,
     compaction,
+    connectors,
     conversations,
+    deliveries,
     events,
     exports,
     flushes,
+    headings,
     imports,
     items,
     maintenance,
@@ -40,17 +45,23 @@ from . import (
     messages,
     nodes,
     notices,
+    open_calls,
     policies,
     processes,
+    queue,
     resets,
     resolve,
     responses,
+    rewinds,
     session_messages,
     sessions,
+    short_ids,
+    side_requests,
     turns,
 )
 from .context import read_context
 from .engine import Engine, erases, reads, writes
+from .queue import begin_queued
 from .values import Pruned, Retention, StorePolicy
 
 
@@ -63,12 +74,21 @@ class Store(Engine):
     # --- turns ------------------------------------------------------------------------------------------
 
     append = writes(turns.append)
+    replace_results = writes(open_calls.replace_results)
     append_draft = writes(responses.append_draft)
     settle_turn = writes(turns.settle_turn)
     cancel_turn = writes(turns.cancel_turn)
+    give_up_turn = writes(turns.give_up)
+    due_turns = reads(turns.due)
+    waiting_turns = reads(turns.waiting)
+    running_turns = reads(turns.running)
+    retry_turn = writes(turns.retry)
+    count_waiting = reads(turns.count_waiting)
     note_deliveries = writes(turns.note_deliveries)
     open_session = writes(turns.open_session)
+    stored_request = reads(turns.stored_request)
     turn = reads(turns.turn_of)
+    newest_turn = reads(rewinds.newest_turn)
     turns = reads(turns.page)
     turn_messages = reads(messages.of_turn)
     turn_answer = reads(responses.answer_of)
@@ -77,14 +97,31 @@ class Store(Engine):
     response = reads(responses.response_of)
     delete_response = writes(responses.delete)
 
+    # --- queued turns -----------------------------------------------------------------------------------
+
+    enqueue_turn = writes(queue.enqueue)
+    edit_queued = writes(queue.edit)
+    withdraw_queued = writes(queue.withdraw)
+    withdraw_queue = writes(queue.withdraw_all)
+    take_steering = writes(queue.take_steering)
+    has_steering = reads(queue.has_steering)
+    queue_heads = reads(queue.heads)
+    count_queued = reads(queue.count)
+    queued_turns = reads(queue.all_queued)
+    queue = reads(queue.queue_of)
+
     # --- conversations ----------------------------------------------------------------------------------
 
     create_conversation = writes(conversations.create)
     add_messages = writes(conversations.add_messages)
     set_metadata = writes(conversations.set_metadata)
     set_title = writes(sessions.set_title)
+    suggest_title = writes(sessions.suggest_title)
     add_alias = writes(sessions.add_alias)
-    note_side_request = writes(sessions.note_side_request)
+    aliases = reads(sessions.aliases)
+    note_side_request = writes(side_requests.note)
+    count_side_requests = reads(side_requests.count)
+    side_requests = reads(side_requests.page)
     delete_conversation = erases(sessions.delete_conversation)
     conversations_with_history = reads(conversations.with_history)
     conversation = reads(conversations.conversation)
@@ -96,6 +133,7 @@ class Store(Engine):
     delete_message = erases(messages.delete)
     reduce_message = erases(messages.reduce)
     visible = reads(messages.visible)
+    headings = reads(headings.headings)
     messages = reads(messages.page)
 
     # --- sessions ---------------------------------------------------------------------------------------
@@ -103,8 +141,10 @@ class Store(Engine):
     end_session = writes(sessions.end_session)
     resume_session = writes(sessions.resume_session)
     fork = writes(sessions.fork)
+    rewind = writes(rewinds.rewind)
     session = reads(resolve.session_of)
     resolve = reads(resolve.place)
+    ids_like = reads(short_ids.like)
     line = reads(sessions.line)
     forks = reads(sessions.forks)
     alive = reads(sessions.alive)
@@ -132,10 +172,11 @@ class Store(Engine):
 
     event_bounds = reads(events.bounds)
     history = reads(events.of_session)
-    pulse = reads(events.pulse)
     events = reads(events.page)
+    store_id = reads(maintenance.store_id)
     statistics = reads(maintenance.statistics)
     usage = reads(maintenance.usage)
+    turns_ended = reads(maintenance.turns_ended)
 
     # --- sessions of frameworks -------------------------------------------------------------------------
 
@@ -229,12 +270,57 @@ class Store(Engine):
     undelivered = reads(notices.undelivered)
     notices = reads(notices.page)
 
+    # --- connectors -------------------------------------------------------------------------------------
+
+    claim_connector = writes(connectors.claim)
+    release_connector = writes(connectors.release)
+    note_connector = writes(connectors.note_health)
+    connector_states = reads(connectors.states)
+    receive = writes(connectors.receive)
+    waiting_places = reads(connectors.waiting_places)
+    take_messages = writes(connectors.take)
+    urgent_commands = reads(connectors.urgent)
+    newer_messages = reads(connectors.newer)
+    steering_messages = writes(connectors.steering)
+    assign_turn = writes(connectors.assign)
+    settle_messages = writes(connectors.settle)
+    postpone_messages = writes(connectors.postpone)
+    place_of = reads(connectors.place_of)
+    places_of = reads(connectors.places_of)
+    set_home = writes(connectors.set_home)
+    clear_home = writes(connectors.clear_home)
+    new_link = writes(connectors.new_link)
+    link_place = writes(connectors.link)
+    unlink_place = writes(connectors.unlink)
+    ask_pairing = writes(connectors.ask_pairing)
+    approve_pairing = writes(connectors.approve)
+    revoke_pairing = writes(connectors.revoke)
+    pairings = reads(connectors.pairings)
+    add_attachment = writes(attachments.add)
+    stored_attachments = reads(attachments.stored_of)
+    attachment = reads(attachments.content)
+    attachments = reads(attachments.page)
+    deliver_reply = writes(deliveries.deliver_reply)
+    grow_delivery = writes(deliveries.grow)
+    stop_growing = writes(deliveries.stop_growing)
+    claim_deliveries = writes(deliveries.claim)
+    next_delivery = reads(deliveries.next_due)
+    note_parts = writes(deliveries.note_parts)
+    delivery_sent = writes(deliveries.sent)
+    delivery_failed = writes(deliveries.failed)
+    retry_delivery = writes(deliveries.retry)
+    delivery = reads(deliveries.delivery_of)
+    deliveries = reads(deliveries.page)
+
     # --- API keys and logins of browsers ----------------------------------------------------------------
 
     add_key = writes(api_keys.add)
     revoke_key = writes(api_keys.revoke)
     key = reads(api_keys.key_of)
     keys = reads(api_keys.keys_of)
+    note_key_uses = writes(api_keys.note_uses)
+    count_request = writes(api_keys.count_request)
+    spend_tokens = writes(api_keys.spend)
     note_reading = writes(api_keys.note_reading)
     add_login = writes(api_keys.add_login)
     login = reads(api_keys.login)
@@ -253,7 +339,8 @@ class Store(Engine):
 
     async def begin_turn(self, request: TurnRequest) -> TurnOutcome:
         """See `turns.begin`. The outcome has the context, if everything before the turn is cached."""
-        outcome = await self._write(turns.begin, request)
+        begin = begin_queued if request.starts_queued else turns.begin
+        outcome = await self._write(begin, request)
         if isinstance(outcome, TurnBegun) and not outcome.taken_up:
             return replace(outcome, context=self._cache.begun(outcome, request.messages))
         return outcome
@@ -268,6 +355,8 @@ class Store(Engine):
         history: bytes | None = None,
         draft: Draft | None = None,
         delivery: Delivery | None = None,
+        notice: str | None = None,
+        model: str | None = None,
     ) -> int:
         """See `turns.commit_reply`. Extends the cached context."""
         last_seq = await self._write(
@@ -279,6 +368,8 @@ class Store(Engine):
             history=history,
             draft=draft,
             delivery=delivery,
+            notice=notice,
+            model=model,
         )
         self._cache.replied(lease.session_id, messages, last_seq)
         return last_seq

@@ -8,13 +8,17 @@ meanwhile.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..domain.conversations import Address, Conversation
 from ..domain.events import EventType
 from ..domain.history import EMPTY
+from ..domain.ids import storable
 from ..domain.messages import NewMessage, size_of
+from ..domain.notices import Notice
+from ..domain.recovery import Cause, Recovery
 from ..domain.sessions import FRESH_AFTER, Edge, EndReason, Session, opening_after
 from ..domain.turns import (
     OPENER_FOR,
@@ -23,7 +27,6 @@ from ..domain.turns import (
     Draft,
     ForkPoint,
     Lease,
-    NewResponse,
     RequestKey,
     Turn,
     TurnBegun,
@@ -34,14 +37,19 @@ from ..domain.turns import (
     TurnRequest,
     TurnStatus,
     TurnWaits,
+    as_joined,
     check_step,
     check_unanswered,
     first_event_of,
+    is_due,
     is_sent_again,
+    tokens_in,
     usable_usage,
 )
 from ..errors import (
     BadInput,
+    Conflict,
+    ConversationBusy,
     LeaseLost,
     NodeReaped,
     NotFound,
@@ -49,11 +57,14 @@ from ..errors import (
     ToolCallClosed,
     TurnSuperseded,
 )
+from .api_keys import spend
+from .deliveries import add_reply, add_response_event
+from .notices import add as add_notice
 from .notices import give, tell
 from .resets import announce, brings_results, overdue, reset_before, schedule_reset, touch
 from .resolve import conversation_of, find, lookup, session_of
-from .responses import append_draft, holds
-from .rows import MICROSECOND, to_json, to_session_spoken_in, to_time, to_turn
+from .responses import answered_by, append_draft, holds, insert_response
+from .rows import MICROSECOND, Row, to_json, to_session_spoken_in, to_time, to_turn
 from .sessions import (
     check_quotas,
     continue_conversation,
@@ -63,10 +74,12 @@ from .sessions import (
     require_node,
 )
 from .transaction import Q, Transaction
-from .turn_ends import end_without_answer
+from .turn_ends import end_waiting, end_without_answer, park
 from .values import LARGEST_LIST, check_limit
 
 RESETS = frozenset({EndReason.IDLE, EndReason.DAILY})
+REPEATED = frozenset({TurnStatus.QUEUED, TurnStatus.RUNNING, TurnStatus.COMPLETED, TurnStatus.CANCELLED})
+"""A request of a turn in such a state is that turn; in any other, it resumes it."""
 ENDS_CALLS = frozenset({*RESETS, EndReason.NEW})
 
 
@@ -136,9 +149,13 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
     ):
         known = _known_request(tx, request)
         assert not isinstance(known, RequestKey)
-    if known is not None and known.status in (TurnStatus.RUNNING, TurnStatus.COMPLETED, TurnStatus.CANCELLED):
+    if known is not None and known.joined is not None:
+        known = answered_by(tx, known) or known  # its messages joined that one
+    if known is not None and (known.status in REPEATED or known.joined is not None):
         return TurnRepeated(known, session_of(tx, request.owner, known.session_id))
     if known is not None:
+        if request.by_recovery and not is_due(known, to_time(tx.now)):
+            return TurnOutdated()  # another node has taken it up, or it was withdrawn
         return _take_up(tx, request, known)
     reached = lookup(tx, request.owner, request.address)
     if reached is None:
@@ -161,8 +178,11 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         return replace(begun, revision=reached.seen.revision)
     place = reached.place()
     waits = _waits(tx, place.conversation)
-    if waits is not None:
-        return waits
+    if waits is None and reached.queued and not request.overtakes:
+        (first,) = tx.one(Q.first_queued, conversation=place.conversation.id) or (None,)
+        waits = TurnWaits(place.conversation.id, "", first)
+    if waits is not None:  # looked up again, now that the conversation is locked: the same request may run
+        return begin(tx, request) if isinstance(_known_request(tx, request), Turn) else waits
     if request.seen is not None and request.seen != reached.seen:
         return TurnOutdated()
     if request.branch is not None:
@@ -173,6 +193,8 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         reached = lookup(tx, request.owner, request.address)
         assert reached is not None
         place = reached.place()
+        if waits := _waits(tx, place.conversation):  # the orphaned turn is covered: it comes first
+            return waits
     if request.regenerates:
         history = None
     shows_from = _replace(tx, place.conversation, request.regenerates)
@@ -205,9 +227,15 @@ def _replace(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -
     return max(1, first - 1)
 
 
-def _waits(tx: Transaction, conversation: Conversation) -> TurnWaits | None:
-    """The wait outcome, if a node that is not gone holds this conversation."""
-    if conversation.holder is None or tx.one(Q.holder_is_gone, id=conversation.id) is not None:
+def _waits(tx: Transaction, conversation: Conversation, resumed: str | None = None) -> TurnWaits | None:
+    """The wait outcome, if a node that is not gone holds this conversation, or if a turn other than `resumed`
+    waits in it to be taken up."""
+    if conversation.holder is None:
+        waiting = conversation.turn_id
+        if waiting is None or waiting == resumed or tx.one(Q.is_waiting, id=waiting) is None:
+            return None
+        return TurnWaits(conversation.id, "", waiting)
+    if tx.one(Q.holder_is_gone, id=conversation.id) is not None:
         return None
     return TurnWaits(conversation.id, conversation.holder, conversation.turn_id)
 
@@ -281,8 +309,11 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
         edge=Edge.SUBAGENT if parent else None,
         anonymous=request.anonymous,
         adds=size_of(request.messages),
+        begins=request,
     )
-    return _start(tx, request, _spoken_in(tx, request, session), 0, None, EMPTY)
+    holder = (request.turn_id, request.node_id, 1, request.api_key, _notifies(request))
+    lease = Lease(session.conversation_id, session.id, *holder)
+    return _write_turn(tx, request, session, lease, None, EMPTY)
 
 
 def _session_for(
@@ -312,40 +343,59 @@ def _start(
 ) -> TurnBegun:
     """Take the lease, store the messages, write the turn. `session` already has its state after the turn
     began."""
-    lease = _take_lease(tx, request.turn_id, request.node_id, session, token, request.messages)
-    first_seq = session.last_seq - len(request.messages) + 1
-    tx.run(
-        Q.insert_turn,
-        id=request.turn_id,
-        conversation=session.conversation_id,
-        session=session.id,
-        owner=request.owner,
-        node=request.node_id,
-        first_seq=first_seq,
-        model=request.model,
-        response_id=request.response.id if request.response else None,
-        delivery=request.delivery,
-        now=tx.now,
-    )
-    tx.insert_messages(
-        request.messages, session.conversation_id, session.last_seq, session.id, request.turn_id
+    lease = _take_lease(
+        tx, request, request.turn_id, session, token, request.messages, notifies=_notifies(request)
     )
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
     if not tx.policies.never:
         schedule_reset(tx, session)
-    key = request.request_key
-    if key is not None:
+    notices = give(tx, session.conversation_id, request.turn_id)
+    return _write_turn(tx, request, session, lease, addressed, history, notices)
+
+
+def _write_turn(
+    tx: Transaction,
+    request: TurnRequest,
+    session: Session,
+    lease: Lease,
+    addressed: str | None,
+    history: bytes | None,
+    notices: tuple[Notice, ...] = (),
+) -> TurnBegun:
+    """Store the messages and the turn, under its lease."""
+    first_seq = session.last_seq - len(request.messages) + 1
+    if request.starts_queued:
         tx.run(
-            Q.replace_request if key.implied else Q.insert_request,
-            owner=request.owner,
-            route=key.route,
-            key=key.key,
-            body_hash=key.fingerprint,
-            turn=request.turn_id,
+            Q.start_queued_turn,
+            id=request.turn_id,
+            session=session.id,
+            node=request.node_id,
+            first_seq=first_seq,
             now=tx.now,
         )
+    else:
+        tx.run(
+            Q.insert_turn,
+            id=request.turn_id,
+            conversation=session.conversation_id,
+            session=session.id,
+            owner=request.owner,
+            node=request.node_id,
+            first_seq=first_seq,
+            model=request.model,
+            response_id=request.response.id if request.response else None,
+            delivery=request.delivery,
+            stored=request.stored.request,
+            origin=request.stored.origin.value,
+            recover=request.stored.recover,
+            now=tx.now,
+        )
+    tx.insert_messages(
+        request.messages, session.conversation_id, session.last_seq, session.id, request.turn_id
+    )
+    insert_key(tx, request)
     if request.response is not None:
-        _insert_response(tx, request, request.response)
+        insert_response(tx, request, request.response)
     tx.event(
         EventType.TURN_STARTED,
         request.owner,
@@ -368,23 +418,24 @@ def _start(
         model=request.model,
         response_id=request.response.id if request.response else None,
         delivery=request.delivery,
+        recovery=Recovery(request.stored.origin, request.stored.recover),
     )
-    notices = give(tx, session.conversation_id, request.turn_id)
     return TurnBegun(turn, lease, session, addressed, history=history, notices=notices)
 
 
-def _insert_response(tx: Transaction, request: TurnRequest, response: NewResponse) -> None:
-    tx.run(
-        Q.insert_response,
-        id=response.id,
-        owner=request.owner,
-        turn=request.turn_id,
-        previous=response.previous_id,
-        background=response.background,
-        brought=len(request.messages),
-        request=response.request.decode(),
-        now=tx.now,
-    )
+def insert_key(tx: Transaction, request: TurnRequest) -> None:
+    """Store the key by which a retry of this request is recognised, if it has one."""
+    key = request.request_key
+    if key is not None:
+        tx.run(
+            Q.replace_request if key.implied else Q.insert_request,
+            owner=request.owner,
+            route=key.route,
+            key=key.key,
+            body_hash=key.fingerprint,
+            turn=request.turn_id,
+            now=tx.now,
+        )
 
 
 def _spoken_in(tx: Transaction, request: TurnRequest, session: Session, known: Turn | None = None) -> Session:
@@ -401,8 +452,16 @@ def _spoken_in(tx: Transaction, request: TurnRequest, session: Session, known: T
 
 
 def _take_lease(
-    tx: Transaction, turn_id: str, node_id: str, session: Session, token: int, messages: Sequence[NewMessage]
+    tx: Transaction,
+    request: TurnRequest,
+    turn_id: str,
+    session: Session,
+    token: int,
+    messages: Sequence[NewMessage] = (),
+    *,
+    notifies: str | None,
 ) -> Lease:
+    node_id = request.node_id
     changed = tx.run(
         Q.take_lease,
         id=session.conversation_id,
@@ -414,7 +473,11 @@ def _take_lease(
     )
     if not changed:  # the caller has read it as free, under this token, in this same transaction
         raise NodeReaped(node_id)
-    return Lease(session.conversation_id, session.id, turn_id, node_id, token + 1)
+    return Lease(session.conversation_id, session.id, turn_id, node_id, token + 1, request.api_key, notifies)
+
+
+def _notifies(request: TurnRequest) -> str | None:
+    return request.response.id if request.response is not None and request.response.webhook else None
 
 
 def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
@@ -424,7 +487,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
         raise TurnSuperseded(known.id)
     check_step(known.id, known.status, TurnStatus.RUNNING)
     conversation = conversation_of(tx, request.owner, known.conversation_id)
-    waits = _waits(tx, conversation)
+    waits = _waits(tx, conversation, known.id)
     if waits is not None:
         return waits
     release_orphaned(tx, conversation.id)
@@ -437,10 +500,19 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
         tx.run(Q.insert_exclusion, conversation=conversation.id, seq=seq, reason="retried", now=tx.now)
     tx.run(Q.touch_revision, id=conversation.id)
     session = _spoken_in(tx, request, session, known)
-    lease = _take_lease(tx, known.id, request.node_id, session, conversation.token, ())
+    lease = _take_lease(tx, request, known.id, session, conversation.token, notifies=known.response_id)
     # A client that resumes by turn id knows the conversation, whatever part of the answer was sent.
-    delivery = Delivery.PART if request.resumes_turn else max(known.delivery, request.delivery)
-    tx.run(Q.take_up_turn, id=known.id, node=request.node_id, session=session.id, delivery=delivery)
+    by_id = request.resumes_turn is not None and not request.by_recovery
+    delivery = Delivery.PART if by_id else max(known.delivery, request.delivery)
+    (stored,) = tx.one(Q.stored_request, id=known.id, owner=None) or (None,)
+    tx.run(
+        Q.take_up_turn,
+        id=known.id,
+        node=request.node_id,
+        session=session.id,
+        delivery=delivery,
+        stored=request.stored.request,
+    )
     key = request.request_key
     if key is not None and key.implied:
         body_hash = key.fingerprint
@@ -456,6 +528,8 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
         known.id,
         attempt=known.attempt + 1,
         node=request.node_id,
+        by="recovery" if request.by_recovery else "retry",
+        attempts=known.recovery.tries + 1,
     )
     turn = replace(
         known,
@@ -466,24 +540,34 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
         ended_at=None,
         error=None,
         delivery=delivery,
+        why=None,
+        recovery=replace(
+            known.recovery,
+            tries=known.recovery.tries + 1,
+            all_tries=known.recovery.all_tries + 1,
+            due_at=None,
+            cause=None,
+        ),
     )
     (unreserved,) = tx.one(Q.next_event, turn=known.id) or (0,)
     next_event = first_event_of(turn.attempt, unreserved - 1)
     notices = give(tx, conversation.id, known.id)
-    return TurnBegun(turn, lease, session, None, taken_up=True, next_event=next_event, notices=notices)
+    return TurnBegun(
+        turn, lease, session, None, taken_up=True, next_event=next_event, notices=notices, request=stored
+    )
 
 
 def append(tx: Transaction, lease: Lease, messages: Sequence[NewMessage]) -> int:
     """Append the turn's messages as they are made; returns the last seq. LeaseLost writes nothing."""
-    last_seq, _ = _write_under(tx, lease, Q.number_messages, messages)
+    last_seq: int = _write_under(tx, lease, Q.number_messages, messages)[0]
     return last_seq
 
 
 def _write_under(
     tx: Transaction, lease: Lease, statement: str, messages: Sequence[NewMessage], **more: Any
-) -> tuple[int, str]:
-    """Number and store messages by a statement guarded by the lease; returns the conversation's last seq and
-    owner."""
+) -> Row:
+    """Number and store messages by a statement guarded by the lease; returns its row, which begins with the
+    conversation's last seq."""
     row = tx.one(
         statement,
         id=lease.conversation_id,
@@ -496,7 +580,7 @@ def _write_under(
     if row is None:
         raise LeaseLost(lease.conversation_id, lease.token)
     tx.insert_messages(messages, lease.conversation_id, row[0], lease.session_id, lease.turn_id)
-    return row[0], row[1]
+    return row
 
 
 def commit_reply(
@@ -509,16 +593,20 @@ def commit_reply(
     history: bytes | None = None,
     draft: Draft | None = None,
     delivery: Delivery | None = None,
+    notice: str | None = None,
+    model: str | None = None,
 ) -> int:
     """Append the reply, complete the turn and release the lease: one transaction.
 
     `answer` is stored for retries of the request. `history`: fingerprint chain of all messages visible to
     the client now; None: unknown. `draft`: the reply's last events. `delivery`: how much of the answer
-    clients have received; None: unchanged. Returns the conversation's last seq. LeaseLost writes nothing.
+    clients have received; None: unchanged. `notice`: a notice for the person. `model`: the one that answered.
+    Returns the conversation's last seq. LeaseLost writes nothing.
     """
     if draft is not None:
         append_draft(tx, lease, draft)
-    last_seq, owner = _write_under(tx, lease, Q.release_lease, messages, history=history)
+    last_seq: int
+    last_seq, owner, places = _write_under(tx, lease, Q.release_lease, messages, history=history)
     usage = _usable(tx, lease, usage)
     tx.run(
         Q.settle_turn,
@@ -528,10 +616,20 @@ def commit_reply(
         usage=to_json(usage) if usage else None,
         answer=answer,
         delivery=delivery,
+        why=None,
+        cause=None,
+        kept_until=None,
+        model=storable(model)[:200] if model else None,
         now=tx.now,
     )
-    _touch(tx, lease.session_id, usage)
+    _touch(tx, lease.session_id, usage, lease.api_key)
     tell(tx, lease.conversation_id, lease.turn_id)
+    if notice is not None:
+        add_notice(tx, owner, lease.conversation_id, "answered_late", notice)
+    if places:
+        add_reply(tx, lease.conversation_id, lease.turn_id)
+    if lease.notifies is not None:
+        add_response_event(tx, lease.notifies, TurnStatus.COMPLETED, answer=answer)
     tx.event(
         EventType.TURN_COMPLETED, owner, lease.conversation_id, lease.session_id, lease.turn_id, seq=last_seq
     )
@@ -566,22 +664,49 @@ def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
         code=settlement.code,
         usage=usage,
         delivery=settlement.delivery,
+        cause=settlement.cause,
+        delay=settlement.delay,
     )
-    _touch(tx, lease.session_id, usage)
+    _touch(tx, lease.session_id, usage, lease.api_key)
 
 
-def cancel_turn(tx: Transaction, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
-    """End a running turn from outside, as `settle_turn` would; its writer is fenced off.
+def cancel_turn(
+    tx: Transaction,
+    owner: str | None,
+    turn_id: str,
+    status: TurnStatus,
+    why: str,
+    *,
+    cause: Cause | None = None,
+) -> bool:
+    """End a running turn from outside, as `settle_turn` would; its writer is fenced off. A waiting turn is
+    withdrawn. With a `cause`, a server ends it, not a person: that is no activity, and a turn that the policy
+    covers waits to be taken up.
 
-    False if it was no longer running.
+    False if it was no longer running, nor waiting.
     """
     check_unanswered(status)
     row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
     if row is None:
         raise NotFound("turn", turn_id)
-    if not end_without_answer(tx, turn_id, status, why=why):
+    turn = to_turn(row)
+    if turn.waits and cause is None:
+        end_waiting(tx, turn, status, why)
+    elif not end_without_answer(tx, turn_id, status, why=why, cause=cause):
         return False
-    _touch(tx, to_turn(row).session_id, None)
+    if cause is None:
+        _touch(tx, turn.session_id, None)
+    return True
+
+
+def give_up(tx: Transaction, turn_id: str, why: str) -> bool:
+    """End a waiting turn as failed, for this reason; its conversation is free. False if it was not
+    waiting."""
+    row = tx.one(Q.turn_by_id, id=turn_id, owner=None)
+    turn = to_turn(row) if row is not None else None
+    if turn is None or not turn.waits:
+        return False
+    end_waiting(tx, turn, TurnStatus.FAILED, why, given_up=True)
     return True
 
 
@@ -599,8 +724,12 @@ def _usable(tx: Transaction, lease: Lease, usage: Mapping[str, int] | None) -> M
     return figures
 
 
-def _touch(tx: Transaction, session_id: str, usage: Mapping[str, int] | None) -> None:
+def _touch(
+    tx: Transaction, session_id: str, usage: Mapping[str, int] | None, api_key: str | None = None
+) -> None:
     usage = usage or {}
+    if api_key is not None:
+        spend(tx, api_key, tokens_in(usage))
     tx.run(
         Q.touch_session,
         id=session_id,
@@ -618,11 +747,65 @@ _END_OF_TIME = 2**62
 
 
 def turn_of(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
-    """This turn. Raises NotFound."""
+    """This turn; one whose messages joined another turn has that one's state. Raises NotFound."""
     row = tx.one(Q.turn_by_id, id=turn_id, owner=owner)
     if row is None:
         raise NotFound("turn", turn_id)
-    return to_turn(row)
+    turn = to_turn(row)
+    return turn if turn.joined is None else as_joined(turn, turn_of(tx, owner, turn.joined))
+
+
+def due(tx: Transaction, *, limit: int = 100) -> list[Turn]:
+    """Waiting turns that are due to be taken up, the longest due first. Cost depends on what waits."""
+    return [to_turn(row) for row in tx.all(Q.due_turns, now=tx.now, limit=limit)]
+
+
+def waiting(tx: Transaction, owner: str | None, *, limit: int = 100) -> list[Turn]:
+    """Turns that wait to be taken up, the first due first."""
+    check_limit(limit, LARGEST_LIST)
+    return [to_turn(row) for row in tx.all(Q.waiting_turns, owner=owner, limit=limit)]
+
+
+def count_waiting(tx: Transaction) -> int:
+    """How many turns wait to be taken up."""
+    (count,) = tx.one(Q.count_waiting) or (0,)
+    return int(count)
+
+
+def running(tx: Transaction, owner: str | None, *, limit: int = 100) -> list[Turn]:
+    """Turns that run on any node, newest first."""
+    check_limit(limit, LARGEST_LIST)
+    return [to_turn(row) for row in tx.all(Q.turns_that_run, owner=owner, limit=limit)]
+
+
+def retry(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
+    """Have a server take this turn up as soon as possible, whatever its budget. Conflict if it runs, has an
+    answer or was cancelled, if its request is no longer kept, or if it is not the newest."""
+    turn = turn_of(tx, owner, turn_id)
+    if turn.status not in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
+        raise Conflict(
+            f"turn {turn_id} is {turn.status.value}; only one that was interrupted or has failed can be "
+            "retried"
+        )
+    if not _is_newest(tx, turn):
+        raise TurnSuperseded(turn_id)
+    if stored_request(tx, owner, turn_id) is None:
+        raise Conflict(f"the request of turn {turn_id} is no longer kept; send it as a new request")
+    if not turn.waits and not tx.run(Q.claim_for_waiting, id=turn.conversation_id, turn=turn.id):
+        conversation = conversation_of(tx, owner, turn.conversation_id)
+        raise ConversationBusy(conversation.id, conversation.holder, conversation.turn_id)
+    park(tx, turn, replace(turn.recovery, due_at=to_time(tx.now), cause=Cause.RETRY))
+    return turn_of(tx, owner, turn_id)
+
+
+def stored_request(tx: Transaction, owner: str | None, turn_id: str) -> bytes | None:
+    """The request of this turn as `begin` stored it, a StoredRequest; None if it is no longer kept. Raises
+    NotFound."""
+    row = tx.one(Q.stored_request, id=turn_id, owner=owner)
+    if row is None:
+        raise NotFound("turn", turn_id)
+    request: bytes | None = row[0]
+    return request
 
 
 def page(

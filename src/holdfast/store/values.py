@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ..domain.figures import Figures, FlushFigures, OwnerUsage, Pulse, Statistics
+from ..domain.figures import Figures, FlushFigures, OwnerUsage, Statistics
 from ..domain.flushes import FlushPolicy
 from ..domain.maintenance import Finding, Pruned
 from ..domain.notices import Notice
@@ -25,7 +25,6 @@ __all__ = [
     "OwnerUsage",
     "Page",
     "Pruned",
-    "Pulse",
     "Resolved",
     "Retention",
     "SessionFilter",

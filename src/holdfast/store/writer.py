@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from ..errors import HoldfastError, StoreClosed
@@ -23,7 +25,8 @@ W = TypeVar("W")
 
 
 class WriteJob(Generic[W]):
-    """One caller's write, and the future for its result. Without a loop nobody waits for it."""
+    """One caller's write, and the future for its result: of this event loop, or of a thread that waits.
+    Without a future nothing waits for it."""
 
     __slots__ = ("error", "future", "loop", "result", "work")
 
@@ -31,7 +34,7 @@ class WriteJob(Generic[W]):
         self,
         work: W,
         loop: asyncio.AbstractEventLoop | None = None,
-        future: asyncio.Future[Any] | None = None,
+        future: asyncio.Future[Any] | Future[Any] | None = None,
     ) -> None:
         self.work = work
         self.loop = loop
@@ -43,7 +46,7 @@ class WriteJob(Generic[W]):
 J = TypeVar("J", bound=WriteJob[Any])
 
 
-class GroupWriter(Generic[J]):
+class GroupWriter(ABC, Generic[J]):
     """Jobs wait in `_queue`, guarded by `_wake`; the engine's thread takes them in groups."""
 
     def __init__(self) -> None:
@@ -62,6 +65,14 @@ class GroupWriter(Generic[J]):
         if self._failure is None:
             self._failure = failure
             log.critical("the store has stopped: %s", failure)
+
+    @abstractmethod
+    async def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the work of a job inside the next group; returns when it is committed. An engine types it."""
+
+    @abstractmethod
+    def submit_blocking(self, *args: Any, **kwargs: Any) -> Any:
+        """The same for a thread without an event loop."""
 
     def _accept(self, job: J) -> None:
         with self._wake:
@@ -84,13 +95,15 @@ class GroupWriter(Generic[J]):
         for job in jobs:
             if job.loop is not None:
                 by_loop.setdefault(job.loop, []).append(job)
+            elif job.future is not None:
+                _settle([job])
             elif job.error is not None:
                 log.warning("bookkeeping failed and will be done again: %s", job.error)
         for loop, waiting in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_settle, waiting)
             except RuntimeError:
-                log.debug("%d callers' event loop has closed before they could be told", len(waiting))
+                log.debug("the event loop of %d callers closed before their results arrived", len(waiting))
 
 
 def _settle(jobs: Sequence[WriteJob[Any]]) -> None:

@@ -69,7 +69,7 @@ def translate(error: psycopg.Error, location: str) -> HoldfastError:
         )
     if state == _CANCELLED:
         return StoreBusy(
-            f"{location} took too long and was told to stop ({said}). Nothing was written; try again"
+            f"{location} took too long and was cancelled ({said}). Nothing was written; try again"
         )
     if state == _READ_ONLY:
         return StoreUnreachable(
@@ -88,7 +88,7 @@ def translate(error: psycopg.Error, location: str) -> HoldfastError:
         )
     if state in _GONE:
         return StoreFailed(
-            f"{location}: a table or column is missing ({said}). Somebody changed the schema by hand; "
+            f"{location}: a table or column is missing ({said}). The schema was changed by hand; "
             "restore a backup, or name another database"
         )
     if state in _POOLED:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
 
@@ -29,7 +29,7 @@ from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ...domain.turns import Lease
 from ...errors import BadInput, SearchFailed
-from .. import maintenance, nodes
+from .. import checkpoints, items, maintenance, nodes, session_messages, turns
 from ..engine import opened
 from ..rows import to_stamp, to_time
 from ..search_terms import CATCH_UP_SECONDS, Deadline
@@ -39,6 +39,7 @@ from ..values import Figures, Finding, Found
 from . import locks, search
 from .connections import ANSWER_SECONDS, DatabaseAddress, check_arrived, connect, open_connection
 from .db_errors import cannot_open
+from .foresight import foreseen_begin, foreseen_by_id, foreseen_by_key, foreseen_commit
 from .listen_connection import ListenConnection
 from .locks import AdvisoryNodeLocks
 from .migrations import migrate, newest
@@ -46,9 +47,9 @@ from .pipeline import Connection, Pipeline
 from .readers import PostgresReaders
 from .search import Indexer
 from .statements import statement
-from .transaction import Changes, PostgresTransaction
+from .transaction import Batch, Changes, PostgresTransaction
 from .watch import NotifyChangeWatch
-from .writer import PostgresWriter
+from .writer import Foresight, PostgresWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,6 +58,15 @@ PATIENCE_SECONDS = 30.0
 SEARCH_INVARIANT = "the search index holds every message, or knows which it lacks"
 
 Clock = Callable[[], datetime]
+
+_FORESEEN: Mapping[Callable[..., Any], Callable[..., list[Batch]]] = {
+    turns.begin: foreseen_begin,
+    turns.commit_reply: foreseen_commit,
+    session_messages.append: foreseen_by_id,
+    items.append_with_items: foreseen_by_id,
+    checkpoints.put: foreseen_by_key,
+    checkpoints.put_writes: foreseen_by_key,
+}
 
 
 class DatabaseClock:
@@ -175,22 +185,35 @@ class PostgresStore(Store):
 
     # --- reading and writing ----------------------------------------------------------------------------
 
-    def _submit(
+    def _job(
         self,
         told: list[str],
-        work: Callable[Concatenate[Transaction, P], T],
+        work: Callable[Concatenate[Transaction, P], Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Awaitable[T]:
-        def run(changes: Changes, now: int) -> T:
+    ) -> tuple[Any, ...]:
+        def run(changes: Changes, now: int) -> Any:
             told.clear()  # the function may be run again, if its group failed
             tx = PostgresTransaction(
                 changes, now, self._policies, told, self._flushing, self._quotas, writes=True
             )
             return work(tx, *args, **kwargs)
 
-        return self._writer.submit(run)
+        return run, self._foresight(work, *args, **kwargs)
+
+    def _foresight(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Foresight | None:
+        """For functions in `_FORESEEN`: a function that returns what they will ask first."""
+        foresee = _FORESEEN.get(work)
+        if foresee is None:
+            return None
+
+        def transaction(changes: Changes, now: int) -> PostgresTransaction:
+            return PostgresTransaction(
+                changes, now, self._policies, None, self._flushing, self._quotas, writes=True
+            )
+
+        return lambda now: foresee(transaction, now, *args, **kwargs)
 
     def _begin_read(self, changes: Changes) -> Transaction:
         return PostgresTransaction(changes, self._stamp(), self._policies)
@@ -254,7 +277,7 @@ class PostgresStore(Store):
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check_open()
         raise BadInput(
-            "a PostgreSQL store is backed up by PostgreSQL's own tools, while everything goes on: "
+            "a PostgreSQL store is backed up by PostgreSQL's own tools, while it is in use: "
             f"pg_dump --format=custom --schema={self._address.schema} --file={target} "
             f"{self.location.partition('?')[0]}, and pg_restore brings it back; nothing was written"
         )
@@ -283,7 +306,7 @@ class PostgresStore(Store):
         mended = await self._write(maintenance.repair_sizes)
         number = await self._write(anew)
         await asyncio.to_thread(self._catch_up)
-        return [*mended, f"made the search index anew, over {number} messages"]
+        return [*mended, f"rebuilt the search index over {number} messages"]
 
 
 async def open_store(

@@ -106,8 +106,8 @@ class Move:
             )
         elif known[self._source_id] is not None:
             raise BadInput(
-                f"this store was moved to {self._location} before, whole; what was said there since would be "
-                "lost. Nothing was changed. To move it anew, name an empty database"
+                f"this store was moved to {self._location} before, completely; messages added there since "
+                "would be lost. Nothing was changed. To move it again, name an empty database"
             )
         execute(STATEMENTS["begin_move"], {"source": self._source_id, "now": now})
 
@@ -124,6 +124,7 @@ class Move:
             behind = upto
             self._on_step(MoveStep(place.name, done, total))
         place.number_on(source.last_numbers().get(place.name, 0))
+        place.analyse()
 
     def _verify(self, source: Snapshot, place: _TargetTable) -> Moved:
         total = source.count(place.table)
@@ -136,8 +137,8 @@ class Move:
         if (here.rows, here.digest()) != (there.rows, there.digest()):
             raise StoreError(
                 f"table {place.name} of {self._location} is not what it was copied from "
-                f"({here.rows:,} rows, {there.rows:,} in the original): somebody else writes to it. "
-                "The original is unchanged; end what writes there and run this again"
+                f"({here.rows:,} rows, {there.rows:,} in the original): another program writes to it. "
+                "The original is unchanged; stop that program and run this again"
             )
         return Moved(place.name, here.rows, here.digest())
 
@@ -220,6 +221,10 @@ class _TargetTable:
             table = sql.Identifier(self.name).as_string()
             named = {"table": table, "column": self._numbered, "last": last}
             self._connection.execute(STATEMENTS["number_on"], named)
+
+    def analyse(self) -> None:
+        """Gather the planner's statistics of the copied rows."""
+        self._connection.execute(sql.SQL(STATEMENTS["analyse_moved"]).format(table=sql.Identifier(self.name)))
 
     def _on(self, statement: str, behind: Row | None, upto: Row | None) -> tuple[sql.Composed, list[Any]]:
         """A statement on this table, for the rows after one key up to another."""

@@ -1,5 +1,5 @@
 -- Statements of PostgreSQL alone, and those that differ here: see `queries.py`.
--- bigint: below, created_at, deleted_at, first, last, limit, looked_at, no, now, offset, pid, seq
+-- bigint: below, created_at, deleted_at, first, last, limit, looked_at, no, now, offset, pid, seq, tokens
 -- boolean: inner
 -- bytea: body
 
@@ -21,7 +21,8 @@ SELECT set_config('search_path', %(schema)s, false), set_config('synchronous_com
        set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false),
        set_config('max_parallel_workers_per_gather', '0', false),
        set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
-       set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false);
+       set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
+       set_config('enable_material', 'off', false);
 
 -- name: backend
 SELECT pg_backend_pid();
@@ -90,13 +91,28 @@ SELECT set_config('lock_timeout', '20s', true), pg_advisory_xact_lock(1751478372
 UPDATE conversations c SET last_seq = c.last_seq + a.count, bytes = c.bytes + a.size
 FROM unnest(:ids::text[], :tokens::bigint[], :nodes::text[], :counts::bigint[], :sizes::bigint[])
     AS a (id, token, node, count, size)
-WHERE c.id = a.id AND c.token = a.token AND c.holder = a.node
+WHERE c.id = a.id AND c.token = a.token AND c.holder IS NOT DISTINCT FROM a.node
 RETURNING c.id, c.token, c.holder, c.last_seq;
+
+-- override: is_held_by
+-- With `=` the planner could search all conversations that the node holds.
+holder IS NOT DISTINCT FROM :node
+
+-- name: untold_of_many
+-- Whether any of these conversations has a notice that no reply has carried.
+SELECT 1 FROM notices
+WHERE conversation = ANY (:conversation::text[]) AND told_at IS NULL AND delivered_at IS NULL LIMIT 1;
+
+-- name: tell_notices_of_many
+-- The same as `tell_notices`, for several turns: a notice is assigned to a turn of its own conversation.
+UPDATE notices SET told_at = (SELECT max(at) FROM unnest(:now::bigint[]) AS given (at))
+WHERE conversation = ANY (:conversation::text[]) AND told_at IS NULL AND given_to = ANY (:turn::text[]);
 
 -- name: plan_freely
 -- For the rest of this transaction, PostgreSQL may use sequential scans and hash joins.
 SELECT set_config('enable_seqscan', 'on', true), set_config('enable_bitmapscan', 'on', true),
-       set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true);
+       set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true),
+       set_config('enable_material', 'on', true);
 
 -- name: take_time
 -- The rest of this transaction scans whole tables.
@@ -196,6 +212,10 @@ SELECT no FROM unindexed WHERE no IN (SELECT no FROM messages WHERE conversation
 -- For decisions by a flush's state; claims skip the locked row.
 SELECT session FROM flushes WHERE session = :session FOR NO KEY UPDATE;
 
+-- name: lock_connector
+-- One fenced write of a connector at a time: none is under way when another node claims it.
+SELECT name FROM connectors WHERE name = :name FOR NO KEY UPDATE;
+
 -- name: lock_import
 -- One import of the same item at a time.
 SELECT pg_advisory_xact_lock(hashtext('import ' || :owner), hashtext(:origin || ' ' || :name));
@@ -263,6 +283,22 @@ VALUES (:conversation, :seq, :session, :turn, :role, :status, :calls, :answers, 
 RETURNING no, conversation, seq, deleted_at)
 INSERT INTO unindexed (no, conversation, seq) SELECT no, conversation, seq FROM written WHERE deleted_at IS NULL;
 
+-- ---- headings ---------------------------------------------------------------------------------------------------
+
+-- override: headings
+SELECT c.id,
+       (SELECT substr(m.body, 1, 4000) FROM messages m
+        WHERE m.conversation = c.id AND m.seq <= 20 AND m.role = 'user' AND m.deleted_at IS NULL
+        ORDER BY m.seq LIMIT 1),
+       (SELECT substr(m.body, 1, 4000) FROM messages m
+        WHERE m.conversation = c.id AND m.seq <= 20 AND m.role = 'user' AND m.deleted_at IS NULL
+        ORDER BY m.seq LIMIT 1 OFFSET 1),
+       (SELECT substr(m.body, 1, 2000) FROM messages m
+        WHERE m.conversation = c.id AND m.seq > c.last_seq - 20 AND m.role IN ('user', 'assistant')
+          AND m.deleted_at IS NULL AND NOT m.inner AND m.calls IS NULL
+        ORDER BY m.seq DESC LIMIT 1)
+FROM json_array_elements_text(CAST(:ids AS json)) given (id) JOIN conversations c ON c.id = given.id;
+
 -- ---- api_keys ---------------------------------------------------------------------------------------------------
 
 -- override: drop_oldest_logins
@@ -272,6 +308,7 @@ DELETE FROM logins WHERE token_hash IN (
 -- ---- messages ---------------------------------------------------------------------------------------------------
 
 -- override: insert_message
+-- many: conversation, seq
 -- The same statement records that the message is not in the search index yet.
 WITH written AS (
     INSERT INTO messages (conversation, seq, session, turn, role, status, calls, answers, created_at, body, "inner",
@@ -413,6 +450,10 @@ SELECT EXISTS (SELECT 1 FROM moves WHERE finished_at IS NULL);
 
 -- name: begin_move
 INSERT INTO moves (source, started_at) VALUES (%(source)s, %(now)s) ON CONFLICT (source) DO NOTHING;
+
+-- name: analyse_moved
+-- Statistics for the planner, which autovacuum would gather only after a while.
+ANALYZE {table};
 
 -- name: finish_move
 UPDATE moves SET finished_at = %(now)s WHERE source = %(source)s;

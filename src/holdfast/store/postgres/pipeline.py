@@ -53,6 +53,19 @@ class StatementResult:
         return self._rows
 
 
+class RowsResult(StatementResult):
+    """Rows that are known without a result of their own."""
+
+    __slots__ = ()
+
+    def __init__(self, rows: list[tuple[Any, ...]]) -> None:
+        self.count = len(rows)
+        self._rows = rows
+
+
+NOTHING = RowsResult([])
+
+
 class Pipeline:
     def __init__(self, connection: Connection, answer_seconds: float) -> None:
         self.connection = connection
@@ -79,10 +92,9 @@ class Pipeline:
         return self._pg.transaction_status not in (pq.TransactionStatus.IDLE, pq.TransactionStatus.UNKNOWN)
 
     @contextmanager
-    def answering_within(self, seconds: float | None) -> Iterator[None]:
+    def answering_within(self, seconds: float) -> Iterator[None]:
         """Use another timeout inside the block."""
-        usual = self._answer_seconds
-        self._answer_seconds = usual if seconds is None else seconds
+        usual, self._answer_seconds = self._answer_seconds, seconds
         try:
             yield
         finally:

@@ -100,7 +100,7 @@ class Indexer:
                 if not quiet:
                     expected = isinstance(error, psycopg.Error | StoreError)
                     log.warning(
-                        "the search index cannot follow now (%s); it will go on",
+                        "the search index cannot follow now (%s); it will catch up",
                         error, exc_info=None if expected else error,
                     )  # fmt: skip
                 quiet = True

@@ -20,7 +20,7 @@ from ..queries import load
 _TYPE_OF = types(__package__)
 NOTHING_SAID = Notes()
 
-_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)(::[a-z]+(?:\[\])?)?|%\(([a-z_]+)\)s(::[a-z]+(?:\[\])?)?")
+PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)(::[a-z]+(?:\[\])?)?|%\(([a-z_]+)\)s(::[a-z]+(?:\[\])?)?")
 _LENGTH = struct.Struct(">i")
 _ARRAY = struct.Struct(">iiiii")
 
@@ -94,6 +94,7 @@ class Statement:
         "formats",
         "is_long",
         "is_planned_freely",
+        "keys",
         "locks",
         "must_change",
         "name",
@@ -101,6 +102,7 @@ class Statement:
         "needs_count",
         "oids",
         "text",
+        "usually_empty",
     )
 
     def __init__(self, name: str, text: str, said: Notes = NOTHING_SAID) -> None:
@@ -112,7 +114,7 @@ class Statement:
             types[parameter] = cast or types.get(parameter) or _TYPE_OF.get(parameter, "text")
             return f"${list(types).index(parameter) + 1}" + (f"::{cast}" if cast else "")
 
-        self.text = _PARAMETER.sub(number, text).encode()
+        self.text = PARAMETER.sub(number, text).encode()
         self.name = name.encode()
         self.names = tuple(types)
         self.changes = not text.lstrip().upper().startswith(("SELECT", "BEGIN", "COMMIT", "SET"))
@@ -125,6 +127,9 @@ class Statement:
         self.is_long = said.scans == "whole tables" and said.time != "usual"
         """True: it gets a longer time limit."""
         self.is_planned_freely = self.is_long or said.plan == "free"
+        self.usually_empty = said.usually == "empty"
+        self.keys = tuple(list(types).index(name) for name in said.many)
+        """Places of the parameters by which its rows differ, if it may be executed for many at once."""
         known = [_TYPES[type_] for type_ in types.values()]
         self.oids = [oid for oid, _, _ in known]
         self.formats = [format_ for _, format_, _ in known]

@@ -14,6 +14,7 @@ Statements without a needed result wait for the next one that has a result, and 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,9 +25,15 @@ from ...domain.quotas import UNLIMITED, Quotas
 from ...domain.resets import ResetPolicies
 from ..rows import Row, to_json
 from ..transaction import NO_RESETS, Q, Transaction
-from .pipeline import Asked, Pipeline, StatementResult, asked
+from .many import Queued, merge
+from .pipeline import NOTHING, Asked, Pipeline, StatementResult, asked
 from .statements import Statement
 from .statements import statement as named
+
+Batch = tuple[Asked, ...]
+"""Statements sent together: locks, then what is asked."""
+Foreseen = deque[tuple[Batch, list[StatementResult]]]
+"""Batches that were sent before the function that asks for them ran, and their answers."""
 
 MOST_LOOKS = 5
 
@@ -63,10 +70,15 @@ class Changes:
     """State of one SQL transaction, over all jobs that share it."""
 
     __slots__ = (
+        "assumes",
+        "base",
         "conversations",
+        "empty",
         "events",
         "expected",
+        "foreseen",
         "forgotten",
+        "held",
         "locked",
         "notices",
         "rows",
@@ -78,8 +90,18 @@ class Changes:
     def __init__(self, wire: Pipeline, *, strict: bool = False) -> None:
         self.wire = wire
         self.strict = strict
-        self.expected: list[int] = []
-        """Which of the waiting statements must change a row."""
+        self.expected: dict[int, int] = {}
+        """Which of the waiting statements must change rows, and how many."""
+        self.empty: set[int] = set()
+        """Which of the waiting statements were assumed to find nothing."""
+        self.assumes = False
+        """True: statements that usually find nothing are assumed to, and are sent with the next ones."""
+        self.foreseen: Foreseen = deque()
+        """Answers for the function that runs now."""
+        self.held: list[Queued] = []
+        """Kept back, to be merged: each item is what one function queued."""
+        self.base = 0
+        """Where in `waiting` the function that runs now began to queue, while `held` is in use."""
         self.waiting: list[Asked] = []
         self.events: list[tuple[Any, ...]] = []
         self.forgotten: list[str] = []
@@ -93,17 +115,63 @@ class Changes:
         """Number of changes so far."""
 
     def carry_out(self, *more: Asked) -> list[StatementResult]:
-        """Send the waiting statements, then these; returns the results of these."""
+        """Send the waiting statements, then these; returns the results of these. Raises Unmet if a waiting
+        one had another result than assumed."""
+        if self.foreseen and more:
+            foreseen, found = self.foreseen[0]
+            if foreseen == more:
+                self.foreseen.popleft()
+                return found
+            self.drop_foreseen()
+        if self.held:
+            own = self._take_from(self.base)
+            self.queue_held()
+            self._queue(own)
+        self.base = 0
         batch, self.waiting = [*self.waiting, *more], []
-        expected, self.expected = self.expected, []
+        expected, self.expected = self.expected, {}
+        empty, self.empty = self.empty, set()
         answers = self.wire.exchange(batch)
-        if any(not answers[place].count for place in expected):
+        unmet = any(answers[place].count < least for place, least in expected.items())
+        if unmet or any(answers[place].count for place in empty):
             raise Unmet
         return answers[len(batch) - len(more) :]
 
+    def hold(self) -> None:
+        """Keep back what the function that has just run queued, to be merged with what others queue."""
+        self.held.append(self._take_from(self.base))
+
+    def queue_held(self) -> None:
+        """Queue what was kept back."""
+        held, self.held = self.held, []
+        self._queue(merge(held))
+
+    def _take_from(self, start: int) -> Queued:
+        """Remove what was queued from this place on, and return it."""
+        statements, self.waiting[start:] = self.waiting[start:], []
+        expected = {place - start: least for place, least in self.expected.items() if place >= start}
+        empty = {place - start for place in self.empty if place >= start}
+        for place in expected:
+            del self.expected[place + start]
+        self.empty = {place for place in self.empty if place < start}
+        return Queued(statements, expected, empty)
+
+    def _queue(self, queued: Queued) -> None:
+        start = len(self.waiting)
+        self.waiting += queued.statements
+        self.expected |= {place + start: least for place, least in queued.expected.items()}
+        self.empty |= {place + start for place in queued.empty}
+
+    def drop_foreseen(self) -> None:
+        """Forget answers that the function that runs now did not ask for. Raises Unmet if one of their
+        statements has changed rows."""
+        if any(asked.changes for batch, _ in self.foreseen for asked, _ in batch):
+            raise Unmet
+        self.foreseen.clear()
+
     def ending(self) -> list[Asked]:
         """Statements to send right before the COMMIT: last of all notices and events, under their lock."""
-        if self.expected:
+        if self.expected or self.empty:
             self.carry_out()
         left, self.waiting = self.waiting, []
         if self.events or self.notices or self.forgotten:
@@ -195,7 +263,7 @@ class PostgresTransaction(Transaction):
             if wanted.must_change:
                 # Its guard was read, and locked, here. If it changes no row after all, the transaction is
                 # rolled back and retried, checking each row count.
-                changes.expected.append(len(changes.waiting))
+                changes.expected[len(changes.waiting)] = 1
             if statement == Q.insert_notice:
                 changes.notices.append(values["id"])
             changes.waiting.append(asked(wanted, values))
@@ -210,12 +278,19 @@ class PostgresTransaction(Transaction):
         known = named(name)
         wanted = asked(known, values)
         changes = self._changes
+        if known.usually_empty and changes.assumes:
+            changes.empty.add(len(changes.waiting))
+            changes.waiting.append(wanted)
+            return NOTHING
         if known.is_planned_freely:
             changes.waiting.append(_PLAN_FREELY)
         if known.is_long:
             changes.waiting.append(_TAKE_TIME)
         if not self._writes or not known.locks:
-            with changes.wire.answering_within(WHOLE_SECONDS if known.is_long else None):
+            if known.is_long:
+                with changes.wire.answering_within(WHOLE_SECONDS):
+                    (answer,) = changes.carry_out(wanted)
+            else:
                 (answer,) = changes.carry_out(wanted)
         else:
             answer = self._ask_locked(known, wanted, values)

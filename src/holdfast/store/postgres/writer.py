@@ -22,7 +22,9 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import psycopg
@@ -33,9 +35,11 @@ from ...errors import HoldfastError, LeaseLost, StoreFailed, StoreUncertain, Sto
 from ..transaction import Q
 from ..writer import GroupWriter, WriteJob
 from .db_errors import LOCKED, RUN_AGAIN, cannot_connect, state_of, translate
-from .pipeline import ConnectionLost, Pipeline, asked
-from .statements import BEGIN, COMMIT, statement
-from .transaction import Changes, Unmet, message_row
+from .foresight import keep_independent
+from .many import are_different, asked_of_many
+from .pipeline import ConnectionLost, Pipeline, RowsResult, asked
+from .statements import BEGIN, COMMIT, Statement, Values, statement
+from .transaction import Batch, Changes, Foreseen, Unmet, message_row
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +57,8 @@ LONGEST_PAUSE_SECONDS = 1.0
 
 T = TypeVar("T")
 Work = Callable[[Changes, int], T]
+Foresight = Callable[[int], list[Batch]]
+"""Returns what a job will ask first, given the transaction's time."""
 Appending = tuple[Lease, Sequence[NewMessage]]
 Holding = tuple[str, int, str]
 """Key of a lease check: conversation, token and node."""
@@ -65,17 +71,19 @@ _TELL = statement(Q.tell)
 class PostgresJob(WriteJob[Work[Any] | None]):
     """One caller's write. Appends have no function: they are executed together."""
 
-    __slots__ = ("append", "later", "since")
+    __slots__ = ("append", "foresight", "later", "since")
 
     def __init__(
         self,
         work: Work[Any] | None,
         append: Appending | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
-        future: asyncio.Future[Any] | None = None,
+        future: asyncio.Future[Any] | Future[Any] | None = None,
+        foresight: Foresight | None = None,
     ) -> None:
         super().__init__(work, loop, future)
         self.append = append
+        self.foresight = foresight
         self.since = time.monotonic()
         self.later = False
         """True: the job is to be requeued."""
@@ -111,13 +119,19 @@ class PostgresWriter(GroupWriter[PostgresJob]):
 
     # --- the callers' side -------------------------------------------------------------------------
 
-    async def submit(self, work: Work[T]) -> T:
+    async def submit(self, work: Work[T], foresight: Foresight | None = None) -> T:
         """Run `work` inside the next group; returns when it is committed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._accept(PostgresJob(work, None, loop, future))
+        self._accept(PostgresJob(work, None, loop, future, foresight))
         # A cancelled caller does not undo its write: it may already be committed.
         return await future
+
+    def submit_blocking(self, work: Work[T], foresight: Foresight | None = None) -> T:
+        """The same for a thread without an event loop."""
+        future: Future[T] = Future()
+        self._accept(PostgresJob(work, None, None, future, foresight))
+        return future.result()
 
     async def append(self, lease: Lease, messages: Sequence[NewMessage]) -> int:
         """Number and store messages under a lease; returns the last seq. LeaseLost if the lease was lost."""
@@ -168,7 +182,9 @@ class PostgresWriter(GroupWriter[PostgresJob]):
         """Run a group in one transaction; afterwards every job has its result or its error."""
         error: BaseException | None = None
         if len(group) > 1 and self._failure is None:
-            error = self._try(group, GROUP_LOCK_SECONDS)
+            error = self._try(group, GROUP_LOCK_SECONDS, foresees=True)
+            if isinstance(error, Unmet):
+                error = self._try(group, GROUP_LOCK_SECONDS)
             if error is None:
                 return
         for job in group:
@@ -211,9 +227,10 @@ class PostgresWriter(GroupWriter[PostgresJob]):
         return error
 
     def _try(
-        self, group: list[PostgresJob], patience: float, *, strict: bool = False
+        self, group: list[PostgresJob], patience: float, *, strict: bool = False, foresees: bool = False
     ) -> BaseException | None:
-        """One transaction over `group`. None: every job has its result; an error: nothing was kept."""
+        """One transaction over `group`. None: every job has its result; an error: nothing was kept.
+        `foresees`: turns that follow each other send their first statements together."""
         for job in group:
             job.result, job.error = None, None
         number: str | None = None
@@ -227,7 +244,7 @@ class PostgresWriter(GroupWriter[PostgresJob]):
             if oldest > self._schema:
                 raise StoreUpgraded(oldest, self._schema)
             changes = Changes(wire, strict=strict)
-            self._work(group, changes, self._on_time(stamp))
+            self._work(group, changes, self._on_time(stamp), foresees)
             if changes.rows:
                 ending = [*changes.ending(), asked(_TELL, {"tag": self._tag}), (COMMIT, [])]
             else:
@@ -267,20 +284,76 @@ class PostgresWriter(GroupWriter[PostgresJob]):
             raise
         return wire
 
-    def _work(self, group: list[PostgresJob], changes: Changes, now: int) -> None:
+    def _work(self, group: list[PostgresJob], changes: Changes, now: int, foresees: bool) -> None:
         appends = [job for job in group if job.append is not None]
         if appends:
             self._append(appends, changes, now)
+        together: list[PostgresJob] = []
         for job in group:
             if job.work is None:
                 continue
-            before = changes.rows
-            try:
-                job.result = job.work(changes, now)
-            except HoldfastError as refusal:
-                if changes.rows != before:
-                    raise
-                job.error = refusal
+            if foresees and job.foresight is not None:
+                together.append(job)
+                continue
+            self._run_together(together, changes, now)  # what was accepted earlier is run earlier
+            together = []
+            self._run_one(job, changes, now)
+        self._run_together(together, changes, now)
+
+    def _run_one(self, job: PostgresJob, changes: Changes, now: int) -> None:
+        assert job.work is not None
+        before = changes.rows
+        try:
+            job.result = job.work(changes, now)
+        except HoldfastError as refusal:
+            if changes.rows != before:
+                raise
+            job.error = refusal
+        changes.drop_foreseen()
+
+    def _run_together(self, jobs: list[PostgresJob], changes: Changes, now: int) -> None:
+        """Run begins and commits of turns. Commits first: their statements are sent in one batch, and what
+        they release can be taken by the begins."""
+        if len(jobs) < 2:
+            for job in jobs:
+                self._run_one(job, changes, now)
+            return
+        begins: list[tuple[PostgresJob, list[Batch]]] = []
+        commits: list[tuple[PostgresJob, list[Batch]]] = []
+        plain: list[PostgresJob] = []
+        for job in jobs:
+            assert job.foresight is not None
+            batches = job.foresight(now)
+            if not batches:
+                plain.append(job)
+            elif batches[0][-1][0].changes:
+                commits.append((job, batches))
+            else:
+                begins.append((job, batches))
+        self._run_foreseen([job for job, _ in commits], _answered(commits, changes), changes, now)
+        answered = _answered(begins, changes)
+        kept = keep_independent(answered)
+        plain += [job for (job, _), is_kept in zip(begins, kept, strict=True) if not is_kept]
+        self._run_foreseen(
+            [job for (job, _), is_kept in zip(begins, kept, strict=True) if is_kept],
+            [each for each, is_kept in zip(answered, kept, strict=True) if is_kept],
+            changes,
+            now,
+        )
+        for job in plain:
+            self._run_one(job, changes, now)
+
+    def _run_foreseen(
+        self, jobs: list[PostgresJob], answered: list[Foreseen], changes: Changes, now: int
+    ) -> None:
+        """Run turns of different conversations, whose first answers are known. What they queue is merged."""
+        changes.base, changes.assumes = len(changes.waiting), True
+        for job, foreseen in zip(jobs, answered, strict=True):
+            changes.foreseen = foreseen
+            self._run_one(job, changes, now)
+            changes.hold()
+        changes.queue_held()
+        changes.assumes = False
 
     def _append(self, jobs: list[PostgresJob], changes: Changes, now: int) -> None:
         """Execute all appends of a group: one statement numbers them, guarded by each lease, and one stores
@@ -334,7 +407,9 @@ class PostgresWriter(GroupWriter[PostgresJob]):
             try:
                 wire = self._wire = self._connected()
                 if wire.history is None or wire.history != before.history:
-                    log.warning("%s may be another server than before: it is not asked", self._location)
+                    log.warning(
+                        "%s may be another server than before: its answer is not used", self._location
+                    )
                     break
                 wire.ask(statement(Q.end_backend), pid=before.backend)
                 ((status,),) = wire.ask(statement(Q.outcome), number=number)
@@ -351,8 +426,8 @@ class PostgresWriter(GroupWriter[PostgresJob]):
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         uncertain = StoreUncertain(
-            f"{self._location} was lost while it committed, and could not be asked since: what was to be "
-            "written is there whole or not at all. Look before doing it again"
+            f"{self._location} was lost during a commit and has not been reachable since: either everything "
+            "was written or nothing. Check before you repeat it"
         )
         for job in group:
             job.result, job.error = None, uncertain
@@ -377,3 +452,34 @@ def _asked_once(wire: Pipeline, name: str) -> str | None:
         log.debug("the server does not report its %s: %s", name, error)
         return None
     return str(fact)
+
+
+def _answered(jobs: Sequence[tuple[PostgresJob, list[Batch]]], changes: Changes) -> list[Foreseen]:
+    """Send what these jobs will ask first, in one batch; returns each job's answers."""
+    if not jobs:
+        return []
+    single = jobs[0][1][0][-1][0]
+    if all(len(batches) == 1 and [asked for asked, _ in batches[0]] == [single] for _, batches in jobs):
+        rows = [batches[0][0][1] for _, batches in jobs]
+        if are_different(single, rows):
+            return _answered_at_once(single, jobs, rows, changes)
+    results = iter(changes.carry_out(*(asked for _, batches in jobs for batch in batches for asked in batch)))
+    return [deque((batch, [next(results) for _ in batch]) for batch in batches) for _, batches in jobs]
+
+
+def _answered_at_once(
+    single: Statement,
+    jobs: Sequence[tuple[PostgresJob, list[Batch]]],
+    rows: Sequence[Values],
+    changes: Changes,
+) -> list[Foreseen]:
+    """The same if all ask for one statement: it is executed once, for all."""
+    # The same order on every node, to avoid deadlocks.
+    order = sorted(range(len(rows)), key=lambda place: [rows[place][key] or b"" for key in single.keys])
+    (answer,) = changes.carry_out(asked_of_many(single, [rows[place] for place in order]))
+    found: dict[int, list[tuple[Any, ...]]] = {}
+    for *columns, place in answer.rows():
+        found.setdefault(order[place - 1], []).append(tuple(columns))
+    return [
+        deque([(batches[0], [RowsResult(found.get(place, []))])]) for place, (_, batches) in enumerate(jobs)
+    ]

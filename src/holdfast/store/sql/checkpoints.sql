@@ -1,23 +1,30 @@
--- bigint: limit, now, ordinal
+-- bigint: bytes, limit, now, ordinal
 -- bytea: body
 
 -- fragment: checkpoint_columns
 k.conversation, c.key, k.ns, k.id, k.parent, k.kind, k.metadata, k.body
 
--- name: insert_checkpoint
--- No row: a checkpoint of this id exists.
+-- name: weigh_checkpoint
+-- rows: any
+-- Before a checkpoint is put: its conversation holds so many bytes more, less those of the one that is replaced.
+UPDATE conversations SET bytes = bytes + :bytes - coalesce(
+    (SELECT length(k.body) FROM checkpoints k WHERE k.conversation = :conversation AND k.ns = :ns AND k.id = :id), 0)
+WHERE id = :conversation;
+
+-- name: put_checkpoint
+-- many: conversation
+-- rows: one
+-- A checkpoint of this id is replaced; the time of its creation stays.
 INSERT INTO checkpoints (conversation, ns, id, parent, run, kind, metadata, created_at, body)
-VALUES (:conversation, :ns, :id, :parent, :run, :kind, :metadata, :now, :body) ON CONFLICT DO NOTHING;
+VALUES (:conversation, :ns, :id, :parent, :run, :kind, :metadata, :now, :body)
+ON CONFLICT (conversation, ns, id) DO UPDATE SET parent = excluded.parent, run = excluded.run, kind = excluded.kind,
+    metadata = excluded.metadata, body = excluded.body;
 
 -- name: checkpoint_size
 SELECT length(body) FROM checkpoints WHERE conversation = :conversation AND ns = :ns AND id = :id;
 
--- name: replace_checkpoint
--- rows: any
-UPDATE checkpoints SET parent = :parent, run = :run, kind = :kind, metadata = :metadata, body = :body
-WHERE conversation = :conversation AND ns = :ns AND id = :id;
-
 -- name: insert_checkpoint_write
+-- many: conversation
 -- rows: any
 -- The first write of a task at a position counts: a task that is run again writes the same.
 INSERT INTO checkpoint_writes (conversation, ns, checkpoint, task, ordinal, channel, path, kind, body)

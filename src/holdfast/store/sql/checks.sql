@@ -22,7 +22,8 @@ WHERE m.lowest < s.first_seq OR m.highest > s.last_seq;
 SELECT c.id FROM conversations c
 LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM messages GROUP BY conversation) m ON m.conversation = c.id
 LEFT JOIN (SELECT conversation, sum(length(body)) AS held FROM checkpoints GROUP BY conversation) k ON k.conversation = c.id
-WHERE c.bytes <> coalesce(m.held, 0) + coalesce(k.held, 0);
+LEFT JOIN (SELECT conversation, sum(size) AS held FROM attachments GROUP BY conversation) a ON a.conversation = c.id
+WHERE c.bytes <> coalesce(m.held, 0) + coalesce(k.held, 0) + coalesce(a.held, 0);
 
 -- name: tips_are_newest
 -- scans: whole tables
@@ -36,6 +37,19 @@ WHERE t.status = 'running' AND (c.turn IS DISTINCT FROM t.id OR c.holder IS DIST
 UNION ALL
 SELECT c.id FROM conversations c LEFT JOIN turns t ON t.id = c.turn
 WHERE c.holder IS NOT NULL AND (t.status IS NULL OR t.status <> 'running');
+
+-- name: waiting_turns_have_their_place
+-- scans: whole tables
+-- A turn that is queued, or was withdrawn from the queue, has no messages; those of one that joined another are that one's.
+SELECT t.id FROM turns t JOIN conversations c ON c.id = t.conversation
+WHERE t.due_at IS NOT NULL
+  AND (t.status NOT IN ('interrupted', 'failed') OR c.turn IS DISTINCT FROM t.id OR c.holder IS NOT NULL
+       OR t.request IS NULL
+       OR EXISTS (SELECT 1 FROM turns n WHERE n.conversation = t.conversation AND n.first_seq > t.first_seq
+                    AND n.joined IS NULL))
+UNION ALL
+SELECT c.id FROM conversations c LEFT JOIN turns t ON t.id = c.turn
+WHERE c.holder IS NULL AND c.turn IS NOT NULL AND t.due_at IS NULL;
 
 -- name: settled_nodes_left_nothing
 -- scans: whole tables
@@ -58,8 +72,20 @@ SELECT id FROM sessions WHERE (ended_at IS NULL) <> (end_reason IS NULL) OR (end
 
 -- name: turns_in_known_states
 -- scans: whole tables
-SELECT id FROM turns WHERE status NOT IN ('running', 'completed', 'interrupted', 'failed', 'cancelled')
+SELECT id FROM turns WHERE status NOT IN ('queued', 'running', 'completed', 'interrupted', 'failed', 'cancelled')
    OR (status = 'running') <> (ended_at IS NULL);
+
+-- name: queued_turns_are_whole
+-- scans: whole tables
+-- A queued turn has its request, its messages and its conversation; none that has begun is in a queue; each conversation knows
+-- how many it has, and they are in the order in which they were accepted.
+SELECT t.id FROM turns t LEFT JOIN queued_turns q ON q.turn = t.id
+WHERE (t.status = 'queued') <> (q.turn IS NOT NULL) OR (t.status = 'queued' AND t.request IS NULL)
+   OR q.no <> t.no OR q.conversation <> t.conversation
+UNION ALL
+SELECT c.id FROM conversations c
+LEFT JOIN (SELECT conversation, count(*) AS number FROM queued_turns GROUP BY conversation) q ON q.conversation = c.id
+WHERE c.queued <> coalesce(q.number, 0);
 
 -- name: requests_have_turns
 -- scans: whole tables
@@ -87,3 +113,25 @@ SELECT session FROM flushes
 WHERE state NOT IN ('pending', 'running', 'done', 'dead', 'skipped', 'taken')
    OR (state = 'pending') <> (next_attempt_at IS NOT NULL) OR (state = 'running') <> (node IS NOT NULL)
    OR (state = 'taken') <> (taken_by IS NOT NULL);
+
+-- name: answered_messages_are_settled
+-- scans: whole tables
+SELECT i.platform_id FROM inbox i JOIN turns t ON t.id = i.turn WHERE i.state = 'taken' AND t.status = 'completed'
+UNION ALL
+SELECT d.id FROM deliveries d JOIN turns t ON t.id = d.turn WHERE d.state = 'growing' AND t.status = 'completed';
+
+-- name: connector_rows_in_known_states
+-- scans: whole tables
+SELECT platform_id FROM inbox WHERE state NOT IN ('new', 'taken', 'done', 'failed', 'withdrawn')
+   OR (state = 'taken' AND turn IS NULL)
+UNION ALL
+SELECT id FROM deliveries WHERE state NOT IN ('growing', 'pending', 'sent', 'dead') OR (state = 'sent') <> (sent_at IS NOT NULL)
+   OR (state = 'growing' AND turn IS NULL)
+UNION ALL
+SELECT id FROM pairings WHERE state NOT IN ('pending', 'approved', 'revoked') OR (state = 'pending') <> (code_hash IS NOT NULL);
+
+-- name: places_are_counted
+-- scans: whole tables
+SELECT c.id FROM conversations c
+LEFT JOIN (SELECT conversation, count(*) AS number FROM places GROUP BY conversation) p ON p.conversation = c.id
+WHERE c.places <> coalesce(p.number, 0);

@@ -1,5 +1,5 @@
 -- bigint: below, bytes, count, last_seq, limit, now, token
--- boolean: anonymous
+-- boolean: anonymous, waits
 -- bytea: history
 
 -- fragment: conversation_columns
@@ -27,9 +27,11 @@ WHERE id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :i
 
 -- name: insert_conversation
 -- rows: any
--- A conversation and its first session are inserted together.
-INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, bytes, forked_from, anonymous, created_at)
-VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :bytes, :forked_from, :anonymous, :now);
+-- A conversation and its first session are inserted together. One that begins with a turn is inserted with its lease.
+INSERT INTO conversations (id, owner, key, title, source, tip, last_seq, bytes, forked_from, anonymous, created_at,
+                           token, holder, turn)
+VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :bytes, :forked_from, :anonymous, :now,
+        :token, :holder, :turn);
 
 -- name: conversations_with_history
 -- Conversations begun without a name whose whole visible history is this one. LIMIT 2: only whether exactly one
@@ -99,7 +101,8 @@ UPDATE conversations SET bytes = bytes - :bytes WHERE id = :id;
 -- name: recount_bytes
 UPDATE conversations SET bytes = (
     SELECT coalesce(sum(length(m.body)), 0) FROM messages m WHERE m.conversation = conversations.id) + (
-    SELECT coalesce(sum(length(k.body)), 0) FROM checkpoints k WHERE k.conversation = conversations.id) WHERE id = :id;
+    SELECT coalesce(sum(length(k.body)), 0) FROM checkpoints k WHERE k.conversation = conversations.id) + (
+    SELECT coalesce(sum(a.size), 0) FROM attachments a WHERE a.conversation = conversations.id) WHERE id = :id;
 
 -- name: set_metadata
 UPDATE conversations SET metadata = :metadata
@@ -110,6 +113,15 @@ WHERE id = :id AND (:owner::text IS NULL OR owner = :owner) RETURNING id;
 -- Seqs for messages outside of a turn, only while no turn runs. The visible history changes.
 UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, history_hash = NULL
 WHERE id = :id AND holder IS NULL RETURNING last_seq;
+
+-- name: number_in_ready
+-- many: id
+-- locks: share_node(id=node)
+-- rows: one
+-- The same in a conversation that was read as free, at this last_seq, in this transaction, by a node that is present.
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, history_hash = NULL
+WHERE id = :id AND holder IS NULL AND last_seq = :last_seq
+  AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL);
 
 -- name: meant_by_alias
 -- The exact session that this alias referred to, if any.
@@ -127,6 +139,10 @@ UPDATE conversations SET tip = :tip, revision = revision + 1 WHERE id = :id;
 -- name: set_title
 UPDATE conversations SET title = :title WHERE id = :id AND (:owner::text IS NULL OR owner = :owner) RETURNING id;
 
+-- name: suggest_title
+-- Zero rows: it has a title, or is gone.
+UPDATE conversations SET title = :title WHERE id = :id AND owner = :owner AND title IS NULL;
+
 -- name: touch_revision
 -- rows: any
 -- A context changed other than by an appended message: cached contexts are invalid. So is the history of a running
@@ -135,6 +151,7 @@ UPDATE conversations SET revision = revision + 1, history_hash = CASE WHEN holde
 WHERE id = :id;
 
 -- name: take_lease
+-- many: id
 -- locks: share_node(id=node)
 -- rows: one
 -- Only a free conversation, still at the token that was read, only by a node that is present. The token rises with
@@ -144,26 +161,40 @@ UPDATE conversations SET holder = :node, turn = :turn, token = :token + 1, last_
 WHERE id = :id AND holder IS NULL AND token = :token
   AND EXISTS (SELECT 1 FROM nodes WHERE id = :node AND left_at IS NULL AND reaped_at IS NULL);
 
+-- fragment: is_held_by
+holder = :node
+
 -- name: number_messages
 -- Seqs for a turn's messages. Zero rows: the lease was lost, and nothing is written.
 UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes
-WHERE id = :id AND token = :token AND holder = :node
+WHERE id = :id AND token = :token AND {is_held_by}
 RETURNING last_seq, owner;
 
 -- name: release_lease
+-- many: id
 -- Number the last messages and release the lease, in one statement. The token stays, so it is never reused. The
 -- history is the one the turn gives, unless something was removed from it meanwhile.
 UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, holder = NULL, turn = NULL,
                          history_hash = CASE WHEN history_hash IS NULL THEN :history END
-WHERE id = :id AND token = :token AND holder = :node
-RETURNING last_seq, owner;
+WHERE id = :id AND token = :token AND {is_held_by}
+RETURNING last_seq, owner, places;
 
 -- name: fence_lease
--- Take the lease away from its holder: a late writer's token no longer matches.
-UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, holder = NULL, turn = NULL,
-                         token = token + 1, history_hash = NULL
+-- Take the lease away from its holder: a late writer's token no longer matches. A turn that `waits` to be taken up
+-- keeps the conversation's place.
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, holder = NULL,
+                         turn = CASE WHEN :waits THEN turn END, token = token + 1, history_hash = NULL
 WHERE id = :id AND turn = :turn
 RETURNING last_seq;
+
+-- name: claim_for_waiting
+-- A free conversation keeps the place of a turn that is to be taken up. Zero rows: it is not free.
+UPDATE conversations SET turn = :turn WHERE id = :id AND turn IS NULL AND holder IS NULL;
+
+-- name: release_waiting
+-- rows: any
+-- The waiting turn is given up or withdrawn: the conversation is free.
+UPDATE conversations SET turn = NULL WHERE id = :id AND turn = :turn AND holder IS NULL;
 
 -- name: held_by
 -- What a node holds according to the store.

@@ -26,7 +26,7 @@ VALUES (:id, :owner, :key, :title, :source, :tip, :last_seq, :bytes, :forked_fro
 -- name: grow_conversation
 -- Append after the version that was read, only if no turn runs there and no message was added since.
 UPDATE conversations SET tip = :tip, last_seq = :last_seq, bytes = bytes + :bytes, history_hash = :history, revision = revision + 1
-WHERE id = :id AND owner = :owner AND last_seq = :seen_seq AND tip = :seen_tip AND holder IS NULL RETURNING id;
+WHERE id = :id AND owner = :owner AND last_seq = :seen_seq AND tip = :seen_tip AND turn IS NULL RETURNING id;
 
 -- name: import_alias
 INSERT INTO aliases (owner, alias, conversation, session, created_at)
@@ -46,9 +46,9 @@ UPDATE sessions SET last_seq = :last_seq WHERE id = :id AND ended_at IS NOT NULL
 
 -- name: import_turn
 INSERT INTO turns (id, conversation, session, owner, status, node, attempt, first_seq, started_at, ended_at, model, error,
-                   usage, response_id, answer)
+                   usage, response_id, answer, joined)
 VALUES (:id, :conversation, :session, :owner, :status, :node, :attempt, :first_seq, :started_at, :ended_at, :model, :error,
-        :usage, :response_id, :answer);
+        :usage, :response_id, :answer, :joined);
 
 -- name: import_request
 INSERT INTO requests (turn, owner, route, key, body_hash, created_at)
@@ -94,9 +94,9 @@ FROM sessions WHERE conversation = :conversation ORDER BY ordinal;
 -- With the request and the response that belong to it.
 SELECT t.id, t.session, t.status, t.node, t.attempt, t.first_seq, t.started_at, t.ended_at, t.model, t.error, t.usage,
        t.response_id, t.answer, q.route, q.key, q.body_hash, q.created_at,
-       r.id, r.previous, r.background, r.brought, r.request, r.created_at
+       r.id, r.previous, r.background, r.brought, r.request, r.created_at, t.joined
 FROM turns t LEFT JOIN requests q ON q.turn = t.no LEFT JOIN responses r ON r.turn = t.id
-WHERE t.conversation = :conversation ORDER BY t.no;
+WHERE t.conversation = :conversation AND t.status <> 'queued' ORDER BY t.no;
 
 -- name: message_records
 -- Deleted ones too: their seqs stay.

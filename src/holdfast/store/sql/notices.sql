@@ -48,6 +48,8 @@ SELECT {notice_columns} FROM {notice_tables}
 WHERE t.conversation = :conversation AND t.delivered_at IS NULL ORDER BY t.no;
 
 -- name: untold_of_conversation
+-- many: conversation
+-- usually: empty
 -- Carried by no reply and not delivered yet.
 SELECT {notice_columns} FROM {notice_tables}
 WHERE t.conversation = :conversation AND t.told_at IS NULL AND t.delivered_at IS NULL ORDER BY t.no;
@@ -58,6 +60,7 @@ WHERE t.conversation = :conversation AND t.told_at IS NULL AND t.delivered_at IS
 UPDATE notices SET given_to = :turn WHERE id = :id;
 
 -- name: tell_notices
+-- many: turn
 -- rows: any
 -- The reply of this turn carried the notices assigned when it began, and no others.
 UPDATE notices SET told_at = :now WHERE conversation = :conversation AND told_at IS NULL AND given_to = :turn;

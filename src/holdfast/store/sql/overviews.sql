@@ -1,15 +1,19 @@
--- bigint: after, step
+-- bigint: looked_at, since
 
 -- name: figures
 -- Open sessions, running turns, messages and events ever written, undelivered notices.
 
--- name: event_from
--- The first event with this number or a higher one.
-SELECT id, at FROM events WHERE id >= :id::bigint ORDER BY id LIMIT 1;
-
 -- name: turns_ended
--- How many turns ended in each step of time, by the type of their event.
-SELECT at / :step, type, count(*) FROM events
-WHERE id > :after AND type IN ('turn.completed', 'turn.interrupted', 'turn.failed', 'turn.cancelled')
+-- Of the newest turns, those that ended since then, the newest first. Looks at `looked_at` turns at most.
+SELECT owner, status, started_at, ended_at, model, coalesce(error, why), usage FROM turns
+WHERE no > (SELECT max(no) FROM turns) - :looked_at AND ended_at >= :since AND status <> 'queued' AND due_at IS NULL
   AND (:owner::text IS NULL OR owner = :owner)
-GROUP BY 1, 2;
+ORDER BY no DESC;
+
+-- name: oldest_counted
+-- When the oldest of so many newest turns began; no row: there are no more turns than that.
+SELECT started_at FROM turns WHERE no <= (SELECT max(no) FROM turns) - :looked_at ORDER BY no DESC LIMIT 1;
+
+-- name: store_id
+-- scans: a small table
+SELECT id FROM store;

@@ -1,8 +1,8 @@
 -- Each reads only the oldest rows, so that a pass with nothing to do costs nothing.
--- bigint: before, limit
+-- bigint: before, limit, now
 
 -- fragment: goes_on
-(c.holder IS NOT NULL OR (s.ended_at IS NULL AND s.attached = TRUE)
+(c.turn IS NOT NULL OR c.queued > 0 OR (s.ended_at IS NULL AND s.attached = TRUE)
   OR EXISTS (SELECT 1 FROM processes p WHERE p.conversation = c.id AND p.ended_at IS NULL)
   OR EXISTS (SELECT 1 FROM flushes f WHERE f.conversation = c.id AND f.state IN ('pending', 'running')))
 
@@ -47,3 +47,8 @@ DELETE FROM nodes WHERE id IN (
 DELETE FROM requests WHERE turn IN (
     SELECT turn FROM (SELECT turn, created_at FROM requests ORDER BY turn LIMIT :limit) oldest
     WHERE created_at < :before);
+
+-- name: prune_stored_requests
+-- Of turns that failed or were interrupted long enough ago; a later retry asks as the settings say.
+UPDATE turns SET request = NULL, kept_until = NULL WHERE no IN (
+    SELECT no FROM turns WHERE kept_until < :now ORDER BY kept_until LIMIT :limit FOR UPDATE SKIP LOCKED);

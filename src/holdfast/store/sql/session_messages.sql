@@ -28,11 +28,13 @@ ON CONFLICT DO NOTHING;
 UPDATE sessions SET view = :view WHERE id = :id AND ended_at IS NULL;
 
 -- name: name_message
+-- many: conversation
 -- rows: any
 -- No row: the name is known.
 INSERT INTO message_names (conversation, name, seq) VALUES (:conversation, :name, :seq) ON CONFLICT DO NOTHING;
 
 -- name: named_message
+-- usually: empty
 -- Read under the conversation's lock.
 SELECT seq FROM message_names WHERE conversation = :conversation AND name = :name;
 

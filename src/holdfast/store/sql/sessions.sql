@@ -1,6 +1,6 @@
 -- bigint: at, first_seq, fresh_since, input_tokens, last_activity_at, limit, looked_at, next_due_at, now, ordinal
 -- bigint: output_tokens, recheck_at, since, soon
--- boolean: attached, ended
+-- boolean: attached, ended, newest
 
 -- fragment: session_columns
 s.id, s.conversation, s.owner, c.key, c.title, s.source, s.attached, s.node, s.edge, s.parent, c.tip, s.ordinal,
@@ -18,7 +18,7 @@ SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner::tex
 
 -- fragment: place_columns
 {session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from, c.revision,
-nullif(c.history_hash, x''), s.dated_by, c.bytes
+nullif(c.history_hash, x''), s.dated_by, c.bytes, c.queued
 
 -- fragment: place_tables
 conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coalesce(c.holder, s.node)
@@ -89,18 +89,23 @@ ORDER BY s.opened_at, s.id;
 
 -- fragment: session_filter
 AND (:ended::boolean IS NULL OR (s.ended_at IS NOT NULL) = :ended) AND (:source::text IS NULL OR s.source = :source)
-AND (:key::text IS NULL OR c.key = :key)
+AND (:key::text IS NULL OR c.key = :key) AND (NOT :newest OR c.tip IS NOT DISTINCT FROM s.id)
 AND (:title::text IS NULL OR strpos(lower(coalesce(c.title, '') || ' ' || coalesce(c.key, '')), lower(:title)) > 0)
+
+-- fragment: paged_tables
+-- LEFT JOIN: a page reads its sessions in order and looks their conversations up, whatever the planner believes of the filters.
+sessions s LEFT JOIN conversations c ON c.id = s.conversation
+LEFT JOIN nodes n ON n.id = coalesce(CASE WHEN c.tip = s.id THEN c.holder END, s.node)
 
 -- name: sessions_of_owner
 -- A page of an owner's sessions, the most recently active first, below the cursor (:at, :id).
-SELECT {session_columns} FROM {session_tables}
+SELECT {session_columns} FROM {paged_tables}
 WHERE s.owner = :owner AND (s.last_activity_at, s.id) < (:at, :id) {session_filter}
 ORDER BY s.last_activity_at DESC, s.id DESC LIMIT :limit;
 
 -- name: sessions_of_all
 -- The same for an operator.
-SELECT {session_columns} FROM {session_tables}
+SELECT {session_columns} FROM {paged_tables}
 WHERE (s.last_activity_at, s.id) < (:at, :id) {session_filter}
 ORDER BY s.last_activity_at DESC, s.id DESC LIMIT :limit;
 
@@ -140,9 +145,9 @@ ORDER BY coalesce(s.recheck_at, s.next_due_at) LIMIT :limit;
 -- rows: any
 -- The unique index allows one open session per conversation.
 INSERT INTO sessions (id, conversation, owner, ordinal, edge, parent, source, attached, node, opened_at,
-                      last_activity_at, next_due_at, dated_by, fresh_by, fresh_since, first_seq, view)
+                      last_activity_at, next_due_at, dated_by, fresh_by, fresh_since, first_seq, view, model)
 VALUES (:id, :conversation, :owner, :ordinal, :edge, :parent, :source, :attached, :node, :now,
-        :last_activity_at, :next_due_at, :dated_by, :fresh_by, :fresh_since, :first_seq, :view);
+        :last_activity_at, :next_due_at, :dated_by, :fresh_by, :fresh_since, :first_seq, :view, :model);
 
 -- name: date_session
 -- rows: any
@@ -179,6 +184,7 @@ UPDATE sessions SET ended_at = :now, end_reason = :reason, next_due_at = NULL, r
 WHERE id = :id AND ended_at IS NULL;
 
 -- name: touch_session
+-- many: id
 -- rows: any
 -- A client wrote, or its turn ended: only these change last_activity_at.
 UPDATE sessions SET last_activity_at = :now, model = coalesce(:model, model),

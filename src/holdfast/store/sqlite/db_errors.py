@@ -83,7 +83,7 @@ def translate(error: apsw.Error, location: str, system_errno: int = 0) -> Holdfa
         return TooLarge(f"it is larger than SQLite's largest value ({error}). Nothing was written; send less")
     return StatementFailed(
         f"{location}: one statement failed ({type(error).__name__}: {error}). Nothing of it was written and "
-        "the store goes on; please report this"
+        "the store stays usable; please report this"
     )
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import apsw
 
@@ -148,15 +148,15 @@ class SQLiteStore(Store):
 
     # --- reading and writing ----------------------------------------------------------------------------
 
-    def _submit(
+    def _job(
         self,
         told: list[str],
-        work: Callable[Concatenate[Transaction, P], T],
+        work: Callable[Concatenate[Transaction, P], Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Awaitable[T]:
-        def run(connection: apsw.Connection) -> T:
+    ) -> tuple[Any, ...]:
+        def run(connection: apsw.Connection) -> Any:
             told.clear()  # the function may be run again, if its group failed
             now = to_stamp(self._clock())
             tx = SQLiteTransaction(connection, now, self._policies, told, self._flushing, self._quotas)
@@ -165,7 +165,7 @@ class SQLiteStore(Store):
                 self._writer.erase()
             return done
 
-        return self._writer.submit(run)
+        return (run,)
 
     def _begin_read(self, connection: apsw.Connection) -> Transaction:
         return SQLiteTransaction(connection, to_stamp(self._clock()), self._policies)
@@ -237,7 +237,7 @@ class SQLiteStore(Store):
     async def repair(self) -> list[str]:
         mended = await self._write(maintenance.repair_sizes)
         number = await asyncio.to_thread(self._index().rebuild)
-        return [*mended, f"made the search index anew, over {number} messages"]
+        return [*mended, f"rebuilt the search index over {number} messages"]
 
 
 def _intact(tx: Transaction) -> list[Finding]:

@@ -71,7 +71,7 @@ class Inodes:
                 ) from error
             except OSError as error:
                 raise StoreFailed(
-                    f"{path} cannot be looked at any more ({error.strerror}). Nothing more is acknowledged; "
+                    f"{path} cannot be read any more ({error.strerror}). Nothing more is acknowledged; "
                     "check the disk, then restart"
                 ) from error
             found.append((status.st_dev, status.st_ino))

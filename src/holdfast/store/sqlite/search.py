@@ -234,7 +234,7 @@ class SearchIndex:
                 if not quiet:
                     expected = isinstance(error, StoreError)
                     log.warning(
-                        "the search index %s cannot follow now (%s); it will go on",
+                        "the search index %s cannot follow now (%s); it will catch up",
                         self.path, error, exc_info=None if expected else error,
                     )  # fmt: skip
                 quiet = True
@@ -482,7 +482,7 @@ class SearchIndex:
         except apsw.Error as error:
             raise SearchFailed(
                 f"the search index {self.path} cannot be used ({type(error).__name__}: {error}); "
-                "`holdfast doctor --repair` makes it anew"
+                "`holdfast doctor --repair` rebuilds it"
             ) from error
 
     def _close(self) -> None:

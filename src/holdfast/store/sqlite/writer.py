@@ -22,6 +22,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,6 +99,12 @@ class SQLiteWriter(GroupWriter[SQLiteJob]):
         self._accept(SQLiteJob(work, loop, future))
         # A cancelled caller does not undo its write: it may already be on disk.
         return await future
+
+    def submit_blocking(self, work: Work[T]) -> T:
+        """The same for a thread without an event loop."""
+        future: Future[T] = Future()
+        self._accept(SQLiteJob(work, None, future))
+        return future.result()
 
     def submit_later(self, work: Work[Any]) -> None:
         """The same without waiting, for bookkeeping that is simply repeated if it fails."""
@@ -263,7 +270,7 @@ class SQLiteWriter(GroupWriter[SQLiteJob]):
         try:
             self._on_commit()
         except Exception:
-            log.exception("%s: a listener to commits failed; writing goes on", self._database)
+            log.exception("%s: a commit listener failed; writing continues", self._database)
 
     # --- the write-ahead log -----------------------------------------------------------------------
 

@@ -1,0 +1,55 @@
+"""Turns that wait until their conversation is free, and what a request does that finds it busy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .messages import NewMessage
+from .turns import Turn, TurnRequest
+
+
+class WhenBusy(StrEnum):
+    """What a request does while another turn holds its conversation."""
+
+    WAIT = "wait"
+    QUEUE = "queue"
+    """Its messages are stored as a queued turn."""
+    STEER = "steer"
+    """Its messages join the running turn at its next step; if there is none, they are a queued turn."""
+    INTERRUPT = "interrupt"
+    REJECT = "reject"
+
+
+QUEUES = frozenset({WhenBusy.QUEUE, WhenBusy.STEER})
+
+
+def can_queue(request: TurnRequest) -> bool:
+    """True: the request adds messages of the user to a conversation, whatever it holds by then."""
+    return (
+        bool(request.messages)
+        and request.branch is None
+        and not request.regenerates
+        and all(message.role == "user" for message in request.messages)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTurn:
+    """A turn that has not begun, and its place in the queue of its conversation."""
+
+    turn: Turn
+    messages: tuple[NewMessage, ...]
+    position: int
+    """1: it is the next."""
+    steers: bool = False
+    behind: str | None = None
+    """The turn that it waits for: the running one, or the one before it in the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """Messages that joined a running turn."""
+
+    turns: tuple[str, ...]
+    last_seq: int

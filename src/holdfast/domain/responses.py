@@ -1,0 +1,51 @@
+"""The Responses API's view of a turn: its status, and the event by which a webhook learns of its end."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from .turns import TurnStatus
+
+CUT_SHORT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Why the model stopped before the end of its answer, and the Responses API's word for it."""
+
+
+def response_status(status: TurnStatus, finish_reason: str | None = None, *, is_fault: bool = False) -> str:
+    """The Responses API's status of a turn; `finish_reason` is the model's. `is_fault`: a
+    background response that its server's death or stop interrupted, and which is not taken up, has failed."""
+    match status:
+        case TurnStatus.QUEUED:
+            return "queued"
+        case TurnStatus.RUNNING:
+            return "in_progress"
+        case TurnStatus.COMPLETED:
+            return "incomplete" if finish_reason in CUT_SHORT else "completed"
+        case TurnStatus.INTERRUPTED if not is_fault:
+            return "incomplete"
+        case TurnStatus.CANCELLED:
+            return "cancelled"
+        case _:
+            return "failed"
+
+
+def finish_reason(answer: bytes | None) -> str | None:
+    """Why the model stopped, by the stored answer."""
+    found = msgspec.json.decode(answer or b"{}")
+    choices: Any = found.get("choices") or ({},)
+    reason: str | None = choices[0].get("finish_reason")
+    return reason
+
+
+def response_event(event_id: str, response_id: str, status: str, at: datetime) -> str:
+    """The body of the webhook event for a response that ended with this status: OpenAI's shape."""
+    event = {
+        "id": event_id,
+        "object": "event",
+        "created_at": int(at.timestamp()),
+        "type": f"response.{status}",
+        "data": {"id": response_id},
+    }
+    return msgspec.json.encode(event).decode()
