@@ -18,7 +18,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from ..domain.history import fingerprint_of
@@ -27,6 +26,7 @@ from ..errors import ModelError
 from .base import Chunk, ModelRequest, NativeRequest, Purpose
 from .chunks import ChunkMaker, chunk_of
 from .connection import BACKOFF_SECONDS, Connection
+from .http_client import HttpFailure, UpstreamResponse
 from .refusals import refusal_in
 from .sse import MAX_EVENT, EventReader
 
@@ -162,24 +162,24 @@ class AnthropicUpstream:
         finally:
             response.close()
 
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _body(self, response: UpstreamResponse) -> bytes:
         pieces, size = [], 0
         try:
             async with asyncio.timeout(self._connection.timeout_seconds):
-                while piece := await response.content.readany():
+                while piece := await response.readany():
                     pieces.append(piece)
                     size += len(piece)
                     if size > MAX_EVENT:
                         raise ModelError(f"the model's answer is larger than {MAX_EVENT >> 20} MiB")
-        except (aiohttp.ClientError, OSError) as problem:
+        except (HttpFailure, OSError) as problem:
             self._connection.fail(problem, begun=bool(pieces))
         return b"".join(pieces)
 
-    async def _read(self, response: aiohttp.ClientResponse, answer: AnswerTranslator) -> bytes:
+    async def _read(self, response: UpstreamResponse, answer: AnswerTranslator) -> bytes:
         """The next bytes of the stream; empty at its end."""
         try:
-            return await response.content.readany()
-        except (aiohttp.ClientError, OSError) as problem:
+            return await response.readany()
+        except (HttpFailure, OSError) as problem:
             if answer.finished:
                 return b""
             self._connection.fail(problem, begun=not isinstance(problem, TimeoutError))

@@ -24,6 +24,7 @@ class Purpose(StrEnum):
     TURN = "turn"
     SUMMARY = "summary"
     FLUSH = "flush"
+    TITLE = "title"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +82,13 @@ class Chunk:
     Most chunks only add a few words. For those only the text is decoded (`text`): there are thousands.
     """
 
-    __slots__ = ("_value", "raw", "text")
+    __slots__ = ("_raw", "_value", "text")
 
     def __init__(
-        self, raw: bytes, value: Mapping[str, Any] | None = None, *, text: str | None = None
+        self, raw: bytes | None, value: Mapping[str, Any] | None = None, *, text: str | None = None
     ) -> None:
-        self.raw = raw
+        """Without `raw` it is encoded from `value` when it is first used."""
+        self._raw = raw
         self._value = value
         self.text = text
         """The text added to the first choice's `content`, if the chunk adds nothing else."""
@@ -96,6 +98,12 @@ class Chunk:
 
     def __hash__(self) -> int:
         return hash(self.raw)
+
+    @property
+    def raw(self) -> bytes:
+        if self._raw is None:
+            self._raw = msgspec.json.encode(self._value)
+        return self._raw
 
     @property
     def value(self) -> Mapping[str, Any]:

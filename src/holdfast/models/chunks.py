@@ -49,7 +49,7 @@ class ChunkMaker:
 
 
 def chunk_of(value: Mapping[str, Any]) -> Chunk:
-    return Chunk(raw=msgspec.json.encode(value), value=value)
+    return Chunk(None, value)
 
 
 def chunk_from_completion(completion: Mapping[str, Any]) -> Chunk:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import email.utils
-import io
 import logging
 import math
 import os
@@ -21,16 +20,17 @@ import re
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
-import aiohttp
 import msgspec
 import yarl
 
 from ..domain.api_keys import holds_token
 from ..errors import BadSetting, ModelError
 from .base import REQUEST_ID
+from .http_client import ConnectTimeout, Disconnected, HttpClient, HttpFailure, UpstreamResponse
 from .refusals import UpstreamRefusal, redacted, refusal
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,6 @@ _HOST = re.compile(r"\A\s*(?:[\w.-]+(?::\d+)?(?:/[\w./-]*)?\s*\Z|\[[0-9a-fA-F:.]
 """An address without its scheme."""
 _NEAR = re.compile(r"\A\s*(?:localhost|\d+\.\d+\.\d+\.\d+|\[|[\w-]+(?::|/|\s*\Z))")
 """A host of this machine or network: it rarely has TLS."""
-LARGE_BODY = 2**20  # aiohttp warns about larger bodies given as bytes
 
 
 class Connection:
@@ -62,23 +61,25 @@ class Connection:
         *,
         key_variable: str = "",
         longest_wait: float = SHORT_WAIT_SECONDS,
+        is_own_server: bool = False,
     ) -> None:
         """`key_variable`: the environment variable that the key is from, for messages. `longest_wait`: a
-        `Retry-After` of at most so many seconds is waited for."""
+        `Retry-After` of at most so many seconds is waited for. `is_own_server`: it is this user's holdfast
+        server, so a key of holdfast's own is sent."""
         given = _checked_url(base_url)
         self._base = given.with_user(None).with_fragment(None)
         self._versioned = _VERSION.search(self._base.path) is not None
         """True: the address is known to be the API's. False: it may lack its /v1."""
         self._key_variable = key_variable
         self._longest_wait = longest_wait
-        self._key = sendable(api_key.strip(), self.where)
+        self._key = api_key.strip() if is_own_server else sendable(api_key.strip(), self.where)
         self._headers = _login(given, self._key)
         self._timeout_seconds = timeout_seconds
-        self._timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=connect_timeout, sock_read=timeout_seconds
-        )
+        self._connect_timeout = connect_timeout
         self._backoff = tuple(backoff)
-        self._session: aiohttp.ClientSession | None = None
+        self._client: HttpClient | None = None
+        self._common = ""
+        """The header lines of every request."""
         self._closed = False
 
     @property
@@ -113,14 +114,14 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         *,
         once: bool = False,
-    ) -> aiohttp.ClientResponse:
+    ) -> UpstreamResponse:
         """The upstream's 200 response, body unread. The caller closes it. `once`: no retry here, because the
         caller retries and counts."""
         url = self._url(path)
         for wait in (None,) if once else (*self._backoff, None):
             try:
-                response = await self._send(method, url, body, headers or {}, self._timeout)
-            except (aiohttp.ClientError, OSError) as problem:
+                response = await self._send(method, url, body, headers or {})
+            except (HttpFailure, OSError) as problem:
                 if wait is None or not _passing(problem):
                     self.fail(problem)
                 await asyncio.sleep(wait)
@@ -142,19 +143,19 @@ class Connection:
 
     async def _below_v1(
         self,
-        response: aiohttp.ClientResponse,
+        response: UpstreamResponse,
         method: str,
         path: str,
         body: bytes | None,
         headers: Mapping[str, str],
-    ) -> aiohttp.ClientResponse:
+    ) -> UpstreamResponse:
         """The response of `base_url` + /v1, if that is where the API is; from then on it is the base.
         Otherwise the 404 that was given."""
         given = self._base
         self._base = given.with_path(f"{given.path.rstrip('/')}/v1", keep_query=True)
         try:
-            second = await self._send(method, self._url(path), body, headers, self._timeout)
-        except (aiohttp.ClientError, OSError):
+            second = await self._send(method, self._url(path), body, headers)
+        except (HttpFailure, OSError):
             second = None
         if second is not None and second.status not in (404, 405):
             response.close()
@@ -171,13 +172,15 @@ class Connection:
         error."""
         root = self._base.path.rstrip("/").removesuffix("/v1")
         url = self._base.with_path(f"{root}/{path}", keep_query=True)
-        timeout = aiohttp.ClientTimeout(total=min(QUESTION_SECONDS, self._timeout_seconds))
         data = None if body is None else msgspec.json.encode(body)
         try:
-            response = await self._send("GET" if body is None else "POST", url, data, {}, timeout)
-            async with response:
-                return msgspec.json.decode(await response.read()) if response.status == 200 else None
-        except (aiohttp.ClientError, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            async with asyncio.timeout(min(QUESTION_SECONDS, self._timeout_seconds)):
+                response = await self._send("GET" if body is None else "POST", url, data, {})
+                try:
+                    return msgspec.json.decode(await response.read()) if response.status == 200 else None
+                finally:
+                    response.close()
+        except (HttpFailure, OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
     def send_key_as(self, header: str) -> None:
@@ -188,8 +191,8 @@ class Connection:
 
     async def close(self) -> None:
         self._closed = True
-        if self._session is not None:
-            await self._session.close()
+        if self._client is not None:
+            self._client.close()
 
     def error(self, message: str, status: int | None = None, *, public: str | None = None) -> ModelError:
         """A ModelError whose public text does not contain this upstream's address."""
@@ -197,8 +200,8 @@ class Connection:
 
     def fail(self, problem: Exception, begun: bool = False) -> NoReturn:
         """Raise the ModelError for this exception, worded for the operator. `begun`: the answer had begun."""
-        if isinstance(problem, aiohttp.ConnectionTimeoutError):
-            why = f"no connection within {self._timeout.sock_connect:g} s"
+        if isinstance(problem, ConnectTimeout):
+            why = f"no connection within {self._connect_timeout:g} s"
             raise self.error(
                 f"cannot connect to the model at {self.where}: {why}; {self._check()}", 504
             ) from None
@@ -212,11 +215,11 @@ class Connection:
             why = self.shown(str(problem))
             raise self.error(
                 f"no trusted TLS connection to the model at {self.where}: {why}",
-                public="no trusted TLS connection to the model; the server's log says why",
+                public="no trusted TLS connection to the model; see the server's log",
             ) from None
         if begun:
             raise ModelError("the model's stream ended early: its connection broke") from problem
-        if isinstance(problem, aiohttp.ServerDisconnectedError | ConnectionResetError):
+        if isinstance(problem, Disconnected | ConnectionResetError):
             raise self.error(
                 f"the model at {self.where} closed the connection without an answer; its log may say why"
             ) from None
@@ -228,7 +231,7 @@ class Connection:
                 public=f"cannot connect to the model; {self._check()}",
             ) from None
         raise self.error(
-            f"the model at {self.where} does not speak HTTP as expected ({type(problem).__name__}); "
+            f"the model at {self.where} does not answer in HTTP as expected ({type(problem).__name__}); "
             "check [model] base_url"
         ) from None
 
@@ -241,30 +244,28 @@ class Connection:
         ) from None
 
     async def _send(
-        self,
-        method: str,
-        url: yarl.URL,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        timeout: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
+        self, method: str, url: yarl.URL, body: bytes | None, headers: Mapping[str, str]
+    ) -> UpstreamResponse:
+        """Send one request. `headers` are added to those of every request, and must not repeat one."""
         if self._closed:
             raise ModelError("this model was closed")
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers=self._headers,
-                trust_env=False,
+        if self._client is None:
+            assert url.raw_host is not None
+            assert url.port is not None
+            self._client = HttpClient(
+                url.raw_host,
+                url.port,
+                tls=url.scheme == "https",
+                connect_seconds=self._connect_timeout,
             )
+            self._common = _header_lines({"Host": url.host_port_subcomponent or "", **self._headers})
         if request_id := REQUEST_ID.get():
             headers = {"X-Request-Id": request_id, **headers}
-        data = io.BytesIO(body) if body is not None and len(body) >= LARGE_BODY else body
-        return await self._session.request(
-            method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
-        )
+        length = f"Content-Length: {len(body)}\r\n" if body is not None else ""
+        lines = f"{method} {url.raw_path_qs} HTTP/1.1\r\n{self._common}{_header_lines(headers)}{length}\r\n"
+        return await self._client.request(lines.encode(), body or b"", self._timeout_seconds)
 
-    async def _refuse(self, response: aiohttp.ClientResponse) -> NoReturn:
+    async def _refuse(self, response: UpstreamResponse) -> NoReturn:
         status = response.status
         try:
             if 300 <= status < 400:
@@ -290,9 +291,9 @@ class Connection:
             return f"no key was sent: set {name}, which [model] api_key_env names, to the upstream's key"
         return f"check the key in {name}, which [model] api_key_env names"
 
-    def _refuse_redirect(self, response: aiohttp.ClientResponse) -> NoReturn:
+    def _refuse_redirect(self, response: UpstreamResponse) -> NoReturn:
         try:
-            target = self._base.join(yarl.URL(response.headers.get("Location", "")))
+            target = self._base.join(yarl.URL(response.headers.get("location", "")))
             there = self.shown(str(target.with_user(None).with_query(None).with_fragment(None)))
         except ValueError:
             there = "an address that is none"
@@ -306,18 +307,18 @@ class Connection:
             public=f"the model answered {response.status}, a redirect; {advice}",
         )
 
-    async def _read_refusal(self, response: aiohttp.ClientResponse) -> UpstreamRefusal:
+    async def _read_refusal(self, response: UpstreamResponse) -> UpstreamRefusal:
         try:
             async with asyncio.timeout(QUESTION_SECONDS):
-                body = await response.content.read(REFUSAL_BYTES)
-                while len(body) < REFUSAL_BYTES and (more := await response.content.readany()):
+                body = b""
+                while len(body) < REFUSAL_BYTES and (more := await response.readany()):
                     body += more
-        except (aiohttp.ClientError, OSError):
+        except (HttpFailure, OSError):
             return UpstreamRefusal()
-        return refusal(body, self.shown)
+        return refusal(body[:REFUSAL_BYTES], self.shown)
 
     def _url(self, path: str) -> yarl.URL:
-        return self._base.with_path(f"{self._base.path.rstrip('/')}/{path}", keep_query=True)
+        return _url_at(self._base, path)
 
     def _check(self) -> str:
         if self.is_ollama:
@@ -325,12 +326,25 @@ class Connection:
         return "is the server running, and is [model] base_url right?"
 
 
+def _header_lines(headers: Mapping[str, str]) -> str:
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
+        raise ValueError("a header's value has a line break")
+    return lines
+
+
+@lru_cache(maxsize=64)  # the same few for every request
+def _url_at(base: yarl.URL, path: str) -> yarl.URL:
+    return base.with_path(f"{base.path.rstrip('/')}/{path}", keep_query=True)
+
+
 def sendable(key: str, where: str) -> str:
     """The key, if it may be sent to the upstream `where`; else an empty text, and the log says what to do.
 
     Keys of holdfast's own form, and the value of HOLDFAST_API_KEY, are valid for this user's server. Every
-    outgoing key passes here, so none of these is ever sent to another server, whatever the environment says:
-    after `eval "$(holdfast env)"` OPENAI_API_KEY holds one.
+    key for an upstream passes here, so none of these is ever sent to another server, whatever the environment
+    says: after `eval "$(holdfast env)"` OPENAI_API_KEY holds one. The server of the user's own home
+    (`is_own_server`) is no upstream.
     """
     if not key or not (holds_token(key) or key == os.environ.get("HOLDFAST_API_KEY", "").strip()):
         return key
@@ -383,22 +397,22 @@ def _passing(problem: Exception) -> bool:
     """True if a retry of the same request could succeed a moment later."""
     if isinstance(problem, TimeoutError | ssl.SSLError):
         return False
-    return isinstance(problem, aiohttp.ClientConnectionError | OSError)
+    return isinstance(problem, Disconnected | OSError)
 
 
-def _pause(response: aiohttp.ClientResponse, backoff: float, longest: float) -> float | None:
+def _pause(response: UpstreamResponse, backoff: float, longest: float) -> float | None:
     """How long to wait before a retry; None: do not retry. Never less than the upstream asks for."""
     asked = _retry_after(response)
-    if asked is None and "Retry-After" not in response.headers:
+    if asked is None and "retry-after" not in response.headers:
         return backoff if response.status in (502, 503) else None
-    if asked is None or ":" in response.headers.get("Retry-After", ""):
+    if asked is None or ":" in response.headers.get("retry-after", ""):
         return None  # a date: clocks differ, so a short wait cannot be told from none
     return asked if response.status in (429, 502, 503) and asked <= longest else None
 
 
-def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+def _retry_after(response: UpstreamResponse) -> float | None:
     """The seconds the upstream asks to wait, in whichever header; None if it does not."""
-    asked = response.headers.get("Retry-After-Ms"), response.headers.get("Retry-After")
+    asked = response.headers.get("retry-after-ms"), response.headers.get("retry-after")
     for text, unit in zip(asked, (0.001, 1.0), strict=True):
         if text is None:
             continue

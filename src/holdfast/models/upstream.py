@@ -15,13 +15,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from ..errors import ModelError
 from .base import Chunk, ModelRequest, Purpose, request_body
 from .chunks import AnswerReader
 from .connection import BACKOFF_SECONDS, SHORT_WAIT_SECONDS, Connection
+from .http_client import HttpFailure, UpstreamResponse
 from .windows import ask_window
 
 TAIL_SECONDS = 5.0
@@ -46,6 +46,7 @@ class Upstream:
         backoff: Sequence[float] = BACKOFF_SECONDS,
         key_variable: str = "",
         longest_wait: float = SHORT_WAIT_SECONDS,
+        is_own_server: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection = Connection(
@@ -56,6 +57,7 @@ class Upstream:
             backoff,
             key_variable=key_variable,
             longest_wait=longest_wait,
+            is_own_server=is_own_server,
         )
         self._model = model
         self._first = ""
@@ -69,12 +71,14 @@ class Upstream:
     async def models(self) -> list[dict[str, Any]]:
         response = await self._connection.open("GET", "models")
         try:
-            async with response, asyncio.timeout(self._connection.timeout_seconds):
+            async with asyncio.timeout(self._connection.timeout_seconds):
                 value = msgspec.json.decode(await response.read())
-        except (aiohttp.ClientError, OSError) as problem:
+        except (HttpFailure, OSError) as problem:
             self._connection.fail(problem)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             value = None
+        finally:
+            response.close()
         listed = value.get("data") if isinstance(value, dict) else None
         if listed is None and isinstance(value, dict) and "data" in value:
             return []  # Ollama without a model
@@ -155,15 +159,15 @@ class Upstream:
             name = self._first = str(models[0]["id"])
         return name
 
-    async def _read(self, response: aiohttp.ClientResponse, answer: AnswerReader, silence: _Silence) -> bytes:
+    async def _read(self, response: UpstreamResponse, answer: AnswerReader, silence: _Silence) -> bytes:
         """The next bytes of the body; empty at its end. Keepalives do not extend the timeout."""
         try:
             if silence.left is None:  # only events so far: the connection's own timeout applies
-                return await response.content.readany()
+                return await response.readany()
             async with asyncio.timeout(silence.left):
                 with silence:
-                    return await response.content.readany()
-        except (aiohttp.ClientError, OSError) as problem:
+                    return await response.readany()
+        except (HttpFailure, OSError) as problem:
             if answer.finished:
                 return b""  # only usage could have followed
             if isinstance(problem, TimeoutError) and silence.left is not None:
@@ -207,12 +211,12 @@ def _as_ollama_says(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"max_tokens": named.pop("max_completion_tokens"), **named}
 
 
-async def _reach_end(response: aiohttp.ClientResponse) -> None:
-    if response.content.at_eof():
+async def _reach_end(response: UpstreamResponse) -> None:
+    if response.at_eof:
         return
     try:
         async with asyncio.timeout(EOF_SECONDS):
-            while await response.content.readany():
+            while await response.readany():
                 pass
-    except (aiohttp.ClientError, OSError):
+    except (HttpFailure, OSError):
         return  # closed instead of reused: the answer is complete either way
