@@ -38,6 +38,12 @@ LOOPS = {
     "write this node's heartbeat": "Heartbeat",
     "look after running turns": "TurnRunner",
     "check the model": "ModelWatch",
+    "retry waiting turns": "Recoverer",
+    "begin queued turns": "QueueRunner",
+    "run a connector": "ConnectorWorker",
+    "answer messages from platforms": "ConnectorWorker",
+    "send messages to platforms": "ConnectorWorker",
+    "name conversations": "Titler",
 }
 """What each loop does, as its log lines say it, and the class that runs it."""
 

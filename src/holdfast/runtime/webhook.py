@@ -1,4 +1,4 @@
-"""POSTs JSON to one webhook of the settings: the only sender of notices and of sessions to flush.
+"""POSTs JSON to one webhook of the settings: notices, sessions to flush, questions about tool calls.
 
 One POST for each call, with an `Idempotency-Key`; the caller retries. Anything but a 2xx is a failure, also a
 redirect, which is not followed. No cookies, proxy or login of the environment is used. A failure is described
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import aiohttp
 
 
+MOST_BYTES = 1_000_000
+
+
 class Webhook:
     def __init__(self, url: str, timeout_seconds: float) -> None:
         self._url = url
@@ -21,6 +24,11 @@ class Webhook:
 
     async def post(self, body: bytes, idempotency_key: str) -> str | None:
         """Why the webhook did not accept this, such as "answered 503"; None: it did."""
+        answer = await self.ask(body, idempotency_key)
+        return answer if isinstance(answer, str) else None
+
+    async def ask(self, body: bytes, idempotency_key: str) -> bytes | str:
+        """The body of the webhook's answer, at most MOST_BYTES of it; as text: why it did not accept this."""
         import aiohttp  # a program without a webhook never loads it
 
         if self._session is None:
@@ -33,7 +41,9 @@ class Webhook:
             async with self._session.post(
                 self._url, data=body, headers={"idempotency-key": idempotency_key}, allow_redirects=False
             ) as answer:
-                return None if 200 <= answer.status < 300 else f"answered {answer.status}"
+                if not 200 <= answer.status < 300:
+                    return f"answered {answer.status}"
+                return await answer.content.read(MOST_BYTES) if answer.status == 200 else b""
         except TimeoutError:
             return f"did not answer within {self._timeout_seconds:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -18,8 +18,9 @@ from hashlib import sha256
 
 from ...domain.api_keys import ApiKey, Scope, check_tools, parse_token, same_secret
 from ...domain.ids import DEFAULT_OWNER
-from ...errors import BadKey
+from ...errors import BadKey, KeyExpired
 from ...store.store import Store
+from .key_uses import KeyUses
 
 RECHECK_SECONDS = 1.0
 MOST_KEYS = 1024
@@ -53,6 +54,7 @@ class Authenticator:
         self._known: dict[str, _CachedKey] = {}
         self._version = 0
         self._looked_at = float("-inf")
+        self.uses = KeyUses(store, monotonic)
         self._environment: ApiKey | None = None
         self._environment_hash = b""
         if environment_key and environment_key.strip():
@@ -71,17 +73,19 @@ class Authenticator:
         known = await self._ask(claimed.key_id) if claimed else None
         if claimed is None or known is None or not same_secret(claimed.hash, known.secret_hash):
             raise BadKey
-        if known.key.revoked_at is not None:
-            raise BadKey
-        return known.key
+        return self._valid(known.key)
 
     async def is_valid(self, key: ApiKey) -> bool:
         """True if an authenticated key is still valid. Cheap enough for every open stream to call once a
         second."""
-        if key == self._environment:
+        if key is self._environment or key == self._environment:
             return True
         known = await self._ask(key.id)
-        return known is not None and known.key.revoked_at is None
+        return (
+            known is not None
+            and known.key.revoked_at is None
+            and (known.key.expires_at is None or not known.key.has_expired(self._store.now()))
+        )
 
     def name_of(self, key: ApiKey) -> str:
         """A name for `named`. That of $HOLDFAST_API_KEY depends on its value, so a change of the value ends
@@ -96,9 +100,27 @@ class Authenticator:
         if self._environment is not None and name == self.name_of(self._environment):
             return self._environment
         known = await self._ask(name)
-        if known is None or known.key.revoked_at is not None:
+        if known is None:
             raise BadKey
-        return known.key
+        return self._valid(known.key)
+
+    def _valid(self, key: ApiKey) -> ApiKey:
+        """Returns a key whose secret is right, and notes its use. Raises BadKey, KeyExpired."""
+        if key.revoked_at is not None:
+            raise BadKey
+        if key.expires_at is not None and key.has_expired(self._store.now()):
+            raise KeyExpired(f"{key.expires_at:%Y-%m-%d %H:%M} UTC")
+        self.uses.note(key.id)
+        return key
+
+    async def by_id(self, key_id: str) -> ApiKey:
+        """The key with this id, for a stored request that came with it. Raises BadKey if it is no longer
+        valid."""
+        if key_id == ENVIRONMENT_KEY_ID:
+            if self._environment is None:
+                raise BadKey
+            return self._environment
+        return await self.named(key_id)
 
     async def _ask(self, key_id: str) -> _CachedKey | None:
         version = self._version_lately()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from ...domain.compaction import (
     Claim,
@@ -30,6 +32,7 @@ from ...domain.compaction import (
     SummarySpan,
     Trigger,
     allowed,
+    entries_of,
     left_out,
     plan,
     shrinks,
@@ -40,6 +43,7 @@ from ...domain.compaction import (
 from ...domain.context_size import Budget, Growth, Size, TokenEstimator
 from ...domain.sessions import Session
 from ...domain.turns import Lease
+from ...domain.views import View, spans
 from ...errors import ConversationBusy, HoldfastError, ModelError, NotCompacted, StoreClosed
 from ...models.base import Model, ModelRequest, Purpose
 from ...models.effective_window import WindowSettings
@@ -48,7 +52,7 @@ from ...models.reply import ReplyFolder
 from ...store.store import Store
 from ..shutdown import finished, through
 from ..turns.gate import TurnGate
-from ..turns.windows import Windows
+from ..turns.windows import Windows, is_known
 from .heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
@@ -75,6 +79,16 @@ class SummaryRequest:
     """Maximum tokens of the summary."""
     model: str | None
     window: int
+    instructions: str = ""
+    """Further instructions, by the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summarised:
+    """A summary, and the usage that the model reported for it."""
+
+    text: str
+    usage: Mapping[str, Any] | None
 
 
 class Summariser:
@@ -83,37 +97,37 @@ class Summariser:
         self._prompt = prompt
         self._timeout_seconds = timeout_seconds
 
-    async def summary(self, wanted: SummaryRequest) -> str:
+    async def summary(self, wanted: SummaryRequest) -> Summarised:
         """Return the summary. Raises NoSummary on timeout, failure or an empty answer."""
         room = max(1, int(wanted.window * SHARE) - wanted.allowed)
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 try:
-                    text = await self._ask(wanted, room)
+                    found = await self._ask(wanted, room)
                 except ModelError as refusal:
                     if not is_too_long(refusal):
                         raise
                     limit = limit_said(refusal) or wanted.window
-                    text = await self._ask(wanted, max(1, min(room, int(limit * SHARE)) // 2))
+                    found = await self._ask(wanted, max(1, min(room, int(limit * SHARE)) // 2))
         except TimeoutError:
             said = f"the summary took longer than {self._timeout_seconds:g} s"
             raise NoSummary(CompactionFailure.SUMMARY_TIMED_OUT, said) from None
         except ModelError as error:
             raise NoSummary(CompactionFailure.SUMMARY_FAILED, str(error)) from error
-        if not text:
+        if not found.text:
             raise NoSummary(CompactionFailure.SUMMARY_EMPTY, "the model's summary was empty")
-        return text
+        return found
 
-    async def _ask(self, wanted: SummaryRequest, room: int) -> str:
+    async def _ask(self, wanted: SummaryRequest, room: int) -> Summarised:
         told = transcript_within(wanted.gap.entries, wanted.scale.tokens, room)
-        messages = summary_request(self._prompt, wanted.allowed, told)
+        messages = summary_request(self._prompt, wanted.allowed, told, wanted.instructions)
         folder = ReplyFolder()
         async for chunk in self._model.stream(ModelRequest(messages, wanted.model, Purpose.SUMMARY)):
             folder.add(chunk)
         reply = folder.reply()
         if reply.finish_reason is None:
             raise ModelError("the summary broke off before its end")
-        return summary_in(reply.message.get("content"))
+        return Summarised(summary_in(reply.message.get("content")), reply.usage)
 
 
 BUSY_SECONDS = 600.0
@@ -185,6 +199,11 @@ class Compactor:
     def is_compacting(self, conversation_id: str) -> bool:
         """True while a context of this conversation is being summarised here."""
         return conversation_id in self._compacting
+
+    @property
+    def compacting(self) -> frozenset[str]:
+        """The conversations whose context is being summarised here."""
+        return frozenset(self._compacting)
 
     # --- token reports -----------------------------------------------------------------------------
 
@@ -276,6 +295,55 @@ class Compactor:
                     raise ModelError(f"session {session.id} was not compacted: {unmade}", 504) from unmade
                 case _:
                     raise ModelError(f"session {session.id} was not compacted: {unmade}") from unmade
+
+    async def adopt(self, session_id: str, view: View, messages: int, busy_seconds: float) -> Session | None:
+        """Compact this session as its client has compacted its own history: its context becomes `view`, and
+        `messages` leave it. Returns the session that continues it; None: it was not done, and nothing has
+        changed."""
+        try:
+            outline = await self._store.outline(None, session_id)
+            scale = _scale(outline)
+            shown = spans(view.parts, outline.session.last_seq)
+            kept = Size()
+            for entry in outline.entries:
+                if any(first <= entry.first <= last for first, last in shown):
+                    kept += entry.weight
+            before = scale.tokens(_weight(outline))
+            facts = CompactionStats(Trigger.CLIENT, before, scale.tokens(kept), messages)
+            window = await self.windows.of(outline.session.model)
+            budget = Budget(before, window.tokens, self._rules.threshold)
+            job = _CompactionJob(session_id, Trigger.CLIENT, budget, busy_seconds=busy_seconds)
+            claim = await self._claimed(job)
+        except NotCompacted as refused:
+            log.info("%s is not compacted as its client has done: %s", session_id, refused)
+            return None
+        try:
+            return (await self._swapped(job, claim, view, outline.revision, facts)).session
+        except _Unmade as unmade:
+            await self._give_up(job, claim, unmade.failure)
+            log.info("%s is not compacted as its client has done: %s", session_id, unmade)
+            return None
+        except BaseException:
+            await through(self._give_up(job, claim, CompactionFailure.STOPPED))
+            raise
+
+    async def summarise(
+        self, messages: Sequence[Mapping[str, Any]], model: str | None, instructions: str = ""
+    ) -> Summarised:
+        """A summary of these messages, of which nothing is stored. Raises ModelError if there is none."""
+        scale = TokenEstimator()
+        name = self._rules.model or model
+        window = await self.windows.of(name)
+        entries = entries_of(messages)
+        gap = SummarySpan(entries, sum(scale.tokens(entry.weight) for entry in entries))
+        wanted = SummaryRequest(gap, scale, allowed(gap, window.tokens), name, window.tokens, instructions)
+        try:
+            return await self._summariser.summary(wanted)
+        except NoSummary as none:
+            if isinstance(none.__cause__, ModelError):
+                raise none.__cause__ from None
+            timed_out = none.failure is CompactionFailure.SUMMARY_TIMED_OUT
+            raise ModelError(f"there is no summary: {none}", 504 if timed_out else None) from none
 
     async def close(self) -> None:
         """Cancel background compactions; they have changed nothing."""
@@ -385,12 +453,14 @@ class Compactor:
             )
         name = self._rules.model or self._name or outline.session.model
         window = await self.windows.of(name)
+        if not self._rules.model and not is_known(window):  # the same model: assume no less than for its turn
+            window = replace(window, tokens=max(window.tokens, job.budget.window))
         room = min(job.budget.target, window.tokens)
         texts = []
         try:
             for gap in found.gaps:
                 wanted = SummaryRequest(gap, scale, allowed(gap, room), name, window.tokens)
-                texts.append(await self._summariser.summary(wanted))
+                texts.append((await self._summariser.summary(wanted)).text)
         except NoSummary as none:
             return self._without(job, found, none)
         return texts, None
@@ -412,13 +482,14 @@ class Compactor:
         outline: ContextOutline,
         facts: CompactionStats,
     ) -> Compacted:
-        view = found.view(texts)
+        return await self._swapped(job, claim, found.view(texts), outline.revision, facts)
 
+    async def _swapped(
+        self, job: _CompactionJob, claim: Claim, view: View, revision: int, facts: CompactionStats
+    ) -> Compacted:
         async def swap() -> Compacted:
             # Once the write is started, its outcome must be known, even if the task is cancelled.
-            outcome = await finished(
-                self._store.compact(claim, view, outline.revision, facts, lease=job.lease)
-            )
+            outcome = await finished(self._store.compact(claim, view, revision, facts, lease=job.lease))
             if isinstance(outcome, CompactionWaits):
                 raise ConversationBusy(outcome.conversation_id, outcome.holder, outcome.turn_id)
             if isinstance(outcome, CompactionOutdated):
@@ -430,7 +501,7 @@ class Compactor:
         except ConversationBusy as busy:
             raise _Unmade(CompactionFailure.BUSY, str(busy)) from busy
         log.info(
-            "conversation %s goes on in %s: %d messages became a summary, %d tokens became %d",
+            "conversation %s continues in %s: %d messages became a summary, %d tokens became %d",
             claim.conversation_id, done.session.id, facts.messages, facts.tokens_before, facts.tokens_after,
         )  # fmt: skip
         return done

@@ -143,7 +143,7 @@ class Flusher:
             await finished(self._store.release_flush(claimed))
             raise
         except StoreError as error:  # not the model's fault: no failed attempt is counted
-            log.warning("what %s said cannot be read now: %s", claimed.session_id, error)
+            log.warning("the messages of %s cannot be read now: %s", claimed.session_id, error)
             await _stored(lambda: self._store.release_flush(claimed))
             return
         if problem is not None:
@@ -185,7 +185,7 @@ class Flusher:
                 done.dead.append(claimed.session_id)
                 log.error(
                     "session %s could not be flushed in %d attempts (%s) and is given up; `holdfast memories "
-                    "retry %s` takes it up again",
+                    "retry %s` retries it",
                     claimed.session_id,
                     claimed.attempts,
                     problem,

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from ...domain.ids import new_id
 from ...domain.nodes import Node, NodeKind
+from ...domain.recovery import Cause
 from ...domain.turns import TurnStatus
 from ...errors import NodeReaped, NotFound, StoreClosed
 from ...os_support import identity
@@ -120,13 +121,15 @@ class Heartbeat:
         # Only if seen twice in a row: a resumed turn is known here a moment after the store knows it.
         for turn_id in sorted(strays & self._suspects):
             try:
-                await self._store.cancel_turn(None, turn_id, TurnStatus.INTERRUPTED, "nobody was running it")
+                await self._store.cancel_turn(
+                    None, turn_id, TurnStatus.INTERRUPTED, "no task was running it", cause=Cause.DEATH
+                )
             except NotFound:
                 continue  # its conversation was deleted meanwhile
             except Exception as error:  # isolate failures: the others are still released
                 log.warning("turn %s is held by this node, not run, and cannot be ended: %s", turn_id, error)
                 continue
-            log.warning("turn %s was held by this node but nobody ran it; it was interrupted", turn_id)
+            log.warning("turn %s was held by this node without a running task; it was interrupted", turn_id)
         self._suspects = strays
 
     async def rejoin(self, reaped_id: str) -> str:
@@ -142,7 +145,7 @@ class Heartbeat:
             self._turns.clear()
             joined = await self.join(replaces=reaped_id)
             log.warning(
-                "this process was taken for dead as %s and goes on as %s; its sessions continue",
+                "this process was declared dead as node %s and continues as node %s with its sessions",
                 reaped_id,
                 joined,
             )

@@ -134,5 +134,5 @@ class Reaper:
         except STORE_WIDE:
             raise
         except Exception as error:
-            log.warning("%s could not be settled and will be tried again: %s", what, error)
+            log.warning("%s could not be cleaned up after and will be retried: %s", what, error)
             done.troubles.append(f"{what}: {error}")

@@ -101,7 +101,7 @@ class Resetter:
         except STORE_WIDE:
             raise
         except Exception as error:  # isolate failures: the others are still reset
-            log.exception("session %s could not be looked at and will be tried again", session_id)
+            log.exception("session %s could not be checked and will be retried", session_id)
             done.troubles.append(f"session {session_id}: {error}")
             self._troubled[session_id] = self._monotonic() + AGAIN_SECONDS
             return

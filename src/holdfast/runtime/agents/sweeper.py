@@ -46,8 +46,7 @@ class Pruner:
             )  # fmt: skip
         if done.conversations:
             log.info(
-                "deleted %d conversations that were kept long enough; %d as old stay, because something goes "
-                "on in them",
+                "deleted %d conversations past their retention; %d as old are still in use",
                 done.conversations,
                 done.spared,
             )

@@ -165,6 +165,6 @@ class ProcessFiles:
             if os.write(pipe, said) < len(said):
                 raise Conflict("it has not read what it was given before; only a part of this was written")
         except BlockingIOError:
-            raise Conflict("it has not read what it was given before; nothing was written") from None
+            raise Conflict("it has not read its earlier input yet; nothing was written") from None
         finally:
             os.close(pipe)

@@ -60,6 +60,7 @@ class Launcher:
         cwd: str | Path | None = None,
         *,
         stdin: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> Process:
         """Start a background command in an open session; a string is run by the shell.
 
@@ -70,7 +71,7 @@ class Launcher:
         new = await self._store.add_process(self._new(owner, session_id, text, storable(place)))
         self.starting.add(new.id)
         try:
-            await asyncio.shield(self._launch(new, place, arguments, stdin))
+            await asyncio.shield(self._launch(new, place, arguments, stdin, variables or {}))
         finally:
             self.starting.discard(new.id)
         return await self._store.process(owner, new.id)
@@ -90,11 +91,19 @@ class Launcher:
             supervisor=self._own_node(),
         )
 
-    async def _launch(self, new: Process, cwd: str, arguments: Sequence[bytes], stdin: bool) -> None:
+    async def _launch(
+        self,
+        new: Process,
+        cwd: str,
+        arguments: Sequence[bytes],
+        stdin: bool,
+        variables: Mapping[str, str],
+    ) -> None:
         files = ProcessFiles(self._directory, new.id)
         kind, *words = arguments
         spec = [kind, os.fsencode(cwd), b"pipe" if stdin else b"", b"%d" % self._log_bytes, *words, b"end"]
-        environment = {**(os.environ if self._environment is None else self._environment), MARK: new.id}
+        given = os.environ if self._environment is None else self._environment
+        environment = {**given, **variables, MARK: new.id}
 
         def run() -> None:
             files.make()
@@ -188,7 +197,7 @@ def _command(command: Command) -> tuple[str, list[bytes]]:
         return check_command(command), [b"shell", command.encode()]
     words = list(command)
     if not words or not all(isinstance(word, str) for word in words):
-        raise BadInput("a command is a text for the shell, or a list of words to be run")
+        raise BadInput("a command is a shell string or a list of arguments")
     return check_command(shlex.join(words)), [b"exec", *(word.encode() for word in words)]
 
 
@@ -224,13 +233,15 @@ class ProcessReader:
         """Write this to its stdin. Conflict if it has ended, has no stdin, or does not read."""
         files = await self._files(owner, process_id)
         if (await self.seen(await self._store.process(owner, process_id))).finished:
-            raise Conflict(f"process {process_id} has ended; nobody would read it")
+            raise Conflict(f"process {process_id} has ended; it reads no input")
         await asyncio.to_thread(files.write, text)
 
     async def _files(self, owner: str | None, process_id: str) -> ProcessFiles:
         process = await self._store.process(owner, process_id)
         if process.watched:
-            raise Conflict(f"process {process_id} was started elsewhere; holdfast neither hears nor feeds it")
+            raise Conflict(
+                f"process {process_id} was started elsewhere; holdfast has no access to its input and output"
+            )
         if not is_here(process, identity()):
             raise Conflict(f"process {process_id} runs on {process.host}; what it says is kept there")
         return ProcessFiles(self._directory, process_id)

@@ -143,12 +143,13 @@ class Supervisor(ProcessReader):
         cwd: str | Path | None = None,
         *,
         stdin: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> Process:
         """Start a background command in an open session; a string is run by the shell.
 
-        `stdin`: input can be written; otherwise stdin is empty.
+        `stdin`: input can be written; otherwise stdin is empty. `variables` are added to its environment.
         """
-        return await self._launcher.start(owner, session_id, command, cwd, stdin=stdin)
+        return await self._launcher.start(owner, session_id, command, cwd, stdin=stdin, variables=variables)
 
     async def watch(self, owner: str, session_id: str, pid: int, *, may_stop: bool = True) -> Process:
         """Supervise a process of this machine and user that was started elsewhere. It has no log, and its

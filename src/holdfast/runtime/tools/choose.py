@@ -9,6 +9,7 @@ from ...store.store import Store
 from ..processes.supervisor import Supervisor
 from .memory import MemoryTool
 from .process import ProcessTool
+from .reconcile import ReconcileWebhook
 from .search import SearchTool
 from .terminal import Terminal
 from .toolbox import Tool, Toolbox
@@ -30,4 +31,5 @@ def toolbox_of(
         SearchTool(store, whole_owner=settings.search == "owner"),
         MemoryTool(store, whole_owner=recalls_all),
     ]
-    return Toolbox([tool for tool in known if tool.name in settings.tools], settings.max_steps)
+    reconcile = ReconcileWebhook(settings.reconcile) if settings.reconcile else None
+    return Toolbox([tool for tool in known if tool.name in settings.tools], settings.max_steps, reconcile)

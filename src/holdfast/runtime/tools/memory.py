@@ -19,6 +19,7 @@ ACTIONS = ("remember", "recall", "forget")
 
 class MemoryTool:
     name = "memory"
+    idempotent = False
 
     def __init__(self, store: Store, *, whole_owner: bool) -> None:
         self._store = store
@@ -36,7 +37,7 @@ class MemoryTool:
             text={"type": "string", "description": "remember: what to keep, in one or a few sentences."},
             query={
                 "type": "string",
-                "description": "recall: words it must hold; without any, the newest.",
+                "description": "recall: words it must contain; none: the newest.",
             },
             id={"type": "string", "description": "forget: the id that recall has shown."},
         )

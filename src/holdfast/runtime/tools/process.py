@@ -26,6 +26,7 @@ MOST_LOOKS, LOOK_SECONDS = 10, 0.05
 
 class ProcessTool:
     name = "process"
+    idempotent = False
 
     def __init__(self, store: Store, supervisor: Supervisor) -> None:
         self._store = store
@@ -106,7 +107,7 @@ class ProcessTool:
         process = await self._found(call, arguments)
         lines = int(arguments.number("lines", LINES, 1, MOST_LINES))
         part = await self._supervisor.log(call.owner, process.id, tail=lines)
-        return shortened(part.text) or "[It has said nothing.]"
+        return shortened(part.text) or "[No output.]"
 
     async def _wait(self, call: ToolCall, arguments: Arguments) -> str:
         process = await self._found(call, arguments)

@@ -16,6 +16,7 @@ MOST_FOUND = 20
 
 class SearchTool:
     name = "search"
+    idempotent = True
 
     def __init__(self, store: Store, *, whole_owner: bool) -> None:
         self._store = store
@@ -27,7 +28,7 @@ class SearchTool:
         where = "all earlier conversations" if self._whole_owner else "the whole of this conversation"
         return function(
             self.name,
-            f"Search {where}, also what is no longer in the context. Finds messages that hold all the words.",
+            f"Search {where}, also outside the context. Finds messages that contain all the words.",
             ("query",),
             query={"type": "string", "description": "Words; a phrase in double quotes."},
         )

@@ -213,8 +213,13 @@ FIRST_LOOK_SECONDS = 0.3
 """How long a background process is watched for an immediate end."""
 
 
+CALL_ID = "HOLDFAST_TOOL_CALL_ID"
+"""The variable that has the call's idempotency key, in a command's environment."""
+
+
 class Terminal:
     name = TERMINAL
+    idempotent = False
 
     def __init__(self, supervisor: Supervisor, environment: Mapping[str, str]) -> None:
         self._supervisor = supervisor
@@ -225,7 +230,7 @@ class Terminal:
         return function(
             self.name,
             "Run a shell command and get its output and exit code. Each call is a new shell without input. "
-            "What should go on running, such as a server or a long build, needs background=true; the result "
+            "What should keep running, such as a server or a long build, needs background=true; the result "
             "is a process id for the process tool.",
             ("command",),
             command={"type": "string", "description": "For /bin/sh."},
@@ -245,10 +250,17 @@ class Terminal:
         if arguments.flag("background"):
             return await self._start(call, command, cwd)
         seconds = arguments.number("timeout_seconds", SECONDS, 0.1, MOST_SECONDS)
-        return told(await run_command(command, cwd, self._environment, seconds, LONGEST_OUTPUT), seconds)
+        return told(
+            await run_command(command, cwd, self._environment_of(call), seconds, LONGEST_OUTPUT), seconds
+        )
+
+    def _environment_of(self, call: ToolCall) -> Mapping[str, str]:
+        return {**self._environment, CALL_ID: call.key}
 
     async def _start(self, call: ToolCall, command: str, cwd: str) -> str:
-        started = await self._supervisor.start(call.owner, call.session_id, command, cwd, stdin=True)
+        started = await self._supervisor.start(
+            call.owner, call.session_id, command, cwd, stdin=True, variables={CALL_ID: call.key}
+        )
         seen = await self._supervisor.wait(call.owner, started.id, FIRST_LOOK_SECONDS)
         if not seen.finished:
             return f"[Started in the background as {started.id}.]"
@@ -275,7 +287,7 @@ def told(finished: Finished, seconds: float) -> str:
     lines = [said, f"[{code(finished.exit_code)}]"]
     if finished.left_behind:
         lines.append(
-            f"[Processes it had left running have been stopped ({finished.left_behind}); what should go on "
+            f"[Processes it had left running have been stopped ({finished.left_behind}); what should keep "
             "running needs background=true]"
         )
     if finished.detached:

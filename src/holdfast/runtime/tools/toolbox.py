@@ -7,7 +7,7 @@ of our errors; the toolbox turns it into such a sentence.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,12 +32,28 @@ class ToolCall:
     conversation_id: str
     session_id: str
     turn_id: str
+    key: str
+    """Its idempotency key: the same in every attempt of the turn, and that of no other call. It depends on
+    where the call is stored, because models repeat their own ids."""
     rights: frozenset[str]
     """The tools that the caller's API key and the settings allow. Each tool checks this where it acts."""
 
 
+def call_key(turn_id: str, seq: int, position: int) -> str:
+    """The idempotency key of the call at this position among the server's calls of message `seq`."""
+    return f"{turn_id}.{seq}.{position}"
+
+
+Reconcile = Callable[[ToolCall], Awaitable[str | None]]
+"""Returns the result of a call that was open when its process ended, as text for the model; None: it is
+unknown. Called once per attempt, before the model is asked again."""
+
+
 class Tool(Protocol):
     name: str
+    idempotent: bool
+    """True: running a call twice has the same effect as running it once. Only such a tool is run again after
+    a crash, with the same key."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -116,8 +132,11 @@ MAX_STEPS = 50
 class Toolbox:
     """`max_steps`: how often the model may be called within one turn."""
 
-    def __init__(self, tools: Iterable[Tool] = (), max_steps: int = MAX_STEPS) -> None:
+    def __init__(
+        self, tools: Iterable[Tool] = (), max_steps: int = MAX_STEPS, reconcile: Reconcile | None = None
+    ) -> None:
         self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
+        self._reconcile = reconcile
         self.max_steps = max_steps
 
     def __bool__(self) -> bool:
@@ -134,6 +153,21 @@ class Toolbox:
             for name, tool in self._tools.items()
             if name in allowed and self.is_own(name, clients)
         ]
+
+    async def outcome(self, call: ToolCall) -> str | None:
+        """The result of a call that was open when its process ended: run again if its tool is idempotent,
+        else as the `reconcile` hook knows it. None: unknown."""
+        tool = self._tools.get(call.name)
+        if tool is not None and tool.idempotent:
+            return await self.run(call)
+        if self._reconcile is None:
+            return None
+        try:
+            known = await self._reconcile(call)
+        except Exception:
+            log.exception("the reconcile hook failed for %s (%s)", call.key, call.name)
+            return None
+        return None if known is None else storable(known)
 
     async def run(self, call: ToolCall) -> str:
         """The result of a call; a failure is a result too."""

@@ -14,15 +14,17 @@ whose calls no client has received is sent without calling the model.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ...domain.compaction import Compacted
 from ...domain.context_size import extra_of
 from ...domain.contexts import Context
+from ...domain.figures import FIRST_TOKEN
 from ...domain.history import EMPTY, extended, fingerprint_of, fingerprint_of_body, is_current
 from ...domain.ids import message_id
 from ...domain.messages import (
@@ -37,6 +39,7 @@ from ...domain.messages import (
 )
 from ...domain.sessions import Session
 from ...domain.turns import Lease
+from ...domain.value import Value
 from ...errors import ModelError
 from ...models.base import Chunk, Model, ModelRequest, is_text_field
 from ...models.chunks import ChunkMaker, calling, chunk_of, continuing, parted, summed, with_usage
@@ -44,21 +47,21 @@ from ...models.reply import Reply, ReplyFolder
 from ...store.store import Store
 from ..agents.compactor import Compactor
 from ..shutdown import finished, through
-from ..tools.toolbox import Toolbox, ToolCall, clients_tools
+from ..tools.open_calls import open_calls
+from ..tools.toolbox import Toolbox, ToolCall, call_key, clients_tools
 from .checkpoints import Checkpoints
 from .context_fitter import ContextFitter
-from .live import Answered, RunningTurn, TurnOutput, TurnSpec
+from .live import Answered, RunningTurn, ShowsAttempts, TurnOutput, TurnSpec
 from .preamble import TurnPreamble
 
 NOT_RUN = "[Not run: this turn has taken as many steps as it may.]"
 GAVE_UP = (
     "[I have taken {steps} steps without coming to an answer, which is as many as I may in one turn "
-    "([agent] max_steps). What I have done is kept: say “go on” to let me continue.]"
+    "([agent] max_steps). What I have done is kept: say “continue” to let me go on.]"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _LoopStep:
+class _LoopStep(Value, frozen=True):
     """A reply with its tool calls split into server calls (`own`) and client calls (`theirs`)."""
 
     message: dict[str, Any]
@@ -103,7 +106,8 @@ class AgentLoop:
         self._preamble = preamble
         self._clients_tools = clients_tools(order.options) if toolbox else frozenset()
         self._instructions = order.instructions
-        self._room = ContextFitter(compactor, self, order.model) if compactor else None
+        self._own_calls = 0
+        self._room = ContextFitter(compactor, self, order.model, order.compact_at) if compactor else None
         self.checkpoints = Checkpoints(
             store,
             running.lease,
@@ -123,6 +127,11 @@ class AgentLoop:
         """The client-visible part of replies already stored."""
         self._usages: list[Mapping[str, Any] | None] = []
         """Token usage of earlier replies."""
+        self._answer_bytes = 0
+        """The size of the last message of the answer."""
+        self._began, self._timing = asyncio.get_running_loop().time(), dict[str, int]()
+        self._steered = False
+        """True: messages of others joined this turn, so its history must be read."""
         running.said = lambda: text_of(self._folder.reply().message.get("content"))
 
     @property
@@ -150,10 +159,10 @@ class AgentLoop:
         self._running.moved(done)
         self._order.renderer.moved(self._running.begun)
 
-    async def made_room(self, answered: Answered) -> None:
+    async def made_room(self) -> None:
         """After the answer: start a compaction if the context is over the threshold."""
         if self._room is not None:
-            await self._room.left(len(msgspec.json.encode(answered.said[-1].message)))
+            await self._room.left(self._answer_bytes)
 
     async def run(self) -> Answered:
         begun, renderer = self._running.begun, self._order.renderer
@@ -164,9 +173,15 @@ class AgentLoop:
             self._instructions = (*self._instructions, *await self._preamble.of(begun))
         asked = 0
         if begun.taken_up:
-            earlier = [each for each in await self._store.turn_messages(begun.turn.id) if each.own_calls]
+            messages = await self._store.turn_messages(begun.turn.id)
+            await self._settle_open(messages)
+            earlier = [each for each in messages if each.own_calls]
             asked = len(earlier)
+            self._own_calls = sum(len(each.own_calls) for each in earlier)
             unshown = self._retell(earlier)
+            if isinstance(renderer, ShowsAttempts):
+                self._tell(renderer.resumed())
+                self._running.preface = len(self._running.events)
             if unshown is not None:
                 return await self._finish(unshown, stored=True)
         context = begun.context
@@ -175,13 +190,30 @@ class AgentLoop:
             step = self._step(await self._ask(context, first=asked == 1))
             if not step.own:
                 return await self._finish(step)
-            exhausted = asked >= self._toolbox.max_steps and not step.theirs
+            exhausted = (asked >= self._toolbox.max_steps or self._used_up) and not step.theirs
             await self._take(step, run=not exhausted)
+            self._own_calls += len(step.own)
             if step.theirs:
                 return await self._finish(step, stored=True)
             if exhausted:
                 return await self._give_up(asked)
+            await self._take_steering()
             context = None
+
+    @property
+    def _used_up(self) -> bool:
+        """True: as many server tools were called as the request allows."""
+        most = self._order.max_tool_calls
+        return most is not None and self._own_calls >= most
+
+    async def _take_steering(self) -> None:
+        """Add the messages that steer this turn, between two of its steps."""
+        if not await self._store.has_steering(self._running.turn.conversation_id):
+            return
+        steered = await finished(self._store.take_steering(self._running.lease))
+        if steered is not None:
+            self._steered = True
+            self._next_message(steered.last_seq + 1, behind=None)
 
     # --- the model ---------------------------------------------------------------------------------
 
@@ -221,6 +253,8 @@ class AgentLoop:
             messages, order.model, options=options, on_accepted=running.accept, native=order.native
         )
         async for chunk in self._model.stream(request):
+            if not self._timing and chunk.adds:
+                self._timing[FIRST_TOKEN] = round((asyncio.get_running_loop().time() - self._began) * 1000)
             if checkpoints.behind:
                 await checkpoints.room()
             folder.add(chunk)
@@ -233,7 +267,7 @@ class AgentLoop:
                 self._pass_on(chunk)
         reply = folder.reply()
         if reply.finish_reason is None:
-            raise ModelError("the model's answer broke off before its end; what it had said is kept")
+            raise ModelError("the model's answer broke off before its end; its partial reply is kept")
         return reply
 
     def _options(self, first: bool) -> dict[str, Any]:
@@ -243,8 +277,10 @@ class AgentLoop:
         choice, given = options.get("tool_choice"), options.get("tools") or []
         if choice != "none" and isinstance(given, list):
             schemas = self._toolbox.schemas(self._order.tools, self._clients_tools)
-            if schemas:
+            if schemas and not (self._used_up and given):
                 options["tools"] = [*given, *schemas]
+                if self._used_up:  # offered all the same: some models refuse a history of calls without tools
+                    options["tool_choice"] = "none"
         if not first and (choice == "required" or isinstance(choice, Mapping)):
             options["tool_choice"] = "auto"
         return options
@@ -283,22 +319,39 @@ class AgentLoop:
         """Store a reply that calls server tools, then run them one after the other."""
         lease = self._running.lease
         await self.checkpoints.rest()
-        await finished(self._store.append(lease, (step.stored(),)))
+        seq = await finished(self._store.append(lease, (step.stored(),)))
         self.checkpoints.next_reply()
         if step.says_something:
             self._said.append(TurnOutput(self._seq, step.shown))
         if not step.theirs:
             self._go_on(step)
-        for call in step.own:
+        for position, call in enumerate(step.own):
             if run:
                 await self._order.check()
-            result = tool_result(call["id"], await self._result(call) if run else NOT_RUN, inner=True)
+            text = await self._toolbox.run(self._called(call, seq, position)) if run else NOT_RUN
+            result = tool_result(call["id"], text, inner=True)
             await finished(self._store.append(lease, (result,)))
 
-    async def _result(self, call: Mapping[str, Any]) -> str:
+    async def _settle_open(self, messages: Sequence[Message]) -> None:
+        """Replace the results of open calls whose outcome can be found out."""
+        replaced, results = list[int](), list[NewMessage]()
+        for each in open_calls(messages):
+            await self._order.check()
+            text = await self._toolbox.outcome(self._called(each.call, each.step_seq, each.position))
+            if text is not None:
+                replaced.append(each.result_seq)
+                results.append(tool_result(each.call["id"], text, inner=True))
+        if results:
+            last_seq = await finished(self._store.replace_results(self._running.lease, replaced, results))
+            self._running.appended(last_seq)
+            self._seq = last_seq + 1
+            self._folder = self._new_folder()
+
+    def _called(self, call: Mapping[str, Any], seq: int, position: int) -> ToolCall:
+        """The call at this position among the server's calls of message `seq`."""
         running, function = self._running, call["function"]
         running.doing = f"tool:{function['name']}"
-        tool_call = ToolCall(
+        return ToolCall(
             call["id"],
             function["name"],
             function["arguments"],
@@ -306,9 +359,9 @@ class AgentLoop:
             running.turn.conversation_id,
             running.session.id,
             running.turn.id,
+            call_key(running.turn.id, seq, position),
             self._order.tools,
         )
-        return await self._toolbox.run(tool_call)
 
     def _go_on(self, step: _LoopStep) -> None:
         """Go to the next reply of the same answer. Its seq follows the results of this reply's calls: while
@@ -374,8 +427,13 @@ class AgentLoop:
             for chunk in chunks:
                 self._tell(renderer.add(chunk))
         await self.checkpoints.rest()
-        if not stored:
+        if stored:
+            last: tuple[NewMessage, ...] = ()
+            self._answer_bytes = len(msgspec.json.encode(self._said[-1].message))
+        else:
             self._said.append(TurnOutput(self._seq, step.shown))
+            last = (said_by_model(step.message),)
+            self._answer_bytes = len(last[0].body)
         whole = joined([each.message for each in self._said])
         answered = Answered(replace(reply, message=whole, usage=usage), answer, tuple(self._said))
         history = await self._history(whole)
@@ -383,24 +441,28 @@ class AgentLoop:
         await through(
             self._store.commit_reply(
                 self._running.lease,
-                () if stored else (said_by_model(step.message),),
+                last,
                 usage=self._counted(usage),
                 answer=msgspec.json.encode(answer),
                 history=history,
                 draft=self.checkpoints.last(self._running.last_words),
                 delivery=self._running.delivery,
+                notice=self._order.notice,
+                model=reply.model,
             )
         )
         return answered
 
     def _counted(self, usage: Mapping[str, Any] | None) -> dict[str, int]:
-        """Token usage and the context size, as stored with the turn."""
+        """Token usage, the context size and the time to the first token, as stored with the turn."""
         measured = self._room.measured if self._room is not None else None
-        return tokens(usage) if measured is None else {**tokens(usage), **measured.fields()}
+        return {**tokens(usage), **(measured.fields() if measured is not None else {}), **self._timing}
 
-    async def _history(self, whole: Mapping[str, Any]) -> bytes:
+    async def _history(self, whole: Mapping[str, Any]) -> bytes | None:
         """The history fingerprint of everything clients have now received. After an interrupted or resumed
         reply the fingerprint before it is unknown, so the messages are read."""
+        if self._steered:
+            return None  # messages of others are among its own: unknown until a request brings its history
         order, begun = self._order, self._running.begun
         apart = order.renderer.apart
         fingerprints = (

@@ -17,7 +17,7 @@ from ...domain.contexts import Context
 from ...domain.sessions import Session
 from ...domain.turns import Lease
 from ...errors import ModelError
-from ...models.effective_window import SMALLEST_WINDOW, Window
+from ...models.effective_window import SMALLEST_WINDOW, Window, for_fixed_part
 from ...models.refusals import is_too_long, limit_said
 from ..agents.compactor import Compactor
 from .windows import is_known
@@ -42,8 +42,12 @@ class TurnLease(Protocol):
 
 
 class ContextFitter:
-    def __init__(self, compactor: Compactor, holder: TurnLease, model: str | None) -> None:
+    def __init__(
+        self, compactor: Compactor, holder: TurnLease, model: str | None, compact_at: int | None = None
+    ) -> None:
+        """`compact_at`: the request's own threshold in tokens."""
         self._compactor = compactor
+        self._compact_at = compact_at
         self._holder = holder
         self._model = model
         self._window: Window | None = None
@@ -59,9 +63,11 @@ class ContextFitter:
         """Compact the context if it would not fit together with `extra` (instructions and tools). True: it
         was compacted; read it again and pass it to `given`."""
         self.given(context, extra)
+        if self._compact_at is not None and await self._compacts_at(self._compact_at):
+            return True
         if (self._context + extra).most <= SMALLEST_WINDOW // 2:
             return False  # fits every window: no need to look up this one
-        window = self._window = await self._compactor.windows.of(self._model)
+        window = self._window = await self._find_window()
         self._reserve = reserve_of(options, window.tokens)
         if (self._context + extra).most + self._reserve <= window.tokens:
             return False
@@ -73,12 +79,21 @@ class ContextFitter:
         must = is_known(window) and not replace(budget, tokens=own).fits
         return await self._compact(Trigger.NO_FIT, budget, must=must)
 
+    async def _compacts_at(self, threshold: int) -> bool:
+        """Compact a context that is over the request's own threshold. True: it was compacted."""
+        tokens = await self._tokens()
+        if tokens <= threshold:
+            return False
+        window = await self._find_window()
+        budget = Budget(tokens, window.tokens, min(1.0, threshold / window.tokens))
+        return await self._compact(Trigger.THRESHOLD, budget, must=False)
+
     async def made_after(self, refusal: ModelError) -> bool:
         """Compact after the model refused the request as too long. False: it refused for another reason, or
         nothing was compacted."""
         if not is_too_long(refusal):
             return False
-        self._window = self._window or await self._compactor.windows.of(self._model)
+        self._window = self._window or await self._find_window()
         tokens = await self._tokens()
         limit = limit_said(refusal)
         if limit is not None:
@@ -127,7 +142,7 @@ class ContextFitter:
         tokens = scale.total(context, self._extra.bytes)
         if tokens <= SMALLEST_WINDOW * self._compactor.threshold:
             return
-        window = await self._compactor.windows.of(self._model)
+        window = await self._find_window()
         budget = Budget(tokens, window.tokens, self._compactor.threshold, self._reserve)
         if budget.past_threshold:
             why = Trigger.CUT if self._cut else Trigger.THRESHOLD
@@ -148,6 +163,10 @@ class ContextFitter:
         """Record what the model is called with."""
         self._context, self._extra = weight_of(context.chunks), extra
         self._session_id = self._holder.session.id
+
+    async def _find_window(self) -> Window:
+        window = await self._compactor.windows.of(self._model)
+        return for_fixed_part(window, TokenEstimator().tokens(self._extra))
 
     async def _scale(self) -> TokenEstimator:
         report = await self._compactor.report(self._holder.session.conversation_id)

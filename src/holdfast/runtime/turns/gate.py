@@ -11,9 +11,11 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import TypeVar
 
+from msgspec.structs import replace
+
+from ...domain.recovery import Cause
 from ...domain.turns import (
     TurnBegun,
     TurnOutcome,
@@ -121,7 +123,9 @@ class TurnGate:
                 outcome = await beginning
                 if isinstance(outcome, TurnBegun):
                     turn_id, why = outcome.turn.id, "its caller went away"
-                    await self._store.cancel_turn(None, turn_id, TurnStatus.INTERRUPTED, why)
+                    await self._store.cancel_turn(
+                        None, turn_id, TurnStatus.INTERRUPTED, why, cause=Cause.STOP
+                    )
 
         task = asyncio.get_running_loop().create_task(interrupt())
         self._abandoned.add(task)
@@ -156,7 +160,7 @@ class TurnGate:
                 if conversation_id == outcome.conversation_id:
                     raise NestedTurn(conversation_id, turn_id)
             left = deadline - time.monotonic()
-            if await self._reaper.reap_if_dead(outcome.holder):
+            if outcome.holder and await self._reaper.reap_if_dead(outcome.holder):
                 continue
             if left <= 0:
                 raise ConversationBusy(outcome.conversation_id, outcome.holder, outcome.turn_id)

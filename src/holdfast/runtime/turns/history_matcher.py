@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec.structs import replace
 
+from ...domain.client_compaction import kept_messages, summarises_again, summary_at
 from ...domain.conversations import Address, Conversation
 from ...domain.history import (
     EMPTY,
@@ -24,11 +25,14 @@ from ...domain.history import (
     check_results,
     extended,
     fingerprint_of,
+    from_index,
     is_current,
     place,
 )
 from ...domain.messages import Message, MessageStatus, NewMessage, as_shown
 from ...domain.turns import ConversationVersion, ForkPoint, Turn, TurnRequest
+from ...domain.value import Value
+from ...domain.views import View
 from ...errors import NotFound
 from ...store.store import Store
 from ...store.values import Resolved
@@ -38,8 +42,17 @@ LOOK_BACK = 64
 NEW = ConversationVersion("", 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class ClientCompaction(Value, frozen=True):
+    """A compaction that a client has made of its own history."""
+
+    session_id: str
+    view: View
+    """The stored messages that the client still sends."""
+    messages: int
+    """How many leave the context."""
+
+
+class Placement(Value, frozen=True):
     """A request's new messages and where they belong."""
 
     address: Address
@@ -53,6 +66,9 @@ class Placement:
     anonymous: bool = False
     matches: tuple[str, ...] = ()
     """For a request that names no conversation: the conversations with exactly this history."""
+    compacts: ClientCompaction | None = None
+    """To be done before the turn begins: the client has replaced its past by a summary, its first new
+    message."""
 
     def applied_to(self, request: TurnRequest) -> TurnRequest:
         return replace(
@@ -76,7 +92,8 @@ class HistoryMatcher:
         """Where this history belongs. Raises NotFound for one of our ids that does not exist."""
         if address.id is None and address.key is None:
             return await self._by_history(owner, address, history)
-        if not history.brings_history and history.messages[0].answers is None:
+        first = history.messages[0]
+        if not history.brings_history and first.answers is None and summary_at(history) is None:
             return Placement(address, history.messages, history.fingerprints)
         try:
             found = await self._store.resolve(owner, address)
@@ -100,8 +117,7 @@ class HistoryMatcher:
         """Place the messages after this turn: continue if it is the newest, else fork from it."""
         conversation_id = turn.conversation_id
         found = await self._store.resolve(owner, Address(id=conversation_id))
-        (newest,) = await self._store.turns(owner, conversation_id, limit=1)
-        if newest.id == turn.id:
+        if turn.id == await self._store.newest_turn(owner, conversation_id):
             placed = await self.appended(owner, Address(id=conversation_id), history)
             return replace(placed, seen=_seen(found.conversation))
         said = await self._store.turn_messages(turn.id)
@@ -149,6 +165,11 @@ class HistoryMatcher:
             return Placement(stays, history.messages[known:], history.fingerprints[known:], chain, seen)
         brings_results = any(message.answers for message in history.messages[known:])
         awaited = (await self._store.context(owner, found.tip.id)).awaited if brings_results else ()
+        at = summary_at(history)
+        if at is not None:
+            summarised = await self._summarised(owner, found, history, at, awaited)
+            if summarised is not None:
+                return summarised
         visible = await self._store.visible(owner, conversation.id, limit=len(history.messages) + LOOK_BACK)
         placement = await _place(history, visible, awaited)
         if isinstance(placement, Branches) and visible and visible[0].seq > 1:
@@ -176,6 +197,46 @@ class HistoryMatcher:
                 return Placement(Address(id=fork.id), rest, fingerprints, chain, _seen(fork))
         branch = ForkPoint(placement.session_id, placement.seq)
         return Placement(stays, rest, fingerprints, None, seen, branch)
+
+    async def _summarised(
+        self, owner: str, found: Resolved, history: History, at: int, awaited: Sequence[str]
+    ) -> Placement | None:
+        """Place a history that the client has shortened: message `at` is its summary of what is missing.
+        None: it is to be placed like any other."""
+        conversation, tip = found.conversation, found.tip
+        stays, seen = Address(id=found.addressed or conversation.id), _seen(conversation)
+        visible = await self._store.visible(owner, conversation.id)
+        shown = await _as_shown(visible)
+        since = tip.view.parts[-1].first
+        stored = [
+            index
+            for index, each in enumerate(shown)
+            if each.seq >= since and each.print == history.fingerprints[at]
+        ]
+        if stored:  # the compaction was taken over before: only what follows its summary can be new
+            from_there = [each for each in visible if each.seq >= shown[stored[-1]].seq]
+            placement = await _place(from_index(history, at), from_there, awaited)
+            if isinstance(placement, AnswersAgain):
+                return Placement(stays, (), (), None, seen, regenerates=placement.regenerates)
+            if isinstance(placement, Continues):
+                new = at + placement.new_from
+                chain = extended(EMPTY, history.fingerprints[:new])
+                return Placement(stays, history.messages[new:], history.fingerprints[new:], chain, seen)
+            if not summarises_again(history, at, shown):
+                return None
+        if not any(each.role == "assistant" for each in shown) or not history.fingerprints[at]:
+            return None
+        kept = kept_messages(history, at, shown)
+        new = len(kept)
+        check_results(history.messages[new:], shown, awaited)
+        return Placement(
+            stays,
+            history.messages[new:],
+            history.fingerprints[new:],
+            extended(EMPTY, history.fingerprints[:new]),
+            seen,
+            compacts=ClientCompaction(tip.id, View.of(kept, conversation.last_seq), len(shown) - len(kept)),
+        )
 
 
 async def _place(history: History, visible: Sequence[Message], awaited: Sequence[str]) -> HistoryMatch:

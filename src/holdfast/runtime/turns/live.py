@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+from msgspec.structs import replace
 
 from ...domain.compaction import Compacted
+from ...domain.recovery import Cause
 from ...domain.sessions import Session
 from ...domain.turns import Delivery, Lease, Turn, TurnBegun, TurnRequest, TurnStatus
+from ...domain.value import Value
 from ...errors import HoldfastError
 from ...models.base import Chunk, NativeRequest
 from ...models.reply import Reply
 
 
-@dataclass(frozen=True, slots=True)
-class TurnOutput:
+class TurnOutput(Value, frozen=True):
     """A reply as clients receive it, and its seq."""
 
     seq: int
     message: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Value, frozen=True):
     """The turn completed; its answer is on disk."""
 
     reply: Reply
@@ -47,6 +50,8 @@ class Unanswered:
     error: HoldfastError
     spoke: bool = False
     """True if the model had begun to answer."""
+    waits: bool = False
+    """True: this is not the turn's end; a server will take it up, or has done so."""
 
 
 Outcome = Answered | Unanswered
@@ -83,6 +88,15 @@ class TurnRenderer(Protocol):
     def end(self, outcome: Outcome) -> Sequence[bytes]: ...
 
 
+@runtime_checkable
+class ShowsAttempts(Protocol):
+    """A renderer whose stream marks where a new attempt of the turn begins."""
+
+    def resumed(self) -> Sequence[bytes]:
+        """The stored output of earlier attempts was given to the renderer: the events that stand for it."""
+        ...
+
+
 @dataclass(slots=True)
 class Stop:
     """Why a turn is being stopped before its end."""
@@ -91,6 +105,8 @@ class Stop:
     why: str
     retry: bool = False
     """True if a retry of the same request would resume the turn."""
+    cause: Cause | None = None
+    """Not None: a turn that the policy covers waits to be taken up."""
 
 
 @dataclass(slots=True)
@@ -164,6 +180,10 @@ class RunningTurn:
             revision=None,
         )
 
+    def appended(self, last_seq: int) -> None:
+        """Messages were stored before the model was called: the next reply follows `last_seq`."""
+        self.begun = replace(self.begun, session=replace(self.begun.session, last_seq=last_seq), context=None)
+
     def tell(self, events: Sequence[bytes]) -> None:
         if events:
             self.events.extend(events)
@@ -231,13 +251,12 @@ async def allowed() -> None:
     """The `check` of a caller whose permission cannot be revoked: this program itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnSpec:
+class TurnSpec(Value, frozen=True):
     request: TurnRequest
     renderer: TurnRenderer
     instructions: tuple[bytes, ...] = ()
     """Messages that go before the context, as JSON; not stored."""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     model: str | None = None
     fingerprints: tuple[bytes, ...] = ()
     """Fingerprints of the request's messages."""
@@ -254,3 +273,9 @@ class TurnSpec:
     and before each tool call."""
     native: NativeRequest | None = None
     """The request in Anthropic's API, for a model that speaks it."""
+    compact_at: int | None = None
+    """Compact the context before the model is called if it has more tokens than this; None: by settings."""
+    max_tool_calls: int | None = None
+    """After this many calls of server tools the model may call none; None: no limit but `max_steps`."""
+    notice: str | None = None
+    """A notice for the person, stored with the answer."""

@@ -85,7 +85,7 @@ class TurnPreamble:
         try:
             part = await self._processes.log(process.owner, process.id, tail=LAST_LINES)
         except (Conflict, OSError) as error:  # it was only watched, or ran on another machine
-            log.debug("nothing can be told of what %s said: %s", process.id, error)
+            log.debug("the preamble for %s could not be read: %s", process.id, error)
             return ""
         said = storable(part.text.strip())[-LONGEST:]
         return f" It said last:\n{said}" if said else ""

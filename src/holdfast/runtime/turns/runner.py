@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from datetime import timedelta
 
+from msgspec.structs import replace
+
+from ...domain.recovery import Cause, RecoveryRules, decoded_request, is_passing, refusal_delay
 from ...domain.turns import (
     Delivery,
     TurnBegun,
@@ -26,10 +30,12 @@ from ...domain.turns import (
 )
 from ...errors import HoldfastError, LeaseLost, ModelError, NodeReaped, NotFound, TurnStopped
 from ...models.base import Model
+from ...models.refusals import CONTEXT_EXCEEDED
 from ...store.store import Store
 from .. import periodic
 from ..agents.compactor import Compactor
 from ..agents.heartbeat import Heartbeat
+from ..agents.titler import Titler
 from ..shutdown import through
 from ..tools.toolbox import Toolbox
 from .agent_loop import AgentLoop
@@ -45,7 +51,9 @@ LOOK_SECONDS = 1.0
 IDLE_SECONDS = 60.0
 SENDING_SECONDS = 5.0
 """How long a repeated request waits to learn whether a connected client has received the answer."""
-_SERVER_STOPPED = Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True)
+LASTING = frozenset({"insufficient_quota", "content_policy_violation", "content_filter", CONTEXT_EXCEEDED})
+"""Codes of refusals that do not pass, whatever their status."""
+_SERVER_STOPPED = Stop(TurnStatus.INTERRUPTED, "the server was stopped", retry=True, cause=Cause.STOP)
 
 
 class TurnRunner:
@@ -63,6 +71,8 @@ class TurnRunner:
         toolbox: Toolbox | None = None,
         preamble: TurnPreamble | None = None,
         compactor: Compactor | None = None,
+        titler: Titler | None = None,
+        rules: RecoveryRules | None = None,
     ) -> None:
         self._store = store
         self._heartbeat = heartbeat
@@ -73,17 +83,25 @@ class TurnRunner:
         self._on_end = on_end
         self._toolbox = toolbox or Toolbox()
         self._preamble = preamble
+        self._titler = titler
         self.compactor = compactor
         """Compacts contexts; None: compaction is off."""
+        self._rules = rules or RecoveryRules()
         self._running: dict[str, RunningTurn] = {}
         self._beginning: dict[str, asyncio.Future[RunningTurn | None]] = {}
         self._watching = periodic.every(
             LOOK_SECONDS / 4, self.watch_once, "look after running turns", pause=self._pause
         )
+        self._next_look: asyncio.TimerHandle | None = None
         self._leaving = False
         self.receipts = Receipts(store)
 
     # --- turns -------------------------------------------------------------------------------------
+
+    @property
+    def leaving(self) -> bool:
+        """True: this node is draining, and begins no turn that is to last."""
+        return self._leaving
 
     @property
     def running(self) -> Mapping[str, RunningTurn]:
@@ -126,6 +144,8 @@ class TurnRunner:
                     return outcome
                 if order.follows and not self._is_here(outcome.turn.id):
                     return outcome
+                if outcome.turn.joined is not None and (order.request.response or order.request.streams):
+                    return outcome  # its events are those of another request
                 joined = self._running.get(outcome.turn.id)
                 if joined is None:  # still starting; cancelling a joiner must not cancel that
                     joined = await asyncio.shield(self._beginning[outcome.turn.id])
@@ -191,6 +211,8 @@ class TurnRunner:
 
     async def close(self) -> None:
         await self.drain(0)
+        if self._next_look is not None:
+            self._next_look.cancel()
         await self._watching.stop()
         await self.receipts.close()
         if self.compactor is not None:
@@ -219,16 +241,22 @@ class TurnRunner:
     # --- one turn ----------------------------------------------------------------------------------
 
     def _run(self, begun: TurnBegun, order: TurnSpec) -> RunningTurn:
+        if begun.request is not None and order.request.resumes_turn is None:  # the client sent it again
+            order = replace(order, instructions=decoded_request(begun.request).first_messages())
         running = RunningTurn(begun, sent=begun.turn.delivery > order.request.delivery)
         running.attend(order.client)
         running.task = asyncio.create_task(self._see_through(running, order), name=begun.turn.id)
         self._running[begun.turn.id] = running
         self._on_speech()
-        if self._watching.running:
-            self._watching.wake()
-        else:
+        if not self._watching.running:
             self._watching.start()
+        elif self._next_look is None:  # one timer for all turns that begin meanwhile
+            self._next_look = asyncio.get_running_loop().call_later(LOOK_SECONDS / 4, self._look)
         return running
+
+    def _look(self) -> None:
+        self._next_look = None
+        self._watching.wake()
 
     async def _see_through(self, running: RunningTurn, order: TurnSpec) -> None:
         """Run the turn to its outcome, whatever it is."""
@@ -256,29 +284,53 @@ class TurnRunner:
             outcome = await self._settle_failed(running, _mistake(error), loop)
         finally:  # subscribers always get an outcome
             if outcome is None:
-                outcome = Unanswered(_SERVER_STOPPED.status, _stopped(begun.turn.id, _SERVER_STOPPED))
+                outcome = Unanswered(
+                    _SERVER_STOPPED.status,
+                    _stopped(begun.turn.id, _SERVER_STOPPED),
+                    waits=begun.turn.recovery.recover,
+                )
             self._running.pop(begun.turn.id, None)
             self._heartbeat.ran(begun.turn.id)
             self._on_speech()
-            self._on_end(TurnStatus.COMPLETED if isinstance(outcome, Answered) else outcome.status)
+            if isinstance(outcome, Answered):
+                self._on_end(TurnStatus.COMPLETED)
+            elif not outcome.waits:
+                self._on_end(outcome.status)
             running.finish(outcome, self._last_words(running, order.renderer, outcome))
         if isinstance(outcome, Answered):
+            if self._titler is not None:
+                self._titler.answered(running.session, running.session.last_seq + len(outcome.said))
             try:
-                await loop.made_room(outcome)
+                await loop.made_room()
             except HoldfastError as trouble:
-                log.warning("no room was made behind turn %s: %s", begun.turn.id, trouble)
+                log.warning("the context was not compacted after turn %s: %s", begun.turn.id, trouble)
 
     def _last_words(self, running: RunningTurn, renderer: TurnRenderer, outcome: Outcome) -> Sequence[bytes]:
         if isinstance(outcome, Answered):
             return running.last_words
+        if outcome.waits and renderer.numbered:
+            return ()  # its stream goes on with the next attempt
         try:
             return renderer.end(outcome)
         except Exception:
-            log.exception("the end of turn %s could not be told", running.turn.id)
+            log.exception("the end of turn %s could not be published", running.turn.id)
             return ()
 
     async def _settle_failed(self, running: RunningTurn, error: HoldfastError, loop: AgentLoop) -> Outcome:
-        return await through(self._settle(running, Stop(TurnStatus.FAILED, str(error)), error, loop))
+        stop = Stop(TurnStatus.FAILED, str(error))
+        if self._is_patient(running, error):
+            stop.cause = Cause.MODEL
+        return await through(self._settle(running, stop, error, loop))
+
+    def _is_patient(self, running: RunningTurn, error: HoldfastError) -> bool:
+        """True: no connection waits for this turn, and the model may answer it later."""
+        return (
+            self._rules.retry_model
+            and running.turn.recovery.is_patient
+            and isinstance(error, ModelError)
+            and is_passing(error.status)
+            and error.code not in LASTING
+        )
 
     async def _settle(
         self, running: RunningTurn, stop: Stop, error: HoldfastError | None, loop: AgentLoop
@@ -286,6 +338,12 @@ class TurnRunner:
         """Store the output and end the turn; if it was ended elsewhere, return that outcome. A turn that
         cannot be ended now is found by this node's heartbeat."""
         reason = error or _stopped(running.turn.id, stop)
+        known = running.turn.recovery
+        waits = stop.cause is Cause.MODEL or (stop.cause is not None and known.recover)
+        delay = timedelta(0)
+        if stop.cause is Cause.MODEL:
+            asked = error.retry_after if isinstance(error, ModelError) else None
+            delay = refusal_delay(known, asked, random.uniform(-1, 1))
         try:
             if not isinstance(error, LeaseLost | NodeReaped):
                 try:
@@ -296,18 +354,20 @@ class TurnRunner:
                         code=code_of(reason),
                         usage=loop.usage,
                         delivery=Delivery.PART if running.sent else Delivery.NONE,
+                        cause=stop.cause,
+                        delay=delay,
                     )
                     await self._store.settle_turn(running.lease, settlement)
-                    return Unanswered(stop.status, reason, loop.spoke)
+                    return Unanswered(stop.status, reason, loop.spoke, waits)
                 except (LeaseLost, NodeReaped) as lost:
                     error = lost
             await loop.checkpoints.rest()
             return await self._ended_by_others(running, error, loop.spoke)
         except HoldfastError as trouble:
-            log.error("turn %s could not be settled: %s", running.turn.id, trouble)
-            return Unanswered(stop.status, error or trouble, loop.spoke)
+            log.error("turn %s could not be ended: %s", running.turn.id, trouble)
+            return Unanswered(stop.status, error or trouble, loop.spoke, known.recover)
         except Exception as mistake:
-            log.exception("turn %s could not be settled by a mistake of our own", running.turn.id)
+            log.exception("turn %s could not be ended (bug)", running.turn.id)
             return Unanswered(stop.status, error or _mistake(mistake), loop.spoke)
 
     async def _ended_by_others(self, running: RunningTurn, lost: HoldfastError, spoke: bool) -> Outcome:
@@ -318,8 +378,13 @@ class TurnRunner:
             return Unanswered(TurnStatus.CANCELLED, gone, spoke)
         if turn.status is TurnStatus.COMPLETED and turn.attempt == running.turn.attempt and running.answered:
             return running.answered  # committed by us: only the confirmation was lost
+        if turn.waits or (turn.status is TurnStatus.RUNNING and turn.recovery.recover):
+            elsewhere = TurnStopped(
+                turn.id, "interrupted", "this server lost its lease; another one takes it up", True
+            )
+            return Unanswered(TurnStatus.INTERRUPTED, elsewhere, spoke, waits=True)
         if turn.status is TurnStatus.CANCELLED or turn.status is TurnStatus.INTERRUPTED:
-            stopped = TurnStopped(turn.id, turn.status.value, "somebody else ended it")
+            stopped = TurnStopped(turn.id, turn.status.value, "it was ended elsewhere")
             return Unanswered(turn.status, stopped, spoke)
         return Unanswered(TurnStatus.INTERRUPTED, lost, spoke)
 
@@ -335,7 +400,7 @@ class TurnRunner:
         held = set((await self._store.held(self._heartbeat.node_id)).leases.values())
         for turn_id, running in before.items():
             if turn_id not in held:
-                self._stop(running, Stop(TurnStatus.INTERRUPTED, "somebody else ended it"))
+                self._stop(running, Stop(TurnStatus.INTERRUPTED, "it was ended elsewhere"))
         await self._store.changed(version, LOOK_SECONDS)
 
     def _pause(self, _: object) -> float | None:

@@ -100,7 +100,7 @@ class Windows:
         try:
             window = await window_of(self._model, self._settings, name)
         except Exception:  # runs in its own task, where a failure would go unnoticed
-            log.exception("the window of %s could not be asked for", name or "the model")
+            log.exception("the context window of %s could not be fetched", name or "the model")
             window = Window(ASSUMED_WINDOW, WindowOrigin.ASSUMED)
         self._known.pop(name, None)  # newest last
         self._known[name] = _KnownWindow(window, self._monotonic())
