@@ -10,35 +10,11 @@ default; it is set here on the connection given to the saver.
 from __future__ import annotations
 
 import sqlite3
-from collections import deque
 from typing import Any
 
-from langgraph.checkpoint.base import empty_checkpoint
-from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.sqlite import SqliteSaver
-from measure import Job, answer, conversation_bodies, median_ms, message_bodies, write_by_threads
-
-HELD_MESSAGES = 50
-
-
-class Thread:
-    """What one writer hands to the saver: its place in the line of checkpoints, and the messages it holds."""
-
-    def __init__(self, name: str, messages: list[dict[str, str]]) -> None:
-        self.config: Any = {"configurable": {"thread_id": name, "checkpoint_ns": ""}}
-        self.held = deque(messages, maxlen=len(messages))
-        self.step = 0
-
-    def put(self, saver: SqliteSaver, message: dict[str, str]) -> None:
-        """Checkpoint this thread with one more message, and the oldest gone."""
-        self.held.append(message)
-        self.step += 1
-        checkpoint = empty_checkpoint()
-        checkpoint["id"] = str(uuid6(clock_seq=self.step))
-        checkpoint["channel_values"] = {"messages": list(self.held)}
-        checkpoint["channel_versions"] = {"messages": self.step}
-        metadata: Any = {"source": "loop", "step": self.step, "parents": {}}
-        self.config = saver.put(self.config, checkpoint, metadata, {"messages": self.step})
+from langgraph_threads import append_checkpoints, read_thread
+from measure import Job, answer
 
 
 def open_saver(job: Job) -> tuple[SqliteSaver, dict[str, Any]]:
@@ -57,13 +33,7 @@ def open_saver(job: Job) -> tuple[SqliteSaver, dict[str, Any]]:
 
 def append(job: Job) -> dict[str, Any]:
     saver, facts = open_saver(job)
-    bodies = message_bodies(500)
-    threads = [Thread(f"thread-{writer}", bodies[:HELD_MESSAGES]) for writer in range(job.writers)]
-
-    def append_one(writer: int, number: int) -> None:
-        threads[writer].put(saver, bodies[(writer * 7 + number) % len(bodies)])
-
-    figures = write_by_threads(job, append_one)
+    figures = append_checkpoints(job, saver)
     stored = saver.conn.execute("SELECT count(*) FROM checkpoints").fetchone()[0]
     saver.conn.close()
     return {**figures, **facts, "stored": stored}
@@ -71,21 +41,9 @@ def append(job: Job) -> dict[str, Any]:
 
 def history(job: Job) -> dict[str, Any]:
     saver, facts = open_saver(job)
-    latest: Any = {"configurable": {"thread_id": "long", "checkpoint_ns": ""}}
-    if saver.get_tuple(latest) is None:
-        bodies = conversation_bodies(job.size)
-        Thread("long", bodies).put(saver, bodies[0])
-
-    def read() -> list[dict[str, str]]:
-        saved = saver.get_tuple(latest)
-        assert saved is not None
-        messages: list[dict[str, str]] = saved.checkpoint["channel_values"]["messages"]
-        return messages
-
-    assert len(read()) == job.size
-    ms = median_ms(job.runs, read)
+    figures = read_thread(job, saver)
     saver.conn.close()
-    return {"ms": ms, **facts}
+    return {**figures, **facts}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 from agents.extensions.memory import SQLAlchemySession
-from measure import Job, answer, message_bodies, write_by_tasks
+from measure import Job, answer, conversation_bodies, median_ms_async, message_bodies, write_by_tasks
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -35,6 +35,18 @@ async def append(job: Job) -> dict[str, Any]:
     return {**figures, "stored": stored}
 
 
+async def history(job: Job) -> dict[str, Any]:
+    url = job.path.replace("postgresql://", "postgresql+asyncpg://", 1)
+    engine = create_async_engine(url, pool_size=16, max_overflow=0)
+    session = SQLAlchemySession("long", engine=engine, create_tables=True)
+    items: Any = conversation_bodies(job.size)
+    await session.add_items(items)
+    assert len(await session.get_items()) == job.size
+    ms = await median_ms_async(job.runs, session.get_items)
+    await engine.dispose()
+    return {"ms": ms}
+
+
 if __name__ == "__main__":
     job = Job.from_argv()
-    answer(asyncio.run({"append": append}[job.case](job)))
+    answer(asyncio.run({"append": append, "history": history}[job.case](job)))

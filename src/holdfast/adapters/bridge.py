@@ -10,8 +10,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ..app import Holdfast
 from ..domain.conversations import Address
@@ -19,12 +20,17 @@ from ..domain.ids import DEFAULT_OWNER, is_ours
 from ..domain.items import Item, ItemPlace, PutItem
 from ..domain.messages import NewMessage
 from ..domain.session_messages import InContext, Named
-from ..errors import BadInput, NotFound
+from ..errors import BadInput, ConversationBusy, NodeReaped, NotFound
 from ..runtime.shutdown import finished
 from ..session import LiveSession
 from ..sync import BlockingHoldfast, open_sync
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+MOST_REMEMBERED = 1000
+REFUSALS = (ConversationBusy, NodeReaped, NotFound)
+"""A write that raises one of these has written nothing, and can be tried again with more effort."""
 
 Node = Holdfast | BlockingHoldfast | str | Path
 """A node that the program has opened, or the URL (or path) of a store."""
@@ -57,6 +63,7 @@ class Bridge:
     """The node behind an adapter."""
 
     def __init__(self, node: Node, owner: str | None = None) -> None:
+        self._conversations: dict[tuple[str, str], FrameworkConversation] = {}
         if isinstance(node, str | Path):
             url = f"sqlite:///{node}" if isinstance(node, Path) else node
             node = _shared(url, owner or DEFAULT_OWNER)
@@ -77,9 +84,15 @@ class Bridge:
     def hf(self) -> Holdfast:
         return self._hf
 
+    async def run_single(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await this work, a single read or write of the store, in the node's event loop. A write that was
+        submitted is made even if the caller is cancelled, which then does not wait for it."""
+        if asyncio.get_running_loop() is self._loop:
+            return await work()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
+
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Await this work, in the node's event loop. A write that was submitted is completed even if the
-        caller is cancelled."""
+        """Await this work, in the node's event loop, to its end even if the caller is cancelled."""
         if asyncio.get_running_loop() is self._loop:
             return await finished(work())
         future = asyncio.run_coroutine_threadsafe(work(), self._loop)
@@ -87,6 +100,21 @@ class Bridge:
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The same, blocking."""
+        self._check_may_block()
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
+
+    def blocking(
+        self,
+        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call a method of the store (`Store.checkpoint`), blocking, without a way over the event loop."""
+        self._check_may_block()
+        return self._hf.store.blocking(method, *args, **kwargs)
+
+    def _check_may_block(self) -> None:
         try:
             here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -96,7 +124,16 @@ class Bridge:
                 "this would block the event loop that holdfast runs in: use the async method, or give the "
                 "adapter holdfast.open_sync(…) or a URL"
             )
-        return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
+
+    def conversation(self, source: str, name: str) -> FrameworkConversation:
+        """The conversation of this name; the last used ones are remembered, so they are looked up once."""
+        key = (source, name)
+        found = self._conversations.get(key)
+        if found is None:
+            found = self._conversations[key] = FrameworkConversation(self, source, name)
+            while len(self._conversations) > MOST_REMEMBERED:
+                self._conversations.pop(next(iter(self._conversations)), None)
+        return found
 
 
 class FrameworkConversation:
@@ -122,22 +159,43 @@ class FrameworkConversation:
         hf = self._bridge.hf
         return await hf.store.in_context(hf.owner, self.address, limit=limit)
 
+    @property
+    def is_open(self) -> bool:
+        """True if this process has opened it, and has not seen that it was deleted."""
+        return self._session is not None
+
     async def append(self, messages: list[Named]) -> int:
         """Append these in one transaction; returns how many were new."""
-        return await self._retry(lambda session: session._append(messages)) if messages else 0
+        if not messages:
+            return 0
+        if self._session is not None:
+            hf, conversation_id = self._bridge.hf, self._session.conversation_id
+            with suppress(*REFUSALS):
+                return await hf.store.append_named(hf.owner, conversation_id, hf.node_id, messages)
+        return await self._retry(lambda session: session._append(messages))
 
     async def append_with_items(
         self,
         messages: list[Named],
         places: Sequence[ItemPlace],
         fold: Callable[[str, Sequence[Item | None]], Sequence[PutItem]],
+        *,
+        reopen: bool = True,
     ) -> int:
         """Append these and, if one was new, change items, in one transaction. `fold` is given the
-        conversation's id and the items at these places."""
+        conversation's id and the items at these places. `reopen=False`: NotFound if it was deleted."""
+
+        def folded(conversation_id: str) -> Callable[[Sequence[Item | None]], Sequence[PutItem]]:
+            return lambda found: fold(conversation_id, found)
+
+        if self._session is not None:
+            hf, known = self._bridge.hf, self._session.conversation_id
+            with suppress(*REFUSALS):
+                return await hf.store.append_with_items(
+                    hf.owner, known, hf.node_id, messages, places, folded(known)
+                )
         return await self._retry(
-            lambda session: session._append(
-                messages, places, lambda found: fold(session.conversation_id, found)
-            )
+            lambda session: session._append(messages, places, folded(session.conversation_id)), reopen
         )
 
     async def replace(
@@ -169,9 +227,11 @@ class FrameworkConversation:
         except NotFound:
             return
 
-    async def _retry(self, act: Callable[[LiveSession], Coroutine[Any, Any, T]]) -> T:
+    async def _retry(self, act: Callable[[LiveSession], Coroutine[Any, Any, T]], reopen: bool = True) -> T:
         try:
             return await act(await self.session())
         except NotFound:  # deleted since it was opened
             self._session = None
+            if not reopen:
+                raise
             return await act(await self.session())

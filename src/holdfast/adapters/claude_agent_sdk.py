@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 from claude_agent_sdk import fold_session_summary
@@ -44,11 +44,11 @@ class HoldfastSessionStore(SessionStore):
         """Append these entries, all or none. Those whose `uuid` is stored already are skipped."""
         named = [Named(message_of(entry), _uuid(entry)) for entry in entries]
         if named:
-            await self._bridge.run(lambda: self._append(key, entries, named))
+            await self._bridge.run_single(lambda: self._append(key, entries, named))
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """The entries of a transcript in order; None if it was never written."""
-        context = await self._bridge.run(lambda: self._conversation(key).read())
+        context = await self._bridge.run_single(lambda: self._conversation(key).read())
         if context is None:
             return None
         found = [carried(ENTRY, message) for message in context.messages]
@@ -66,7 +66,10 @@ class HoldfastSessionStore(SessionStore):
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """The SDK's summaries of a project's sessions, kept up to date by `append`."""
         found = await self._bridge.run(lambda: self._transcripts(project_key))
-        return [{**value["summary"], "mtime": mtime} for value, mtime in found if value["subpath"] is None]
+        summaries = (
+            {**value["summary"], "mtime": mtime} for value, mtime in found if value["subpath"] is None
+        )
+        return [cast(SessionSummaryEntry, each) for each in summaries]
 
     async def delete(self, key: SessionKey) -> None:
         """Delete a transcript; without a subpath those of its subagents too. Idempotent."""
@@ -82,7 +85,7 @@ class HoldfastSessionStore(SessionStore):
         ]
 
     def _conversation(self, key: Mapping[str, Any]) -> FrameworkConversation:
-        return FrameworkConversation(self._bridge, SOURCE, _name(key))
+        return self._bridge.conversation(SOURCE, _name(key))
 
     async def _append(
         self, key: SessionKey, entries: Sequence[SessionStoreEntry], named: list[Named]

@@ -37,6 +37,7 @@ from ..domain.items import Item, ItemPlace, PutItem
 from ..domain.messages import Message, NewMessage
 from ..domain.session_messages import Named
 from ..domain.views import Summary
+from ..errors import NotFound
 from .bridge import Bridge, FrameworkConversation, Node
 from .carried import carried, carrying, words_of
 
@@ -82,7 +83,7 @@ class HoldfastSessionService(BaseSessionService):
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
         """The session with its events, or only the newest, and its state with that of its user and app."""
-        return await self._bridge.run(lambda: self._get(app_name, user_id, session_id.strip(), config))
+        return await self._bridge.run_single(lambda: self._get(app_name, user_id, session_id.strip(), config))
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """Sessions of a user, or of all, without events, the last changed one last."""
@@ -104,7 +105,7 @@ class HoldfastSessionService(BaseSessionService):
             return event
         self._apply_temp_state(session, event)
         event = self._trim_temp_delta_state(event)
-        if await self._bridge.run(lambda: self._append(session, event)):
+        if await self._bridge.run_single(lambda: self._append(session, event)):
             event = self._commit_event_to_session(session, event)
             session.last_update_time = event.timestamp
         return event
@@ -112,9 +113,7 @@ class HoldfastSessionService(BaseSessionService):
     # --- in the node's loop -----------------------------------------------------------------------------
 
     def _conversation(self, app_name: str, user_id: str, session_id: str) -> FrameworkConversation:
-        return FrameworkConversation(
-            self._bridge, SOURCE, f"{_label(app_name)}/{_label(user_id)}/{_label(session_id)}"
-        )
+        return self._bridge.conversation(SOURCE, f"{_label(app_name)}/{_label(user_id)}/{_label(session_id)}")
 
     def _place(self, app_name: str, user_id: str, session_id: str) -> ItemPlace:
         return SOURCE, _namespace(app_name, user_id), _label(session_id)
@@ -177,8 +176,10 @@ class HoldfastSessionService(BaseSessionService):
     async def _append(self, session: Session, event: Event) -> bool:
         hf = self._bridge.hf
         place = self._place(session.app_name, session.user_id, session.id)
-        if await hf.store.item(hf.owner, *place) is None:
-            raise SessionNotFoundError(f"Session {session.id} not found.")
+        conversation = self._conversation(session.app_name, session.user_id, session.id)
+        gone = SessionNotFoundError(f"Session {session.id} not found.")
+        if not conversation.is_open and await hf.store.item(hf.owner, *place) is None:
+            raise gone
         message = message_of(event)
         digest = blake2b((message.extra or "").encode(), digest_size=12).hexdigest()
         delta = dict(event.actions.state_delta) if event.actions and event.actions.state_delta else {}
@@ -189,9 +190,11 @@ class HoldfastSessionService(BaseSessionService):
                 place, session.app_name, session.user_id, conversation_id, before, delta, event.timestamp
             )
 
-        conversation = self._conversation(session.app_name, session.user_id, session.id)
         named = [Named(message, f"{_label(event.id)[:64]}:{digest}")]
-        return bool(await conversation.append_with_items(named, [place], changed))
+        try:
+            return bool(await conversation.append_with_items(named, [place], changed, reopen=False))
+        except NotFound:
+            raise gone from None
 
 
 def _changes(

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from hashlib import blake2b
@@ -56,7 +57,7 @@ from ..domain.messages import NewMessage, said_by_model
 from ..domain.session_messages import Named
 from ..errors import BadMessage, NotFound
 from ..store.store import Store
-from .bridge import Bridge, Node
+from .bridge import REFUSALS, Bridge, Node
 from .carried import text_of, words_of
 
 SOURCE = "langgraph"
@@ -64,6 +65,8 @@ PAGE = 50
 THREADS_REMEMBERED = 1000
 
 Found = tuple[Checkpoint, list[CheckpointWrite]]
+Prepared = tuple[str, NewCheckpoint, list[Named], list[int]]
+"""Key of the thread, its checkpoint, messages that may be new in it, and their hashes."""
 
 
 def _key(thread_id: object) -> str:
@@ -88,8 +91,9 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         super().__init__(serde=serde)
         self._bridge = Bridge(node, owner)
         self._channel = messages
-        self._stored: OrderedDict[str, set[str]] = OrderedDict()
-        """Names of messages that are known to be stored, by thread: these are not sent again."""
+        self._guard = threading.Lock()
+        self._stored: OrderedDict[str, set[int]] = OrderedDict()
+        """Hashes of messages that are known to be stored, by thread: these are not sent again."""
 
     @property
     def _store(self) -> Store:
@@ -109,8 +113,9 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint with the messages that are new in it."""
-        key, new, named = self._prepared(config, checkpoint, metadata)
-        await self._bridge.run(lambda: self._put(key, new, named))
+        prepared = self._prepared(config, checkpoint, metadata)
+        await self._bridge.run_single(lambda: self._put(prepared))
+        self._remember(prepared)
         return self._put_config(config, checkpoint)
 
     def put(
@@ -120,13 +125,19 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        key, new, named = self._prepared(config, checkpoint, metadata)
-        self._bridge.call(lambda: self._put(key, new, named))
+        prepared = self._prepared(config, checkpoint, metadata)
+        hf, bridge = self._bridge.hf, self._bridge
+        key, new, named, _ = prepared
+        try:
+            bridge.blocking(Store.put_checkpoint, hf.owner, key, SOURCE, hf.node_id, new, named)
+        except REFUSALS:
+            bridge.call(lambda: self._put_patiently(prepared))
+        self._remember(prepared)
         return self._put_config(config, checkpoint)
 
     def _prepared(
         self, config: RunnableConfig, checkpoint: GraphCheckpoint, metadata: CheckpointMetadata
-    ) -> tuple[str, NewCheckpoint, list[Named]]:
+    ) -> Prepared:
         given = config["configurable"]
         key, ns = _key(given["thread_id"]), given.get("checkpoint_ns", "")
         kind, body = self.serde.dumps_typed(checkpoint)
@@ -141,15 +152,24 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             json.dumps(described),
             body,
         )
-        named: list[Named] = []
+        found: list[tuple[int, Named]] = []
         if self._channel is not None and not ns:
-            known = self._stored.get(key, set())
             said = checkpoint["channel_values"].get(self._channel)
-            named = [each for each in _named(said) if each.name not in known]
-        return key, new, named
+            found = [*_named(said, self._stored.get(key, ()))]
+        return key, new, [named for _, named in found], [mark for mark, _ in found]
 
-    async def _put(self, key: str, new: NewCheckpoint, named: list[Named]) -> None:
+    async def _put(self, prepared: Prepared) -> None:
         hf = self._bridge.hf
+        key, new, named, _ = prepared
+        try:
+            await hf.store.put_checkpoint(hf.owner, key, SOURCE, hf.node_id, new, named)
+        except REFUSALS:
+            await self._put_patiently(prepared)
+
+    async def _put_patiently(self, prepared: Prepared) -> None:
+        """The same once the thread is free, as a node that has rejoined if it was reaped."""
+        hf = self._bridge.hf
+        key, new, named, _ = prepared
 
         async def put() -> None:
             await hf.store.put_checkpoint(hf.owner, key, SOURCE, hf.node_id, new, named)
@@ -158,11 +178,15 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             await hf.heartbeat.as_living(put)
 
         await hf.gate.when_free(living, hf.settings.server.busy_wait_seconds)
-        if named:
-            self._stored.setdefault(key, set()).update(each.name for each in named if each.name)
-            self._stored.move_to_end(key)
-            while len(self._stored) > THREADS_REMEMBERED:
-                self._stored.popitem(last=False)
+
+    def _remember(self, prepared: Prepared) -> None:
+        key, _, _, marks = prepared
+        if marks:
+            with self._guard:
+                self._stored.setdefault(key, set()).update(marks)
+                self._stored.move_to_end(key)
+                while len(self._stored) > THREADS_REMEMBERED:
+                    self._stored.popitem(last=False)
 
     def _put_config(self, config: RunnableConfig, checkpoint: GraphCheckpoint) -> RunnableConfig:
         given = config["configurable"]
@@ -176,7 +200,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         task_path: str = "",
     ) -> None:
         """Store what a task wrote after a checkpoint. Idempotent."""
-        await self._bridge.run(self._writing(config, writes, task_id, task_path))
+        arguments = self._writing(config, writes, task_id, task_path)
+        await self._bridge.run_single(lambda: self._store.put_checkpoint_writes(*arguments))
 
     def put_writes(
         self,
@@ -185,11 +210,12 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        self._bridge.call(self._writing(config, writes, task_id, task_path))
+        arguments = self._writing(config, writes, task_id, task_path)
+        self._bridge.blocking(Store.put_checkpoint_writes, *arguments)
 
     def _writing(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> Callable[[], Coroutine[Any, Any, None]]:
+    ) -> tuple[str, str, str, str, str, list[CheckpointWrite]]:
         given = config["configurable"]
         replaces = all(channel in WRITES_IDX_MAP for channel, _ in writes)
         prepared = []
@@ -197,16 +223,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             kind, body = self.serde.dumps_typed(value)
             ordinal = WRITES_IDX_MAP.get(channel, position)
             prepared.append(CheckpointWrite(task_id, ordinal, channel, task_path, kind, body, replaces))
-        key, ns, checkpoint_id = (
-            _key(given["thread_id"]),
-            given.get("checkpoint_ns", ""),
-            given["checkpoint_id"],
-        )
-
-        async def write() -> None:
-            await self._store.put_checkpoint_writes(self._owner, key, SOURCE, ns, checkpoint_id, prepared)
-
-        return write
+        ns, checkpoint_id = given.get("checkpoint_ns", ""), given["checkpoint_id"]
+        return self._owner, _key(given["thread_id"]), SOURCE, ns, checkpoint_id, prepared
 
     def get_next_version(self, current: Any, channel: None) -> Any:
         """The version after this one, of its type. The first is a text, as in LangGraph's database savers,
@@ -220,16 +238,16 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the newest of its thread and namespace."""
-        return self._tuple(await self._bridge.run(lambda: self._get(config)))
+        wanted = self._wanted(config)
+        return self._tuple(await self._bridge.run_single(lambda: self._store.checkpoint(*wanted)))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._tuple(self._bridge.call(lambda: self._get(config)))
+        return self._tuple(self._bridge.blocking(Store.checkpoint, *self._wanted(config)))
 
-    async def _get(self, config: RunnableConfig) -> Found | None:
+    def _wanted(self, config: RunnableConfig) -> tuple[str, str, str, str | None]:
         given = config["configurable"]
-        return await self._store.checkpoint(
-            self._owner, _key(given["thread_id"]), given.get("checkpoint_ns", ""), get_checkpoint_id(config)
-        )
+        ns = given.get("checkpoint_ns", "")
+        return self._owner, _key(given["thread_id"]), ns, get_checkpoint_id(config)
 
     def _tuple(self, found: Found | None) -> CheckpointTuple | None:
         if found is None:
@@ -258,7 +276,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         """Checkpoints, the newest first; of all threads without a config."""
         listing = _Listing(self, config, filter, before, limit)
         while listing.more:
-            page = await self._bridge.run(listing.read)
+            page = await self._bridge.run_single(listing.read)
             for found in listing.taken(page):
                 yield found
 
@@ -431,20 +449,50 @@ def _place(found: CheckpointTuple) -> tuple[str, str]:
 ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "developer": "developer"}
 
 
-def _named(channel: Any) -> Iterator[Named]:
-    """The messages of a channel, each with a name that stays the same as long as its text does."""
+def _named(channel: Any, known: Collection[int]) -> Iterator[tuple[int, Named]]:
+    """The messages of a channel whose hash is not known, each with its hash and a name that stays the same as
+    long as its text does.
+
+    A message without an id is named by its text, and by how many equal ones precede it: one that a graph
+    removes from the beginning of the list does not rename the others.
+    """
     if not isinstance(channel, list | tuple):
         return
-    for position, each in enumerate(channel):
-        message = message_of(each)
+    equal: dict[Any, int] = {}
+    for each in channel:
+        id_, shown = _glance(each)
+        message = None
+        if shown is None:  # calls, parts or another type: compared by what would be stored
+            message = message_of(each)
+            if message is None:
+                continue
+            shown = message.body
+        place: str | int
+        if id_ is None:
+            place = equal[shown] = equal.get(shown, -1) + 1
+        else:
+            place = str(id_)
+        mark = hash((place, shown))
+        if mark in known:
+            continue
+        message = message or message_of(each)
         if message is not None:
             digest = blake2b(message.body, digest_size=12).hexdigest()
-            id_ = each.get("id") if isinstance(each, Mapping) else getattr(each, "id", None)
-            # Hashed: the id of a message may be any text.
-            place = (
-                blake2b(str(id_).encode(errors="replace"), digest_size=12).hexdigest() if id_ else position
-            )
-            yield Named(message, f"{place}:{digest}")
+            if id_ is not None:  # hashed: the id of a message may be any text
+                place = blake2b(str(id_).encode(errors="replace"), digest_size=12).hexdigest()
+            yield mark, Named(message, f"{place}:{digest}")
+
+
+def _glance(value: Any) -> tuple[Any, Any]:
+    """The id of a message, and type and text of a simple one, which are cheap to compare; else None."""
+    if isinstance(value, dict):
+        plain = value.get("tool_calls") is None and value.get("tool_call_id") is None
+        role, content = value.get("role") or value.get("type"), value.get("content")
+        return value.get("id"), (role, content) if plain and isinstance(content, str) else None
+    content = getattr(value, "content", None)
+    plain = isinstance(content, str) and not getattr(value, "tool_calls", None)
+    plain = plain and getattr(value, "tool_call_id", None) is None
+    return getattr(value, "id", None), (getattr(value, "type", None), content) if plain else None
 
 
 def message_of(value: Any) -> NewMessage | None:

@@ -63,7 +63,7 @@ class HoldfastSession:
             limit = self.session_settings.limit
         if limit is not None and limit < 0:
             limit = None
-        context = await self._run(lambda: self._conversation.read(limit))
+        context = await self._run(lambda: self._conversation.read(limit), single=True)
         if context is None:
             return []
         items = [item for part in context.parts for item in items_of(part)]
@@ -72,7 +72,7 @@ class HoldfastSession:
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append these items, all or none."""
         messages = [Named(message_of(cast(Item, item))) for item in items]
-        await self._run(lambda: self._conversation.append(messages))
+        await self._run(lambda: self._conversation.append(messages), single=True)
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove the newest item from the context and return it; None if there is none."""
@@ -99,10 +99,10 @@ class HoldfastSession:
         """Refuse further operations. The node stays open: other sessions may use it."""
         self._closed = True
 
-    async def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, T]], *, single: bool = False) -> T:
         if self._closed:
             raise RuntimeError(f"{type(self).__name__} is closed")
-        return await self._bridge.run(work)
+        return await (self._bridge.run_single(work) if single else self._bridge.run(work))
 
     async def run_compaction(self, args: OpenAIResponsesCompactionArgs | None = None) -> None:
         """Called by the SDK after each turn: compact if the context is over the threshold, or always with

@@ -1,4 +1,4 @@
-"""`HoldfastSessionStore` of the Claude Agent SDK. Needs the SDK, which `make peers` installs."""
+"""`HoldfastSessionStore` of the Claude Agent SDK, and the SDK's own conformance suite."""
 
 import ast
 import asyncio
@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("claude_agent_sdk")
-
 from claude_agent_sdk.testing import run_session_store_conformance
 
 import holdfast
@@ -19,10 +16,10 @@ from holdfast.app import Holdfast
 from holdfast.store.values import SessionFilter
 from tests.integration.adapters.pages import PAGES
 
-KEY = {"project_key": "/home/ada/sea.project", "session_id": "s1"}
+KEY: Any = {"project_key": "/home/ada/sea.project", "session_id": "s1"}
 
 
-def entry(uuid: str, text: str, role: str = "user") -> dict[str, Any]:
+def entry(uuid: str, text: str, role: str = "user") -> Any:
     return {"type": role, "uuid": uuid, "message": {"role": role, "content": text}, "sessionId": "s1"}
 
 

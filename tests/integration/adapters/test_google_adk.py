@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("google.adk")
+pytest.importorskip("google.adk", reason="has an environment of its own: run by `make peers`, also in CI")
 
 from google.adk.agents import BaseAgent
 from google.adk.errors.already_exists_error import AlreadyExistsError
