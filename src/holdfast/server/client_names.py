@@ -32,8 +32,20 @@ CACHE_KEY = "prompt_cache_key"
 """The only name that is a field of the body."""
 PARENTS = ("x-codex-parent-thread-id", "x-parent-session-id")
 SIDE_WORDS = re.compile(r"\b(title|naming|topic|summar\w*)\b", re.IGNORECASE)
+SIDE_PROMPTS = re.compile(
+    r"you are a (title|topic) generator|you are (naming) a coding session"
+    r"|generate a (title) for this conversation",
+    re.IGNORECASE,
+)
+"""In the words of opencode and Claude Code: side requests also where no header tells which program asks."""
+CLAUDE_COMPACTION = re.compile(r"your task is to create a detailed summary of", re.IGNORECASE)
+"""In the last message of Claude Code's own compaction, which offers tools like any other of its requests."""
+SIDE_THREADS = {"thread_title": "title"}
+"""Codex's `thread_source` of threads that are no conversation of the user, and their kind."""
 LOOK_AT = 400
 """How many characters of an instruction are searched for SIDE_WORDS: a long one mentions everything."""
+LOOK_AT_LAST = 2000
+"""How many characters of the last message are searched for CLAUDE_COMPACTION."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +85,45 @@ def side_request(
     """The kind of a side request (`title`, `topic`, `summary`, `compaction`, …); None: the request belongs to
     its conversation.
 
-    Codex names the kind. Claude Code and opencode send side requests without tools, and every other request
-    with tools; only those whose instructions, or required output, show their purpose are taken for one.
+    Codex names the kind. Claude Code and opencode send titles without tools, and every request of the
+    conversation with tools; only those whose instructions, or required output, show their purpose are taken
+    for one. Claude Code's compaction is known by its last message.
     """
     if headers.get(CODEX):
         return _codex_kind(headers.get(CODEX_METADATA))
-    is_agent = headers.get(CLAUDE_CODE) or headers.get("user-agent").startswith("opencode/")
-    if not is_agent or options.get("tools") or any(each.get("role") == "assistant" for each in messages):
+    if headers.get(CLAUDE_CODE) and _compacts(messages):
+        return "compaction"
+    if options.get("tools") or any(each.get("role") == "assistant" for each in messages):
         return None
+    is_agent = headers.get(CLAUDE_CODE) or headers.get("user-agent").startswith("opencode/")
     for message in messages:
-        found = SIDE_WORDS.search(text_of(message.get("content"))[:LOOK_AT])
-        if found and message.get("role") in ("system", "developer"):
-            word = found[1].lower()
+        text = text_of(message.get("content"))[:LOOK_AT]
+        instructs = message.get("role") in ("system", "developer")
+        found = SIDE_PROMPTS.search(text) or (SIDE_WORDS.search(text) if is_agent and instructs else None)
+        if found:
+            word = next(group for group in found.groups() if group).lower()
             return "summary" if word.startswith("summar") else "title" if word == "naming" else word
-    return "other" if options.get("response_format") else None
+    return "other" if is_agent and options.get("response_format") else None
+
+
+def _compacts(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """True: the request ends with Claude Code's instructions for a summary of the conversation."""
+    for message in reversed(messages):
+        if message.get("role") not in ("system", "developer"):
+            text = text_of(message.get("content"))[:LOOK_AT_LAST]
+            return message.get("role") == "user" and CLAUDE_COMPACTION.search(text) is not None
+    return False
 
 
 def _codex_kind(metadata: str) -> str | None:
     try:
-        kind = msgspec.json.decode(metadata).get("request_kind") if metadata else None
-    except (msgspec.DecodeError, AttributeError, RecursionError):
+        facts = msgspec.json.decode(metadata) if metadata else {}
+    except (msgspec.DecodeError, RecursionError):
         return None
+    if not isinstance(facts, dict):
+        return None
+    source = facts.get("thread_source")
+    if isinstance(source, str) and source in SIDE_THREADS:
+        return SIDE_THREADS[source]
+    kind = facts.get("request_kind")
     return kind if isinstance(kind, str) and kind.isidentifier() and kind != "turn" else None

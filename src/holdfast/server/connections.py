@@ -19,7 +19,7 @@ from typing import Any, cast
 import httptools
 import msgspec
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from ..domain.ids import new_request_id
@@ -31,18 +31,31 @@ from .limits import (
     KEEP_ALIVE_SECONDS,
     LINGER_BYTES,
     LINGER_SECONDS,
+    PING_SECONDS,
     PIPELINED,
+    PONG_SECONDS,
     STALL_SECONDS,
 )
+from .workers.board import Row, RowColumn
+
+SOCKET_PATH = b"/v1/responses"
+"""The only path that can be upgraded to a WebSocket."""
 
 
-def http_config(app: ASGIApp, connections: Connections, grace_seconds: int) -> uvicorn.Config:
-    """uvicorn's configuration for a server with these connection limits."""
+def http_config(
+    app: ASGIApp, connections: Connections, grace_seconds: int, largest_message: int = 20 * 2**20
+) -> uvicorn.Config:
+    """uvicorn's configuration for a server with these connection limits; `largest_message`: bytes of a
+    message over a WebSocket."""
     protocol = partial(HttpConnection, connections)
     return uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", protocol),
-        ws="none",
+        ws=cast("type[asyncio.Protocol]", partial(_web_socket, connections)),
+        ws_max_size=largest_message,
+        ws_ping_interval=PING_SECONDS,
+        ws_ping_timeout=PONG_SECONDS,
+        ws_per_message_deflate=False,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -53,11 +66,25 @@ def http_config(app: ASGIApp, connections: Connections, grace_seconds: int) -> u
     )
 
 
+def _web_socket(connections: Connections, **given: Any) -> asyncio.Protocol:
+    from .socket_connection import SocketConnection  # few servers have one, and it takes long to import
+
+    return cast(asyncio.Protocol, SocketConnection(connections, **given))
+
+
+def cycle_of(receive: Receive) -> RequestResponseCycle | None:
+    """uvicorn's state of the request that `receive` reads; None: another server's."""
+    cycle = getattr(receive, "__self__", None)
+    return cycle if isinstance(cycle, RequestResponseCycle) else None
+
+
 class Connections:
     """Counts a server's open connections; at the limit it closes an idle one to admit a new one."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, worker: Row | None = None) -> None:
+        """`worker`: this worker's row, if the server has several: they share new connections evenly."""
         self.most = most
+        self._worker = worker
         self.count = 0
         # Connections without a request, longest first: those that never sent one; those between two requests.
         self._new: dict[HttpConnection, None] = {}
@@ -71,9 +98,13 @@ class Connections:
         self._new[connection] = None
         return True
 
-    def leave(self, connection: HttpConnection) -> None:
+    def leave(self, connection: HttpConnection | None = None) -> None:
+        """Count a closed connection. None: it had become a WebSocket, which is never idle."""
         self.count -= 1
-        self.busy(connection)
+        if self._worker is not None:
+            self._worker.set(RowColumn.CONNECTIONS, self.count)
+        if connection is not None:
+            self.busy(connection)
 
     def busy(self, connection: HttpConnection) -> None:
         """Mark it as having a request under way, so that it is not closed to admit another."""
@@ -150,8 +181,11 @@ class HttpConnection(HttpToolsProtocol):
         self._unreported += len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # to an unsupported protocol: answered as a plain HTTP/1.1 request
+        except httptools.HttpParserUpgrade as upgrade:
+            # To any other protocol, or elsewhere: answered as a plain HTTP/1.1 request.
+            if self._should_upgrade():
+                self._upgrade(data[upgrade.args[0] :])
+                return
         except httptools.HttpParserError as error:
             self._refuse_for(error.__context__)
             return
@@ -159,6 +193,25 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse_for(_HeadTooLarge())
         elif self._deadline is None and (self._in_head or not self._has_request):
             self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    def _should_upgrade(self) -> bool:
+        path = self.url.partition(b"?")[0]
+        return path == SOCKET_PATH and self.scope["method"] == "GET" and super()._should_upgrade()
+
+    def _upgrade(self, rest: bytes) -> None:
+        """Hand the connection over to a WebSocket. `rest`: what the client has sent after its handshake."""
+        self._over = True
+        if self._has_request or self.pipeline:  # pipelined: there is no order between it and the socket
+            self._close()
+            return
+        for timer in (self._deadline, self._stall):
+            if timer is not None:
+                timer.cancel()
+        self._unset_keepalive_if_required()
+        self.handle_websocket_upgrade()
+        socket = self.transport.get_protocol()
+        if rest and isinstance(socket, asyncio.Protocol) and socket is not self:
+            socket.data_received(rest)
 
     @property
     def _has_request(self) -> bool:
@@ -178,8 +231,9 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += 1
-        self._count(len(name) + len(value))
-        if self._fields > HEADERS:
+        self._head += len(name) + len(value)
+        self._unreported = 0
+        if self._fields > HEADERS or self._head > HEAD_BYTES:
             raise _HeadTooLarge
         if self._in_head:  # else it is a trailer, which must not change caller or request
             super().on_header(name, value)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from ..domain.conversations import Address
-from ..domain.ids import check_name
+from ..domain.ids import check_name, is_ours, is_short
 from ..domain.notices import Notice
+from ..domain.queue import WhenBusy
 from ..domain.sessions import Session
 from ..domain.turns import RequestKey, Turn, TurnBegun, reset_before
 from ..errors import BadInput, NotFound
@@ -27,6 +28,7 @@ SESSION_KEY = ("x-holdfast-session-key", "x-hermes-session-key")
 SOURCE = "x-holdfast-source"
 WHEN_BUSY = "x-holdfast-when-busy"
 ON_DISCONNECT = "x-holdfast-on-disconnect"
+RECOVER = "x-holdfast-recover"
 STORE = "x-holdfast-store"
 STORED = "x-holdfast-stored"
 IDEMPOTENCY_KEY = "idempotency-key"
@@ -45,10 +47,12 @@ class ConversationRef:
     source: str
     alias: str | None
     """A new alias to add to the conversation."""
-    interrupts_others: bool
+    when_busy: WhenBusy
     interrupted_by_leaving: bool
     client: ClientName | None = None
     """The name that the client's program gives its session, if no holdfast header names a conversation."""
+    side_of: str | None = None
+    """The conversation to which the side requests of the client's program belong; None: it has none."""
     never: bool = False
     """True: nothing of this request is stored (`X-Holdfast-Store: never`, or its API key says so)."""
 
@@ -73,13 +77,24 @@ class ConversationRef:
 async def conversation_ref_of(call: RequestContext, cache_key: object = None) -> ConversationRef:
     """Read the headers. If both an id and a session key are sent, the id decides; an unknown id becomes an
     alias of the session key's conversation. Without either, a name that the client's program sends is used;
-    `cache_key` is the body's `prompt_cache_key`."""
+    `cache_key` is the body's `prompt_cache_key`. With either, that name becomes an alias if it is unknown, so
+    that the program finds the conversation again without the header; a sub-agent's conversation is its own.
+    """
     id_, key = call.header(*SESSION_ID), call.header(*SESSION_KEY)
     alias: str | None = None
-    client = None
-    if id_ is None and key is None:
-        client = client_name(call.headers, call.services.settings.clients.names, cache_key)
-        id_ = client.name if client else None
+    client = client_name(call.headers, call.services.settings.clients.names, cache_key)
+    side_of = (id_ or client.name) if client else None
+    if client is not None and (id_ is not None or key is not None):
+        if client.parent is None:
+            if key is None and client.overrides_store:
+                alias = await _unknown(call, client.name)
+            client = None
+        elif id_ is not None:
+            client, id_ = replace(client, parent=id_), None
+    if client is not None:
+        id_, key = client.name, None
+    if id_ is not None and is_short(id_):
+        id_ = await call.hf.full_id(call.owner, id_)
     if id_ is not None and key is not None:
         try:
             await call.hf.resolve(call.owner, Address(id=id_))
@@ -96,12 +111,24 @@ async def conversation_ref_of(call: RequestContext, cache_key: object = None) ->
         address,
         source or ("" if key and ":" in key else DEFAULT_SOURCE),
         alias,
-        _choice(call, WHEN_BUSY, ("wait", "interrupt"), "wait") == "interrupt",
+        WhenBusy(_choice(call, WHEN_BUSY, tuple(WhenBusy), call.services.settings.turns.when_busy)),
         _choice(call, ON_DISCONNECT, ("finish", "interrupt"), call.services.settings.server.on_disconnect)
         == "interrupt",
         client,
+        side_of,
         _choice(call, STORE, ("never",), "") == "never" or not call.caller.keeps,
     )
+
+
+async def _unknown(call: RequestContext, name: str) -> str | None:
+    """The name, if it can become an alias: no conversation of this owner has it."""
+    if is_ours(name):
+        return None
+    try:
+        await call.hf.resolve(call.owner, Address(id=name, create=False))
+    except NotFound:
+        return name
+    return None
 
 
 def request_key(
@@ -109,7 +136,8 @@ def request_key(
 ) -> RequestKey:
     """The idempotency key by which a retry is recognised: the header Idempotency-Key, else a hash of the body
     and of the conversation it names. An `opener` names no conversation and has no answer in its history. Its
-    hash includes the client's address and program too, so that few other clients can be mistaken for it."""
+    hash includes the API key and the client's address and program, so that few other clients can be mistaken
+    for it; any other request is the same one also with another API key of its owner."""
     named = "\0".join(call.header(*names) or "" for names in (SESSION_ID, SESSION_KEY))
     if client is not None:
         named = f"{client.name}\0"
@@ -118,11 +146,10 @@ def request_key(
         names = sha256(named.encode()).digest()[:16] if named.strip("\0") else b""
         return RequestKey(route, check_name("an Idempotency-Key", key), digest, named=names)
     whose = named
-    if not named.strip("\0"):
+    if opener:
         peer = call.request.client
-        whose = f"{call.caller.key_id}\0{peer.host if peer and opener else ''}"
-        if opener:
-            whose = "\0".join((whose, *(call.headers.get(name) for name in CLIENT)))
+        sender = (call.caller.key_id, peer.host if peer else "")
+        whose = "\0".join((*sender, *(call.headers.get(name) for name in CLIENT)))
     implied = sha256(f"{whose}\0\0".encode() + digest).hexdigest()
     count = call.header(RETRY_COUNT) or "0"
     retries = int(count) if count.isascii() and count.isdecimal() and len(count) < 4 else 0
@@ -137,6 +164,8 @@ def headers_of(session: Session, turn: Turn) -> dict[str, str]:
         "x-holdfast-conversation-id": session.conversation_id,
         "x-holdfast-turn-id": turn.id,
     }
+    if turn.attempt > 1:
+        headers["x-holdfast-turn-attempt"] = str(turn.attempt)
     reset = reset_before(session, turn)
     return {**headers, "x-holdfast-reset": reset} if reset else headers
 
@@ -156,12 +185,18 @@ def about(
         turn_id=turn.id,
         compacted=addressed is not None and addressed != session.id,
         reset=reset_before(session, turn),
+        attempt=turn.attempt,
         notices=[notice(each) for each in notices] if notices else [],
     )
 
 
 def about_begun(begun: TurnBegun) -> HoldfastObject:
     return about(begun.session, begun.turn, begun.addressed, begun.notices)
+
+
+def wants_recovery(call: RequestContext) -> bool | None:
+    """Whether the request asks for its turn to be taken up by itself; None: the settings decide."""
+    return _choice(call, RECOVER, ("yes", "no"), "") == "yes" if call.header(RECOVER) is not None else None
 
 
 def _choice(call: RequestContext, header: str, choices: tuple[str, ...], default: str) -> str:

@@ -15,6 +15,7 @@ from ..errors import BadInput
 from ..settings import ServerSettings
 from .http_errors import HttpError
 from .limits import FORMS
+from .workers.board import Row, RowColumn
 
 
 class Headers:
@@ -24,9 +25,10 @@ class Headers:
     __slots__ = ("_found", "_repeated")
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self._found: dict[bytes, bytes] = {}
-        self._repeated: list[bytes] = []
-        for name, value in raw:
+        self._found: dict[str, bytes] = {}
+        self._repeated: list[str] = []
+        for raw_name, value in raw:
+            name = raw_name.decode("latin-1")
             if name in self._found:
                 self._repeated.append(name)
             else:
@@ -34,7 +36,7 @@ class Headers:
 
     def get(self, name: str, default: str = "") -> str:
         """The first header of this name; `default` if it is absent or empty."""
-        value = self._found.get(name.encode())
+        value = self._found.get(name)
         if not value:
             return default
         try:
@@ -46,10 +48,12 @@ class Headers:
         """A header that identifies an owner or a conversation; None: absent. Raises BadInput if it was sent
         more than once, or is not UTF-8 in NFC without invisible characters: different values must not look
         alike."""
-        if self._repeated and name.encode() in self._repeated:
+        value = self._found.get(name)
+        if value is None:
+            return None
+        if name in self._repeated:
             raise BadInput(f"the header {name} was sent more than once; send it once")
-        value = self._found.get(name.encode())
-        return None if value is None else _unmistakable(name, value)
+        return _unmistakable(name, value)
 
 
 def _unmistakable(name: str, value: bytes) -> str:
@@ -96,7 +100,9 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/?#@\\]*))(?::[0-9]{0,5})
 class Gate:
     """Checks Host and Origin, and limits requests and unauthenticated forms that are under way."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, worker: Row | None = None) -> None:
+        """`worker`: this worker's row, if the server has several: `max_requests` counts all of them."""
+        self._worker = worker
         named = {host.lower().strip("[]") for host in settings.allowed_hosts}
         bound = settings.host.lower()
         self._hosts = {*LOOPBACK, *named, *({bound} if not named else ())} - set(ANY)
@@ -145,7 +151,8 @@ class Gate:
 
     def enter(self) -> None:
         """Count one more request; the caller must `leave`. Raises HttpError 503 at the limit."""
-        if self._inside >= self._most:
+        elsewhere = 0 if self._worker is None else self._worker.elsewhere(RowColumn.REQUESTS)
+        if self._inside + elsewhere >= self._most:
             raise HttpError(
                 503,
                 f"{self._most} requests are in progress, which is the limit ([server] max_requests)",
@@ -153,9 +160,13 @@ class Gate:
                 headers={"retry-after": "1", "x-should-retry": "true"},
             )
         self._inside += 1
+        if self._worker is not None:
+            self._worker.set(RowColumn.REQUESTS, self._inside)
 
     def leave(self) -> None:
         self._inside -= 1
+        if self._worker is not None:
+            self._worker.set(RowColumn.REQUESTS, self._inside)
 
     @contextmanager
     def form(self) -> Iterator[None]:
@@ -163,7 +174,7 @@ class Gate:
         if self._forms >= FORMS:
             raise HttpError(
                 503,
-                f"{FORMS} forms are arriving, which is the limit; retry in a moment",
+                f"{FORMS} forms are being uploaded, which is the limit; retry soon",
                 "too_many_requests",
                 headers={"retry-after": "1", "x-should-retry": "true"},
             )

@@ -24,18 +24,20 @@ from starlette.types import Receive, Scope, Send
 
 from ..app import Holdfast, ModelWatch, TurnRunner
 from ..domain.api_keys import ApiKey, Caller, acting_as, acting_for
-from ..domain.ids import new_request_id
+from ..domain.ids import is_short, new_request_id
 from ..domain.turns import Delivery
 from ..errors import BadInput, BadKey, HoldfastError, KeyRevoked, ModelError, StoreError, StoreFailed
 from ..models.base import REQUEST_ID, Model
 from ..settings import Settings
 from .access_log import AccessLog
+from .connections import cycle_of
 from .gate import Gate, Headers
 from .http_errors import ErrorResponse, HttpError, anthropic_error, failure_of
 from .limits import BODY_SECONDS, PIECE, KeyLimits
 from .metrics import Metrics
 from .openai.parameters import BadParameter, body_from
-from .work import Workers, check_values
+from .work import BodyThreads, check_values
+from .workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ class Services:
     model: Model
     gate: Gate
     limits: KeyLimits
-    workers: Workers
+    body_threads: BodyThreads
     metrics: Metrics
     draining: asyncio.Event
     """Set when the server begins to stop: endless streams end now."""
@@ -62,6 +64,8 @@ class Services:
     """Set when the store has failed permanently: the server must stop."""
     model_watch: ModelWatch
     access_log: AccessLog
+    worker: Worker | None = None
+    """This process among the server's workers; None: the server is one process."""
 
     @property
     def runner(self) -> TurnRunner:
@@ -72,7 +76,7 @@ class Services:
         return self.holdfast.settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JsonResponse:
     """A response sent as one body."""
 
@@ -86,6 +90,7 @@ class JsonResponse:
 
     async def send(self, call: RequestContext) -> None:
         body = self.value if isinstance(self.value, bytes) else _encode(self.value)
+        self.value = body  # a client that reads slowly holds the bytes in memory, not the object as well
         last = 0
         if len(body) > PIECE:
             call.hold_bytes(len(body))  # counts until the client has read it
@@ -212,23 +217,31 @@ class RequestContext:
         declared = self.headers.get("content-length")
         if declared.isdecimal() and int(declared) > limit:
             raise _too_large(limit)
-        pieces: list[bytes] = []
-        size = 0
+        cycle = cycle_of(self.receive)
+        if cycle is not None and not cycle.more_body and cycle.message_event.is_set():  # it has all arrived
+            return await self._read_body(limit)
+        whole = b""
         with BodyDeadline(BODY_SECONDS if seconds is None else seconds) as deadline:
-            while True:
-                message = await self.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect()
-                piece = message.get("body", b"")
-                size += len(piece)
-                if size > limit:
-                    raise _too_large(limit)
-                self.hold_bytes(len(piece))
-                pieces.append(piece)
-                if not message.get("more_body"):
-                    break
+            whole = await self._read_body(limit)
         if deadline.passed:
             raise HttpError(408, "the request's body did not arrive in time", "request_timeout")
+        return whole
+
+    async def _read_body(self, limit: int) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect()
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > limit:
+                raise _too_large(limit)
+            self.hold_bytes(len(piece))
+            pieces.append(piece)
+            if not message.get("more_body"):
+                break
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def json(self, *, optional: bool = False) -> dict[str, Any]:
@@ -248,7 +261,7 @@ class RequestContext:
 
     async def work(self, size: int, work: Callable[[], T]) -> T:
         """Returns `work()`; runs it in a thread if `size`, the bytes of the body it processes, is large."""
-        return await self.services.workers.run(self._caller.key_id if self._caller else "", size, work)
+        return await self.services.body_threads.run(self._caller.key_id if self._caller else "", size, work)
 
     # --- usage of the API key's limits -------------------------------------------------------------
 
@@ -316,6 +329,9 @@ class RequestContext:
     def is_open(self) -> bool:
         """True: the client is still connected and its response not sent yet. Does not wait. Call it only
         after the body was read."""
+        cycle = cycle_of(self.receive)
+        if cycle is not None:
+            return not (cycle.disconnected or cycle.response_complete)
         looking = self.receive().__await__()
         try:
             next(looking)
@@ -325,6 +341,8 @@ class RequestContext:
         return True
 
     async def start(self, status: int, headers: Mapping[str, str], length: int | None = None) -> None:
+        if self.started:  # a stream that was announced before its turn began
+            return
         self.started, self.status = True, status
         given = {**headers, **self.reply_headers} if self.reply_headers else headers
         listed = [(name.encode("latin-1"), _header_value(value)) for name, value in given.items()]
@@ -403,9 +421,19 @@ class Endpoint:
         call.key = await services.holdfast.authenticator.authenticate(_token(headers))
         call._caller = acting_as(call.key, headers.once("x-holdfast-owner"))
         call.hold_slot()
+        if call.request.path_params:
+            await expand_id(call)
         answer = await self._handler(call)
         await call.check_key()  # it may have been revoked while the handler waited
         await answer.send(call)
+
+
+async def expand_id(call: RequestContext) -> None:
+    """Replace a shortened id in the path by the id that it begins. Raises AmbiguousId."""
+    given = call.request.path_params.get("id")
+    if given is not None and is_short(given):
+        owner = call.owner if call.request.scope["path"].startswith("/v1/") else call.read_owner
+        call.request.path_params["id"] = await call.hf.full_id(owner, given)
 
 
 class BodyDeadline:

@@ -7,6 +7,7 @@ retry of the same request can succeed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +21,14 @@ from ..errors import (
     ContextTooLarge,
     ConversationBusy,
     HoldfastError,
+    KeyExpired,
     ModelError,
     NotAllowed,
     NotCompacted,
     NotFound,
+    QueueFull,
     QuotaExceeded,
+    RateLimited,
     RequestMismatch,
     SearchFailed,
     SearchTimeout,
@@ -94,11 +98,12 @@ class HttpError(HoldfastError):
         message: str,
         code: str,
         *,
+        param: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.failure = ErrorResponse(
-            status, message, INVALID if status < 500 else SERVER, code, None, headers or {}
+            status, message, INVALID if status < 500 else SERVER, code, param, headers or {}
         )
 
 
@@ -123,6 +128,12 @@ def failure_of(error: BaseException) -> ErrorResponse:
     match error:
         case HttpError():
             return error.failure
+        case RateLimited():
+            return _rate_limited(error)
+        case KeyExpired():
+            return ErrorResponse(
+                401, said, INVALID, "api_key_expired", headers={"www-authenticate": "Bearer"}
+            )
         case BadKey():
             return ErrorResponse(
                 401, said, INVALID, "invalid_api_key", headers={"www-authenticate": "Bearer"}
@@ -145,6 +156,8 @@ def failure_of(error: BaseException) -> ErrorResponse:
             return ErrorResponse(
                 409, said, CONFLICT, "conversation_locked", headers={**RETRY, "retry-after": "1"}
             )
+        case QueueFull():
+            return ErrorResponse(429, said, CONFLICT, "queue_full", headers={**RETRY, "retry-after": "5"})
         case RequestMismatch():
             return ErrorResponse(409, said, CONFLICT, "idempotency_key_reused", "Idempotency-Key", NO_RETRY)
         case TurnSuperseded():
@@ -179,6 +192,23 @@ def failure_of(error: BaseException) -> ErrorResponse:
             return ErrorResponse(500, said, SERVER, "internal_error")
         case _:
             return ErrorResponse(500, _INTERNAL, SERVER, "internal_error")
+
+
+LONGEST_SDK_WAIT = 60
+"""Seconds of `retry-after` up to which the official SDKs wait as long as it says."""
+
+
+def _rate_limited(error: RateLimited) -> ErrorResponse:
+    """OpenAI's 429: its type is what is limited, `requests` or `tokens`."""
+    seconds = max(1, math.ceil(error.seconds))
+    again = RETRY if seconds <= LONGEST_SDK_WAIT else NO_RETRY
+    return ErrorResponse(
+        429,
+        str(error),
+        error.limit.partition("_per_")[0],
+        "rate_limit_exceeded",
+        headers={**again, "retry-after": str(seconds)},
+    )
 
 
 def _of_model(error: ModelError) -> ErrorResponse:

@@ -2,7 +2,8 @@
 
 Limits that an operator may change are settings (`[server] max_body_mb`, `max_requests` and `[limits]`); the
 others are constants here. `connections.py` applies the limits of connections and request heads, `http.py`
-those of bodies, `work.py` those of JSON. Counts per API key are those of this process.
+those of bodies, `work.py` those of JSON. Counts per API key are those of the whole server: with several
+workers each shows its counts to the others (`workers/board.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 
 from ..settings import LimitSettings
 from .http_errors import RETRY, HttpError
+from .workers.board import KeyColumn, KeyCounts, Row
 
 # --- connections ---------------------------------------------------------------------------------------
 
@@ -31,6 +33,8 @@ much of the rest, is read and dropped before the connection is closed. An immedi
 response in transit."""
 STALL_SECONDS = 60.0
 """A client that has read no byte of its response for this long is disconnected."""
+PING_SECONDS, PONG_SECONDS = 20.0, 20.0
+"""How often a WebSocket is pinged, and how long the answer may take; then it is closed."""
 
 SPARE_FILES = 200
 """Open files reserved for the store, logs and background processes, in addition to all sockets."""
@@ -82,21 +86,28 @@ def files_wanted(max_requests: int) -> int:
 class Tally:
     """Counts what each API key uses of one resource and applies its limit `most`. 0: unlimited."""
 
-    def __init__(self, most: int, refusal: Callable[[], HttpError]) -> None:
+    def __init__(self, most: int, refusal: Callable[[], HttpError], workers: KeyCounts | None = None) -> None:
+        """`workers`: the counts of this server's other workers; None: there are none."""
         self._most = most
         self._refusal = refusal
+        self._workers = workers if most else None
         self._held: dict[str, int] = {}
 
     def take(self, key_id: str, amount: int = 1) -> None:
         """Add `amount` to the key's count; the caller must `give_back`. Over the limit: raises, counting
         nothing."""
         held = self._held.get(key_id, 0)
-        if self._most and held and held + amount > self._most:  # a first one may exceed the limit
+        used = held if self._workers is None else held + self._workers.elsewhere(key_id)
+        if self._most and used and used + amount > self._most:  # a first one may exceed the limit
             raise self._refusal()
         self._held[key_id] = held + amount
+        if self._workers is not None:
+            self._workers.publish(key_id, held + amount)
 
     def give_back(self, key_id: str, amount: int = 1) -> None:
         self._held[key_id] -= amount
+        if self._workers is not None:
+            self._workers.publish(key_id, self._held[key_id])
         if self._held[key_id] <= 0:
             del self._held[key_id]  # else the dict would grow with every key ever used
 
@@ -107,7 +118,12 @@ class Tally:
 class KeyLimits:
     """Counters per API key: requests, streams, turns, bytes of bodies."""
 
-    def __init__(self, settings: LimitSettings, max_requests: int, max_body: int) -> None:
+    def __init__(
+        self, settings: LimitSettings, max_requests: int, max_body: int, worker: Row | None = None
+    ) -> None:
+        def shared(column: KeyColumn) -> KeyCounts | None:
+            return None if worker is None else worker.counts(column)
+
         share = max_requests - max_requests // RESERVED
         self.requests = Tally(
             share,
@@ -115,6 +131,7 @@ class KeyLimits:
                 f"this API key has {share} requests in progress, which is its share of [server] max_requests",
                 "too_many_requests",
             ),
+            shared(KeyColumn.REQUESTS),
         )
         self.bytes = Tally(
             BODIES_PER_KEY * max_body,
@@ -123,6 +140,7 @@ class KeyLimits:
                 "MiB, which is the limit; wait until some are answered",
                 "too_many_bytes",
             ),
+            shared(KeyColumn.BYTES),
         )
         self.streams = Tally(
             settings.streams_per_key,
@@ -131,33 +149,43 @@ class KeyLimits:
                 "([limits] streams_per_key); close one first",
                 "too_many_streams",
             ),
+            shared(KeyColumn.STREAMS),
         )
-        self.turns = TurnTally(settings.turns_per_key)
+        self.turns = TurnTally(settings.turns_per_key, shared(KeyColumn.TURNS))
 
 
 class TurnTally:
     """The ids of the turns that each API key has started and that still run in this process."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, workers: KeyCounts | None = None) -> None:
+        """`workers`: the counts of this server's other workers; None: there are none."""
         self._most = most
+        self._workers = workers if most else None
         self._running: dict[str, set[str]] = {}
 
     def begin(self, key_id: str, turn_id: str) -> None:
         """Count a turn that is about to start; raises HttpError 429 if the key has too many."""
         running = self._running.setdefault(key_id, set())
-        if self._most and len(running) >= self._most and turn_id not in running:
+        used = len(running) if self._workers is None else len(running) + self._workers.elsewhere(key_id)
+        if self._most and used >= self._most and turn_id not in running:
+            if not running:
+                del self._running[key_id]
             raise _too_many(
                 f"this API key has {self._most} turns running, which is the limit ([limits] turns_per_key); "
                 "wait until one has ended",
                 "too_many_turns",
             )
         running.add(turn_id)
+        if self._workers is not None:
+            self._workers.publish(key_id, len(running))
 
     def end(self, key_id: str, turn_id: str) -> None:
         """Stop counting a turn. Idempotent: it need not have been counted."""
         running = self._running.get(key_id)
         if running is not None:
             running.discard(turn_id)
+            if self._workers is not None:
+                self._workers.publish(key_id, len(running))
             if not running:
                 del self._running[key_id]
 

@@ -1,26 +1,63 @@
-"""Prometheus metrics of the server: requests, turns, flush attempts, idle time.
+"""Prometheus metrics of the server: requests, turns, model calls, flush attempts, idle time.
 
 Kept in Prometheus' client library. `/metrics` exports them together with the store's figures at that moment.
-Labels are routes, statuses, flush states and outcomes, never ids or owners.
+Labels are routes, statuses, models, flush states and outcomes, never ids or owners.
+
+With several workers the counters of each are in a file that all can read, and any worker exports the sums. A
+worker's successor continues its file, so counters never decrease while the server runs.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+    values,
+)
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
+from ..app import Recoverer
 from ..domain.figures import Figures, FlushFigures
+from ..domain.recovery import Cause
 from ..domain.turns import TurnStatus
+from .workers.board import Row, RowColumn
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
+MOST_MODELS = 50
+"""How many models have figures of their own; further ones are `other`."""
+FILES_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Where Prometheus' client library keeps the files of several processes."""
+LATEST: Final = "mostrecent"
+"""Of a gauge in several files the one counts that was set last: by the worker that exports it."""
+
+
+def keep_in_files(directory: Path, worker: int) -> None:
+    """From now on, keep the metrics of this process in files of this directory, under the number of its
+    worker. Values of an earlier process of that worker are continued."""
+    os.environ[FILES_VARIABLE] = str(directory)
+    values.ValueClass = values.MultiProcessValue(lambda: worker)  # type: ignore[no-untyped-call]
+
+
 class Metrics:
-    def __init__(self) -> None:
+    def __init__(self, workers: Row | None = None) -> None:
+        """`workers`: this worker's row, if the server has several; then `keep_in_files` was called before."""
+        self._workers = workers
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._requests = Counter(
@@ -34,19 +71,41 @@ class Metrics:
             registry=registry,
         )
         self._under_way = 0
-        self._at_once = Gauge("holdfast_requests_under_way", "Requests in progress", registry=registry)
-        self._turns = Counter("holdfast_turns", "Ended turns of this process", ("status",), registry=registry)
-        for status in TurnStatus:
-            if status is not TurnStatus.RUNNING:
-                self._turns.labels(status.value)
-        self._running = Gauge("holdfast_running_turns", "Turns running in this process", registry=registry)
+        self._at_once = Gauge(
+            "holdfast_requests_under_way",
+            "Requests in progress",
+            registry=registry,
+            multiprocess_mode=LATEST,
+        )
+        self._turns = Counter("holdfast_turns", "Ended turns of this server", ("status",), registry=registry)
+        ends = [status for status in TurnStatus if status not in (TurnStatus.QUEUED, TurnStatus.RUNNING)]
+        self._turns_by_status: dict[TurnStatus, Counter] = {
+            status: self._turns.labels(status.value) for status in ends
+        }
+        self._running = Gauge(
+            "holdfast_running_turns",
+            "Turns running in this server",
+            registry=registry,
+            multiprocess_mode=LATEST,
+        )
+        self._queued = Gauge(
+            "holdfast_turns_queued",
+            "Turns of all conversations that wait for theirs to be free",
+            registry=registry,
+            multiprocess_mode=LATEST,
+        )
+        self._dequeued = Counter(
+            "holdfast_queued_turns_begun", "Queued turns that this server has begun", registry=registry
+        )
+        self._dequeued_told = 0
         self._idle = Gauge(
             "holdfast_idle_seconds",
-            "Seconds without a turn in this process",
+            "Seconds without a turn in this server",
             registry=registry,
+            multiprocess_mode=LATEST,
         )
         self._figures = {
-            name: Gauge(f"holdfast_store_{name}", meaning, registry=registry)
+            name: Gauge(f"holdfast_store_{name}", meaning, registry=registry, multiprocess_mode=LATEST)
             for name, meaning in STORE_FIGURES.items()
         }
         self._flushes = Gauge(
@@ -54,11 +113,62 @@ class Metrics:
             "Flushes by state; coming: sessions that are due to be reset and then flushed",
             ("state",),
             registry=registry,
+            multiprocess_mode=LATEST,
         )
         self._flush_attempts = Counter(
-            "holdfast_flush_attempts", "Flush attempts of this process", ("outcome",), registry=registry
+            "holdfast_flush_attempts", "Flush attempts of this server", ("outcome",), registry=registry
         )
         self._attempts_told: defaultdict[str, int] = defaultdict(int)
+        self._waiting = Gauge(
+            "holdfast_turns_waiting",
+            "Turns of all nodes that wait for a retry",
+            registry=registry,
+            multiprocess_mode=LATEST,
+        )
+        self._taken_up = Counter(
+            "holdfast_turns_taken_up",
+            "Waiting turns that this process retried",
+            ("why",),
+            registry=registry,
+        )
+        for cause in Cause:
+            self._taken_up.labels(cause.value)
+        self._given_up = Counter(
+            "holdfast_turns_given_up", "Waiting turns that this process gave up", registry=registry
+        )
+        self._recovery_seconds = Histogram(
+            "holdfast_turn_recovery_seconds",
+            "Seconds from the end of a turn's last attempt to its answer",
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._model_seconds = Histogram(
+            "holdfast_model_seconds",
+            "Seconds of a model call, to its end",
+            ("model",),
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._first_token = Histogram(
+            "holdfast_model_first_token_seconds",
+            "Seconds of a model call, to its first token",
+            ("model",),
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "holdfast_model_tokens",
+            "Tokens of model calls, as the model reports them",
+            ("model", "kind"),
+            registry=registry,
+        )
+        self._model_errors = Counter(
+            "holdfast_model_errors",
+            "Model calls that failed, by the status that the model answered",
+            ("model", "status"),
+            registry=registry,
+        )
+        self._models: set[str] = set()
         self._idle_since = time.monotonic()
         # Cached: finding a labelled child costs more than incrementing it.
         self._counter = cache(lambda route, status: self._requests.labels(route, str(status)))
@@ -67,43 +177,143 @@ class Metrics:
     def begin(self) -> None:
         """Count a request that has started."""
         self._under_way += 1
+        if self._workers is not None:
+            self._workers.set(RowColumn.UNDER_WAY, self._under_way)
 
     def end(self, route: str, status: int, began: float) -> None:
         """Count a request that has ended. Status 0 (the client disconnected) is counted as 499."""
         self._under_way -= 1
+        if self._workers is not None:
+            self._workers.set(RowColumn.UNDER_WAY, self._under_way)
         self._counter(route, status or 499).inc()
         self._timer(route).observe(time.monotonic() - began)
 
     def spoken(self) -> None:
         """Restart the idle time: a turn has started or ended."""
         self._idle_since = time.monotonic()
+        if self._workers is not None:
+            self._workers.set(RowColumn.IDLE_SINCE, time.monotonic_ns())
 
     def ended(self, status: TurnStatus) -> None:
         """Count a turn that has ended."""
-        self._turns.labels(status.value).inc()
+        self._turns_by_status[status].inc()
+
+    def first_token(self, model: str, seconds: float) -> None:
+        """Note the first token of a model call."""
+        self._first_token.labels(self._model(model)).observe(seconds)
+
+    def answered(self, model: str, seconds: float, input_tokens: int, output_tokens: int) -> None:
+        """Note a model call that was answered to its end."""
+        name = self._model(model)
+        self._model_seconds.labels(name).observe(seconds)
+        self._tokens.labels(name, "input").inc(input_tokens)
+        self._tokens.labels(name, "output").inc(output_tokens)
+
+    def failed(self, model: str, status: int | None) -> None:
+        """Count a model call that failed. Without a status: no connection, or one that broke."""
+        self._model_errors.labels(self._model(model), str(status or "none")).inc()
+
+    def _model(self, name: str) -> str:
+        """The label of a model. Clients choose names freely, so only the first MOST_MODELS have their own."""
+        name = name or "default"
+        if name not in self._models:
+            if len(self._models) >= MOST_MODELS:
+                return "other"
+            self._models.add(name)
+        return name
+
+    def note_queue(self, queued: int, begun: int) -> None:
+        """Set how many turns are queued, and count those that this process has begun since its start."""
+        self._queued.set(queued)
+        self._dequeued.inc(max(0, begun - self._dequeued_told))
+        self._dequeued_told = begun
+
+    def note_attempts(self, attempts: Mapping[str, int]) -> None:
+        """Count the flush attempts of this process, given as numbers since its start, by outcome."""
+        for outcome in FLUSH_OUTCOMES:
+            counter = self._flush_attempts.labels(outcome)
+            counter.inc(max(0, attempts.get(outcome, 0) - self._attempts_told[outcome]))
+            self._attempts_told[outcome] = attempts.get(outcome, 0)
 
     @property
     def idle_seconds(self) -> float:
         return time.monotonic() - self._idle_since
 
+    def note_recoveries(self, recoverer: Recoverer) -> None:
+        """Count what this process has done about waiting turns since the last call."""
+        done = recoverer.take_counts()
+        for cause, count in done.taken_up.items():
+            self._taken_up.labels(cause).inc(count)
+        self._given_up.inc(done.given_up)
+        for seconds in done.seconds:
+            self._recovery_seconds.observe(seconds)
+
     def text(
-        self, running: int, figures: Figures, flushes: FlushFigures, attempts: Mapping[str, int]
+        self,
+        running: int,
+        idle: float,
+        figures: Figures,
+        flushes: FlushFigures,
+        attempts: Mapping[str, int],
+        waiting: int = 0,
+        recoverer: Recoverer | None = None,
     ) -> bytes:
-        """All metrics in Prometheus' text format. `attempts`: flush attempts of this process since its start,
-        by outcome."""
+        """All metrics in Prometheus' text format. `running` and `idle`: the server's running turns and the
+        seconds since the last one. `attempts`: flush attempts of this process since its start, by outcome.
+        `waiting`: turns that wait to be taken up."""
+        self._waiting.set(waiting)
+        if recoverer is not None:
+            self.note_recoveries(recoverer)
         for name in FLUSH_FIGURES:
             self._flushes.labels(name).set(getattr(flushes, name))
-        for outcome in FLUSH_OUTCOMES:
-            counter = self._flush_attempts.labels(outcome)
-            counter.inc(max(0, attempts.get(outcome, 0) - self._attempts_told[outcome]))
-            self._attempts_told[outcome] = attempts.get(outcome, 0)
-        self._at_once.set(self._under_way)
+        self.note_attempts(attempts)
+        self._at_once.set(
+            self._under_way if self._workers is None else self._workers.total(RowColumn.UNDER_WAY)
+        )
         self._running.set(running)
-        self._idle.set(0 if running else self.idle_seconds)
+        self._idle.set(idle)
         for name, gauge in self._figures.items():
             value = getattr(figures, name)
             gauge.set(float("nan") if value is None else value)
-        return generate_latest(self.registry)
+        return generate_latest(self.registry if self._workers is None else _summed(self._workers))
+
+
+def _summed(workers: Row) -> CollectorRegistry:
+    """The metrics of all workers, from their files, and those of their processes."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, os.environ[FILES_VARIABLE])  # type: ignore[no-untyped-call]
+    registry.register(_WorkerProcesses(workers))
+    return registry
+
+
+class _WorkerProcesses(Collector):
+    """CPU time and memory of all processes of a server: its workers, those that have ended, its supervisor.
+    Shared pages count once for each process."""
+
+    def __init__(self, workers: Row) -> None:
+        self._workers = workers
+
+    def collect(self) -> Iterable[Metric]:
+        summed: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
+            "process_cpu_seconds": CounterMetricFamily(
+                "process_cpu_seconds", "CPU seconds of all processes of this server"
+            ),
+            "process_resident_memory_bytes": GaugeMetricFamily(
+                "process_resident_memory_bytes", "Resident memory of all processes of this server"
+            ),
+            "process_virtual_memory_bytes": GaugeMetricFamily(
+                "process_virtual_memory_bytes", "Virtual memory of all processes of this server"
+            ),
+        }
+        totals = dict.fromkeys(summed, 0.0)
+        totals["process_cpu_seconds"] = self._workers.board.ended_cpu
+        for pid in (*self._workers.pids(), os.getppid()):
+            for metric in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
+                if metric.name in totals:
+                    totals[metric.name] += metric.samples[0].value
+        for name, family in summed.items():
+            family.add_metric([], totals[name])
+        return summed.values()
 
 
 FLUSH_FIGURES = ("pending", "running", "dead", "coming")

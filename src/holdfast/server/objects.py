@@ -4,29 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET, Struct
 
-from ..domain.api_keys import ApiKey
+from ..domain.api_keys import LIMIT_NAMES, ApiKey, Token
+from ..domain.attachments import Attachment
+from ..domain.connectors import ConnectorState, Outgoing, Pairing
 from ..domain.events import Event
 from ..domain.figures import OwnerUsage, Statistics
 from ..domain.flushes import Flush
+from ..domain.headings import NO_HEADING, Heading
 from ..domain.memories import Memory
 from ..domain.messages import Message
 from ..domain.nodes import Liveness, Node
 from ..domain.notices import Notice
 from ..domain.pages import Found, LineageTree
 from ..domain.processes import LogPart, Process, program_of
+from ..domain.queue import QueuedTurn
 from ..domain.resets import Reason
 from ..domain.sessions import Session, SessionState
-from ..domain.turns import Turn
+from ..domain.side_requests import SideRequest
+from ..domain.turns import Turn, TurnStatus
 from ..domain.views import Part, Summary
 from ..domain.why import Why
 from .schemas import (
     ApiKeyObject,
+    AttachmentObject,
+    ConnectorObject,
     DeletedMemoryObject,
+    DeliveryObject,
     EventObject,
     FlushObject,
     FlushStatusObject,
@@ -38,15 +47,20 @@ from .schemas import (
     LivingObject,
     MemoryObject,
     MessageObject,
+    NewApiKeyObject,
     NodeObject,
     NoticeObject,
     OwnerUsageObject,
+    PairingObject,
     PolicyValueObject,
     ProcessLogObject,
     ProcessObject,
+    QueuedTurnObject,
     ReasonObject,
     RunningProcessObject,
     SessionObject,
+    SideMessageObject,
+    SideRequestObject,
     StatisticsObject,
     TurnObject,
     UsageObject,
@@ -95,15 +109,22 @@ def fields_of(value: Struct) -> Object:
 
 
 def session(
-    value: Session, state: SessionState, flush: Flush | None = None, *, with_owner: bool = False
+    value: Session,
+    state: SessionState,
+    flush: Flush | None = None,
+    *,
+    with_owner: bool = False,
+    heading: Heading = NO_HEADING,
 ) -> SessionObject:
-    """`with_owner`: adds the field `owner`, for an operator who lists all owners."""
+    """`with_owner`: adds the field `owner`, for an operator who lists all owners. `heading`: text of its
+    messages, for a reader who may see it."""
     return SessionObject(
         id=value.id,
         conversation_id=value.conversation_id,
         key=value.key,
         source=value.source,
-        title=value.title,
+        title=value.title or heading.first_words,
+        preview=heading.preview,
         state=state,
         attached=value.attached,
         edge=value.edge,
@@ -138,9 +159,17 @@ def sessions(
     *,
     has_more: bool = False,
     with_owner: bool = False,
+    headings: Mapping[str, Heading] = MappingProxyType({}),
 ) -> ListObject[SessionObject]:
     data = [
-        session(value, states[value.id], flushes.get(value.id), with_owner=with_owner) for value in values
+        session(
+            value,
+            states[value.id],
+            flushes.get(value.id),
+            with_owner=with_owner,
+            heading=headings.get(value.conversation_id, NO_HEADING),
+        )
+        for value in values
     ]
     return listed(data, has_more=has_more)
 
@@ -181,9 +210,12 @@ def found(value: Found) -> Object:
     }
 
 
+TOKEN_NAMES = ("input_tokens", "output_tokens", "prompt_tokens", "completion_tokens")
+
+
 def usage(value: Mapping[str, Any] | None) -> UsageObject | None:
     """Token counts under one pair of names, from either of OpenAI's; None: the model reported none."""
-    if not value:
+    if not value or not any(name in value for name in TOKEN_NAMES):
         return None
     return UsageObject(
         input_tokens=value.get("input_tokens", value.get("prompt_tokens", 0)),
@@ -191,18 +223,43 @@ def usage(value: Mapping[str, Any] | None) -> UsageObject | None:
     )
 
 
-def turn(value: Turn) -> TurnObject:
+def turn(value: Turn, *, doing: str | None = None, most_attempts: int | None = None) -> TurnObject:
+    """`doing`: what it does, if it runs in this process; `most_attempts`: `[turns] max_attempts`."""
+    if value.waits or value.status is TurnStatus.QUEUED:
+        doing = "waiting"
+    elif value.status is TurnStatus.RUNNING:
+        doing = doing or "model"
     return TurnObject(
         id=value.id,
         session_id=value.session_id,
         conversation_id=value.conversation_id,
-        status=value.status,
-        error=value.error,
+        status=value.shown_status,
+        attempt=value.attempt,
+        doing=doing,
+        why=value.reason(most_attempts),
+        error=None if value.waits else value.error,
         started_at=time(value.started_at),
-        ended_at=time(value.ended_at),
+        ended_at=None if value.waits else time(value.ended_at),
         node=value.node_id,
         usage=usage(value.usage),
         response_id=value.response_id,
+    )
+
+
+def queued_turn(value: QueuedTurn) -> QueuedTurnObject:
+    turn = value.turn
+    return QueuedTurnObject(
+        id=turn.id,
+        object="turn",
+        status=turn.status,
+        position=value.position,
+        behind=value.behind,
+        steers=value.steers,
+        session_id=turn.session_id,
+        conversation_id=turn.conversation_id,
+        messages=[msgspec.json.decode(message.body) for message in value.messages],
+        queued_at=time(turn.started_at),
+        response_id=turn.response_id,
     )
 
 
@@ -276,6 +333,87 @@ def notice(value: Notice, *, with_owner: bool = False) -> NoticeObject:
     )
 
 
+def side_request(value: SideRequest, conversation_id: str) -> SideRequestObject:
+    """`conversation_id`: the conversation whose list it is in."""
+    tokens = None
+    if value.input_tokens is not None or value.output_tokens is not None:
+        tokens = UsageObject(input_tokens=value.input_tokens or 0, output_tokens=value.output_tokens or 0)
+    return SideRequestObject(
+        id=value.id,
+        object="side_request",
+        conversation_id=conversation_id,
+        name=value.name,
+        kind=value.kind,
+        model=value.model,
+        messages=[SideMessageObject(**message) for message in value.text.messages],
+        reply=value.text.reply,
+        truncated=value.text.truncated,
+        usage=tokens,
+        created_at=time(value.created_at),
+    )
+
+
+def delivery(value: Outgoing, *, with_owner: bool = False) -> DeliveryObject:
+    return DeliveryObject(
+        id=value.id,
+        connector=value.connector,
+        place=value.address,
+        conversation_id=value.conversation_id,
+        key=value.key,
+        kind=value.kind.value,
+        turn_id=value.turn_id,
+        state=value.public_state,
+        text=value.text,
+        attempts=value.attempts,
+        error=value.error,
+        platform_ids=[part.platform_id for part in value.parts],
+        created_at=time(value.created_at),
+        due_at=time(value.due_at),
+        sent_at=time(value.sent_at),
+        owner=value.owner if with_owner else UNSET,
+    )
+
+
+def attachment(value: Attachment) -> AttachmentObject:
+    return AttachmentObject(
+        id=value.id,
+        conversation_id=value.conversation_id,
+        turn_id=value.turn_id,
+        name=value.name,
+        mime=value.mime,
+        size=value.size,
+        created_at=time(value.created_at),
+    )
+
+
+def pairing(value: Pairing) -> PairingObject:
+    return PairingObject(
+        id=value.id,
+        connector=value.connector,
+        person=value.person,
+        name=value.name,
+        owner=value.owner,
+        key=value.key,
+        state=value.state.value,
+        created_at=time(value.created_at),
+        expires_at=time(value.expires_at),
+        decided_at=time(value.decided_at),
+    )
+
+
+def connector(value: ConnectorState) -> ConnectorObject:
+    return ConnectorObject(
+        name=value.name,
+        kind=value.kind,
+        node=value.node_id,
+        state=value.health.value,
+        problem=value.problem,
+        since=time(value.since),
+        pending=value.pending,
+        dead=value.dead,
+    )
+
+
 def memory(value: Memory, *, with_owner: bool = False) -> MemoryObject:
     return MemoryObject(
         id=value.id,
@@ -343,6 +481,7 @@ def living(
     doing: str | None,
     *,
     processes: Sequence[RunningProcessObject] = (),
+    queued: int = 0,
     with_owner: bool = False,
 ) -> LivingObject:
     """A live session: what it is doing, since when it has been active or idle, and the background processes
@@ -362,6 +501,7 @@ def living(
         node=value.running_node or value.node_id,
         host=value.host,
         processes=list(processes),
+        queued=queued,
         owner=value.owner if with_owner else UNSET,
     )
 
@@ -399,7 +539,16 @@ def api_key(value: ApiKey) -> ApiKeyObject:
         created_at=time(value.created_at),
         revoked_at=time(value.revoked_at),
         store="always" if value.keeps else "never",
+        name=value.name or None,
+        expires_at=time(value.expires_at),
+        last_used_at=time(value.last_used_at),
+        webhook=value.webhook or None,
+        **{name: getattr(value.limits, name) or None for name in LIMIT_NAMES},
     )
+
+
+def new_api_key(value: ApiKey, token: Token) -> NewApiKeyObject:
+    return NewApiKeyObject(**msgspec.structs.asdict(api_key(value)), key=str(token))
 
 
 def lineage(

@@ -24,7 +24,7 @@ class Components:
     """The JSON schemas of all types that these routes use."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        types = [ErrorObject, str, *(each for route in routes for each in _types_of(route))]
+        types = [str, *(each for route in routes for each in _types_of(route))]
         derived, components = msgspec.json.schema_components(types, ref_template=f"{REFERENCE}{{name}}")
         self._schemas = list(zip(types, map(_renamed, derived), strict=True))
         self.schemas = {
@@ -43,7 +43,7 @@ class Components:
 
 def _types_of(route: Route) -> list[Any]:
     answers = route.answer if isinstance(route.answer, tuple) else (route.answer,)
-    found = [*answers, route.body, *(each.type for each in route.parameters)]
+    found = [*answers, route.body, route.error, *(each.type for each in route.parameters)]
     return [each for each in found if each is not None and not isinstance(each, Mapping)]
 
 
@@ -118,8 +118,9 @@ def _responses(route: Route, components: Components) -> dict[str, Any]:
     for status, meaning in route.also.items():
         body = {"content": content} if status < 300 else {}
         responses[str(status)] = {"description": meaning, **body}
-    error = {"application/json": {"schema": components.schema(ErrorObject)}}
-    return {**responses, "default": {"description": "An error, in OpenAI's shape.", "content": error}}
+    error = {"application/json": {"schema": components.schema(route.error)}}
+    shape = "OpenAI's" if route.error is ErrorObject else "Anthropic's"
+    return {**responses, "default": {"description": f"An error, in {shape} shape.", "content": error}}
 
 
 def _parameter(value: Parameter, components: Components) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from .http import Endpoint, Handler, HttpResponse, JsonResponse, RequestContext, Services
 from .http_errors import HttpError
+from .schemas import ErrorObject
 
 TypeForm = Any
 """A type as `msgspec.json.schema` takes it (a Struct, `str`, `Annotated[int, Meta(ge=1)]`); or a JSON schema,
@@ -50,6 +51,7 @@ class Route:
     also: Mapping[int, str] = field(default_factory=dict)
     """Other statuses that are not errors, with their meaning: 2xx has the same answer, 3xx none."""
     media_types: tuple[str, ...] = ("application/json",)
+    error: TypeForm = ErrorObject
 
 
 def mounted(services: Services, routes: Iterable[Route]) -> list[StarletteRoute]:

@@ -91,7 +91,12 @@ class SessionObject(PublicObject, frozen=True, kw_only=True):
     conversation_id: Annotated[str, doc("Its conversation, `conv_…`; never changes")]
     key: Annotated[str | None, doc("The session key of its conversation")]
     source: Annotated[str, doc("Where the conversation comes from: `cli`, `telegram`, …")]
-    title: Annotated[str | None, doc("The title of the conversation")]
+    title: Annotated[
+        str | None, doc("The title of the conversation: set, or made by the model, or its first words")
+    ]
+    preview: Annotated[
+        str | None, doc("The beginning of its conversation's last message; null for another owner's")
+    ]
     state: Annotated[SessionState, doc("`active` while a turn runs; `orphaned` if its node is gone")]
     attached: Annotated[bool, doc("True: it ends with the process that opened it")]
     edge: Annotated[Edge | None, doc("How it follows from `parent_id`")]
@@ -164,12 +169,39 @@ class TurnObject(PublicObject, frozen=True, kw_only=True):
     id: Annotated[str, doc("`turn_…`")]
     session_id: Annotated[str, doc("The session that it belongs to")]
     conversation_id: Annotated[str, doc("The conversation that it belongs to")]
-    status: TurnStatus
+    status: Annotated[TurnStatus, doc("`running` too while it waits for a retry")]
+    attempt: Annotated[Count, doc("How often it was begun: 1, and one more for each retry")]
+    doing: Annotated[
+        str | None,
+        doc("`model`, `tool:<name>`, `compacting`; `waiting` for a retry; null: it has ended"),
+    ]
+    why: Annotated[str | None, doc("Why it has no answer, or none yet, as a sentence")]
     error: Annotated[str | None, doc("Why it has no complete answer")]
     started_at: Time
     ended_at: Time | None
     node: Annotated[str, doc("The node that runs it, or ran it last")]
     usage: Annotated[UsageObject | None, doc("What the model reported; null: nothing")]
+    response_id: Annotated[str | None, doc("Its id in the Responses API, `resp_…`")]
+
+
+class QueuedObject(PublicObject, frozen=True, kw_only=True):
+    """The answer to a request whose turn is queued."""
+
+    id: Annotated[str, doc("`turn_…`")]
+    object: Literal["turn"]
+    status: TurnStatus
+    position: Annotated[Count, doc("Its place in the queue; 1: it is the next; 0: it has begun meanwhile")]
+    session_id: Annotated[str, doc("The newest session of its conversation now")]
+    conversation_id: Annotated[str, doc("The conversation that it belongs to")]
+
+
+class QueuedTurnObject(QueuedObject, frozen=True, kw_only=True):
+    """A turn that waits until its conversation is free."""
+
+    behind: Annotated[str | None, doc("The turn that it waits for")]
+    steers: Annotated[bool, doc("True: its messages join the running turn at its next step, if there is one")]
+    messages: Annotated[list[dict[str, Any]], doc("Its messages; they get numbers when it begins")]
+    queued_at: Time
     response_id: Annotated[str | None, doc("Its id in the Responses API, `resp_…`")]
 
 
@@ -225,6 +257,116 @@ class NoticeObject(PublicObject, frozen=True, kw_only=True):
     created_at: Time
     delivered_at: Annotated[Time | None, doc("When a client confirmed its delivery")]
     owner: OwnerName | UnsetType = UNSET
+
+
+class SideMessageObject(PublicObject, frozen=True, kw_only=True):
+    """The text of one message of a side request."""
+
+    role: str
+    content: str
+
+
+class SideRequestObject(PublicObject, frozen=True, kw_only=True):
+    """What an agent program asked under the name of its session, beside its conversation."""
+
+    id: Annotated[str, doc("`side_…`")]
+    object: Literal["side_request"]
+    conversation_id: str
+    name: Annotated[str, doc("The session's name, as the program sent it")]
+    kind: Annotated[str, doc("Its purpose: `title`, `topic`, `summary`, `compaction`, …")]
+    model: Annotated[str | None, doc("Who answered")]
+    messages: Annotated[list[SideMessageObject], doc("The text of the request; images are left out")]
+    reply: Annotated[str, doc("The text of the answer")]
+    truncated: Annotated[bool, doc("Whether the request or the reply was too long to be kept whole")]
+    usage: Annotated[UsageObject | None, doc("Tokens, if the model reported them")]
+    created_at: Time
+
+
+class DeliveryObject(PublicObject, frozen=True, kw_only=True):
+    """A message to a messaging platform."""
+
+    id: Annotated[str, doc("`dlv_…`")]
+    connector: Annotated[str, doc("The connector's name in the settings")]
+    place: Annotated[str, doc("The chat, room or thread, as the connector addresses it")]
+    conversation_id: str | None
+    key: Annotated[str, doc("The session key of the place")]
+    kind: Annotated[
+        str, doc("`reply`, `said` (elsewhere), `notice`, `answer` (to a command), `event` (JSON)")
+    ]
+    turn_id: Annotated[str | None, doc("The turn whose reply it is")]
+    state: Annotated[str, doc("`pending`, `sent` or `dead`: given up, until it is retried")]
+    text: Annotated[str, doc("What is sent; empty once it was")]
+    attempts: Count
+    error: Annotated[str | None, doc("Why the last attempt failed")]
+    platform_ids: Annotated[list[str], doc("The platform's ids of the parts that it has accepted")]
+    created_at: Time
+    due_at: Annotated[Time, doc("When it is tried next")]
+    sent_at: Time | None
+    owner: OwnerName | UnsetType = UNSET
+
+
+class AttachmentObject(PublicObject, frozen=True, kw_only=True):
+    """A file that came with a message of a connector."""
+
+    id: Annotated[str, doc("`att_…`; `GET /api/attachments/{id}` gives its bytes")]
+    conversation_id: str
+    turn_id: Annotated[str, doc("The turn of its message")]
+    name: Annotated[str, doc("As the sender's platform says")]
+    mime: Annotated[str, doc("As the sender's platform says; it may be wrong")]
+    size: Annotated[Count, doc("Bytes")]
+    created_at: Time
+
+
+class PairingObject(PublicObject, frozen=True, kw_only=True):
+    """A person who may write through a connector, or has asked to."""
+
+    id: Annotated[str, doc("`pair_…`")]
+    connector: str
+    person: Annotated[str, doc("The person's id on the platform")]
+    name: Annotated[str | None, doc("The person's name on the platform, chosen freely")]
+    owner: Annotated[str | None, doc("The owner of the person's conversations; null until it is approved")]
+    key: Annotated[str, doc("The session key of the person's chat")]
+    state: Annotated[str, doc("`pending`, `approved` or `revoked`")]
+    created_at: Time
+    expires_at: Annotated[Time | None, doc("When the code of a pending one expires")]
+    decided_at: Time | None
+
+
+class ConnectorObject(PublicObject, frozen=True, kw_only=True):
+    """A connector to a messaging platform."""
+
+    name: str
+    kind: str
+    node: Annotated[str | None, doc("The node that runs it")]
+    state: Annotated[str, doc("`up`, `down` (the platform cannot be reached) or `stopped`")]
+    problem: Annotated[str | None, doc("Why it is down")]
+    since: Time
+    pending: Annotated[Count, doc("Messages that are still to be sent")]
+    dead: Annotated[Count, doc("Messages that were given up")]
+
+
+class LinkObject(PublicObject, frozen=True, kw_only=True):
+    """A code that joins a place of the same owner to a conversation."""
+
+    code: Annotated[str, doc("Works once: `/link CODE` in the other place")]
+    session_id: str
+    conversation_id: str
+    expires_at: Time
+
+
+class AcceptedObject(PublicObject, frozen=True, kw_only=True):
+    """What became of a pushed message."""
+
+    status: Annotated[str, doc("`accepted`; `unchanged`: it was stored before, or its sender may not write")]
+
+
+class LiveObject(PublicObject, frozen=True, kw_only=True):
+    """One event of a conversation's live stream."""
+
+    type: Annotated[str, doc("`message` or `turn`")]
+    message: MessageObject | UnsetType = UNSET
+    turn: TurnObject | UnsetType = UNSET
+    text: Annotated[str | UnsetType | None, doc("What the turn has said so far; null: it has ended")] = UNSET
 
 
 class MemoryObject(PublicObject, frozen=True, kw_only=True):
@@ -370,13 +512,17 @@ class LivingObject(PublicObject, frozen=True, kw_only=True):
     title: str | None
     model: str | None
     state: SessionState
-    doing: Annotated[str | None, doc("`model`, `compacting` or `tool:NAME`; null: it is idle")]
+    doing: Annotated[
+        str | None,
+        doc("`model`, `compacting`, `tool:NAME`, or `waiting`: a turn is to begin; null: it is idle"),
+    ]
     since: Annotated[Time, doc("Since when it has been active or idle")]
     last_activity_at: Time
     last_heartbeat_at: Time | None
     node: str | None
     host: str | None
     processes: Annotated[list[RunningProcessObject], doc("The running background processes")]
+    queued: Annotated[Count, doc("How many turns are queued in its conversation")] = 0
     owner: OwnerName | UnsetType = UNSET
 
 
@@ -403,7 +549,14 @@ class HealthObject(PublicObject, frozen=True, kw_only=True):
 
     status: Annotated[str, doc("`ok` or `draining`")]
     running_turns: Annotated[Count, doc("Turns that a stop would interrupt")]
+    waiting_turns: Annotated[
+        int | None, doc("Turns of all nodes that wait for a retry; null: the store does not answer")
+    ]
     idle_seconds: Annotated[float, doc("Seconds since a turn last started or ended; 0 while one runs")]
+    workers: Annotated[Count | UnsetType, doc("Serving workers, if the settings name several")] = UNSET
+    connectors: Annotated[
+        dict[str, str] | UnsetType, doc("Each connector's state, if there are any: `up`, `down` or `stopped`")
+    ] = UNSET
 
 
 class ModelHealthObject(PublicObject, frozen=True, kw_only=True):
@@ -422,7 +575,7 @@ class ReadyObject(PublicObject, frozen=True, kw_only=True):
 
 
 class ApiKeyObject(PublicObject, frozen=True, kw_only=True):
-    """An API key, without its secret. Only printed by commands."""
+    """An API key, without its secret."""
 
     id: str
     owner: str
@@ -431,6 +584,20 @@ class ApiKeyObject(PublicObject, frozen=True, kw_only=True):
     created_at: Time
     revoked_at: Time | None
     store: Annotated[Literal["always", "never"], doc("`never`: nothing of its requests is stored")]
+    name: Annotated[str | None, doc("What people call it")]
+    expires_at: Time | None
+    last_used_at: Annotated[Time | None, doc("Its last request, give or take a minute; null: never used")]
+    requests_per_minute: Annotated[Count | None, doc("Null: unlimited, as below")]
+    requests_per_day: Count | None
+    tokens_per_minute: Count | None
+    tokens_per_day: Count | None
+    webhook: Annotated[str | None, doc("The connector that is notified when a background response ends")]
+
+
+class NewApiKeyObject(ApiKeyObject, frozen=True, kw_only=True):
+    """An API key that was just created, with its secret."""
+
+    key: Annotated[str, doc("The key itself; it is not stored and never shown again")]
 
 
 class OwnerUsageObject(PublicObject, frozen=True, kw_only=True):
@@ -463,3 +630,4 @@ class HoldfastObject(PublicObject, frozen=True, kw_only=True):
     compacted: Annotated[bool, doc("True: the session that the request named is not the effective one")]
     reset: Annotated[str | None, doc("`idle` or `daily` on the first turn after such a reset")]
     notices: Annotated[list[NoticeObject], doc("Undelivered notices of this conversation")]
+    attempt: Annotated[Count, doc("Which attempt of the turn this is: above 1 if it was retried")] = 1

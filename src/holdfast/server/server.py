@@ -17,31 +17,40 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..app import Holdfast, ModelWatch, answer_with
+from ..app import Holdfast, ModelWatch, answer_with, recover_with
+from ..dashboard import pages
 from ..dashboard.browser_sessions import LinkBook
 from ..dashboard.routes import dashboard
 from ..domain.nodes import NodeKind
 from ..errors import BadSetting
 from ..models.base import Model
-from ..os_support import hide_from_own_user
+from ..models.measured import measured
+from ..os_support import hide_from_own_user, return_freed_buffers
 from ..settings import Settings
 from . import openapi
 from .access_log import AccessLog
 from .admin import (
     activity,
+    connectors,
     events,
     health,
+    keys,
+    live,
     memories,
     notices,
     processes,
+    queue,
     search,
     session_actions,
     sessions,
+    side_requests,
     turns,
 )
 from .admin import health as nodes
@@ -50,28 +59,38 @@ from .connections import Connections, http_config
 from .gate import Gate
 from .http import Endpoint, Services
 from .limits import KeyLimits, connection_limit, files_wanted
-from .metrics import Metrics
-from .openai import chat, conversations, models, responses
+from .metrics import Metrics, keep_in_files
+from .openai import chat, compaction, conversations, models, responses
+from .openai.response_socket import ResponseSocket
+from .rebuild import rebuilt
 from .routes import Route, mounted, unknown
-from .work import Workers
+from .work import BodyThreads
+from .workers.board import RowColumn
+from .workers.worker import FairAcceptor, Worker, WorkerReport
 
 log = logging.getLogger(__name__)
 
 ROUTES: tuple[Route, ...] = (
     *chat.ROUTES,
     *messages.ROUTES,
+    *compaction.ROUTES,
     *responses.ROUTES,
     *conversations.ROUTES,
     *models.ROUTES,
     *sessions.ROUTES,
     *session_actions.ROUTES,
     *turns.ROUTES,
+    *queue.ROUTES,
+    *side_requests.ROUTES,
     *processes.ROUTES,
     *activity.ROUTES,
     *events.ROUTES,
     *notices.ROUTES,
+    *connectors.ROUTES,
+    *live.ROUTES,
     *memories.ROUTES,
     *search.ROUTES,
+    *keys.ROUTES,
     *nodes.NODES_ROUTES,
     *health.ROUTES,
     *openapi.routes_of(lambda: ROUTES),
@@ -105,13 +124,17 @@ async def _nothing(*_: object) -> None:
 def application(services: Services, links: LinkBook | None = None) -> ASGIApp:
     """All routes and pages as one ASGI application. `links` replaces the home's."""
     routes = [*mounted(services, ROUTES), *dashboard(services, ROUTES, links)]
-    router = Starlette(routes=routes).router
-    router.default = Endpoint(services, unknown, name="unknown", open=True)
-    router.redirect_slashes = False
+    router = Router(
+        routes, redirect_slashes=False, default=Endpoint(services, unknown, name="unknown", open=True)
+    )
     plain = {route.path: route.app for route in routes if "{" not in route.path}
+    socket = ResponseSocket(services)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         """Look up paths without parameters directly: most requests have one, and the router would search."""
+        if scope["type"] == "websocket":
+            await socket(scope, receive, send)
+            return
         await plain.get(scope.get("path", ""), router)(scope, receive, send)
 
     return dispatch
@@ -124,15 +147,23 @@ async def serve(
     watch: ModelWatch | None = None,
     prepare: Callable[[Holdfast, Settings], Awaitable[None]] = _nothing,
     announce: Callable[[Listening], Awaitable[None]] = _nothing,
+    worker: Worker | None = None,
 ) -> int:
     """Serve until a signal arrives; returns the exit code.
 
     `prepare` may raise before any request is answered; `announce` is called when the server listens. `watch`
-    knows already whether the model is up.
+    knows already whether the model is up. `worker`: this process is one of several on the same port.
     """
     hide_from_own_user()  # its child commands must not read its keys from /proc/PID/environ
-    listening = bound(settings.server.host, settings.server.port)
-    holdfast = Holdfast(settings, kind=NodeKind.SERVER, catch_signals=False, model=model)
+    return_freed_buffers()
+    listening = worker.listening if worker else bound(settings.server.host, settings.server.port)
+    holdfast = Holdfast(
+        settings,
+        kind=NodeKind.SERVER,
+        catch_signals=False,
+        model=model,
+        flushes=worker is None or worker.flushes,
+    )
     try:
         await holdfast.start()
         await prepare(holdfast, settings)
@@ -140,22 +171,35 @@ async def serve(
         listening.close()
         await holdfast.stop()
         raise
-    services = services_of(holdfast, model, watch)
+    services = services_of(holdfast, model, watch, worker)
     port = listening.getsockname()[1]
     where = Listening(settings.server.host, port, holdfast.location, holdfast.backlog)
     most_requests = settings.server.max_requests
+    connections = Connections(
+        connection_limit(allow_files(most_requests), most_requests), worker.row if worker else None
+    )
     server = _Server(
         http_config(
             application(services),
-            Connections(connection_limit(allow_files(most_requests), most_requests)),
+            connections,
             int(settings.server.drain_seconds) + GRACE_SECONDS,
+            int(settings.server.max_body_mb * 2**20),
         ),
         lambda: announce(where),
+        worker,
+        connections,
     )
     leaving = _Leaving(services, server)
     leaving.on_signals()
+    if worker is not None:
+        worker.obey(leaving.drain, leaving.hurry)
     _spare_the_collector()
     services.model_watch.start()
+    if holdfast.recoverer is not None:
+        holdfast.recoverer.start()
+    if holdfast.queue_runner is not None:
+        holdfast.queue_runner.start()
+    holdfast.connectors.start()
     try:
         await server.serve(sockets=[listening])
         await leaving.done()
@@ -163,6 +207,8 @@ async def serve(
         services.access_log.flush()
         await services.model_watch.stop()
         await holdfast.stop()
+        if worker is not None:
+            await worker.close()
     return leaving.exit_code
 
 
@@ -208,42 +254,97 @@ def bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def services_of(holdfast: Holdfast, model: Model, watch: ModelWatch | None = None) -> Services:
+def services_of(
+    holdfast: Holdfast, model: Model, watch: ModelWatch | None = None, worker: Worker | None = None
+) -> Services:
     """The services that handlers use, built on a holdfast that has started."""
     settings = holdfast.settings
-    metrics = Metrics()
-    answer_with(holdfast, model, metrics.spoken, metrics.ended)
+    row = worker.row if worker else None
+    if worker is not None:
+        keep_in_files(worker.directory, worker.row.index)
+    metrics = Metrics(row)
+    model = measured(model, metrics)
+    spoken = metrics.spoken
+    if worker is not None:
+        spoken = _shown(holdfast, metrics, worker)
+    answer_with(holdfast, model, spoken, metrics.ended)
+    recover_with(holdfast, partial(rebuilt, holdfast))
     return Services(
         holdfast=holdfast,
         model=model,
-        gate=Gate(settings.server),
+        gate=Gate(settings.server, row),
         limits=KeyLimits(
-            settings.limits, settings.server.max_requests, int(settings.server.max_body_mb * 2**20)
+            settings.limits, settings.server.max_requests, int(settings.server.max_body_mb * 2**20), row
         ),
-        workers=Workers(),
+        body_threads=BodyThreads(),
         metrics=metrics,
         draining=asyncio.Event(),
         broken=asyncio.Event(),
         model_watch=watch or ModelWatch(model),
         access_log=AccessLog(settings.log),
+        worker=worker,
     )
+
+
+def _shown(holdfast: Holdfast, metrics: Metrics, worker: Worker) -> Callable[[], None]:
+    """Show this worker's turns to the others. Returns what to call when a turn begins or ends."""
+
+    def spoken() -> None:
+        metrics.spoken()
+        worker.row.set(RowColumn.TURNS, len(holdfast.runner.running))
+
+    def report() -> WorkerReport:
+        runner = holdfast.runner
+        return WorkerReport(
+            {turn_id: running.doing for turn_id, running in runner.running.items()},
+            sorted(runner.compactor.compacting) if runner.compactor is not None else [],
+        )
+
+    def beat() -> None:  # another worker may export the metrics
+        if holdfast.flusher is not None:
+            metrics.note_attempts(holdfast.flusher.counts)
+        if holdfast.recoverer is not None:
+            metrics.note_recoveries(holdfast.recoverer)
+
+    worker.report, worker.on_beat = report, beat
+    return spoken
 
 
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: `_Leaving` handles signals."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_started: Callable[[], Awaitable[None]],
+        worker: Worker | None,
+        connections: Connections,
+    ) -> None:
         super().__init__(config)
         self._on_started = on_started
+        self._worker = worker
+        self._connections = connections
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup(sockets if self._worker is None else [])
+        if self._worker is not None:
+            acceptor = FairAcceptor(self._worker, self._protocol, lambda: self._connections.count)
+            self.servers.append(cast("asyncio.Server", acceptor))
         if self.started:
             await self._on_started()
+            if self._worker is not None:
+                await self._worker.started()
+            # In a thread: the first page would otherwise stop the event loop for as long.
+            asyncio.get_running_loop().run_in_executor(None, pages.environment)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
 
 class _Leaving:
@@ -265,12 +366,23 @@ class _Leaving:
     def leave(self) -> None:
         """First call: start to drain. Second call: interrupt the running turns at once."""
         if self._drain is not None:
-            self._hurry.set()
+            self.hurry()
             return
-        log.info("stopping: %d turns are running", len(self._services.runner.running))
+        running = len(self._services.runner.running)
+        log.info("stopping: %d %s running", running, "turn is" if running == 1 else "turns are")
         self._services.draining.set()
+        self._services.holdfast.connectors.drain()
         self._server.should_exit = True
         self._drain = asyncio.create_task(self._until_drained())
+
+    def drain(self) -> None:
+        """Start to drain, unless that has been done: the supervisor and a signal may both ask for it."""
+        if self._drain is None:
+            self.leave()
+
+    def hurry(self) -> None:
+        """Interrupt the turns that are being drained."""
+        self._hurry.set()
 
     async def done(self) -> None:
         """Returns when no turn runs any more."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from ..app import Placement, RunningTurn, TurnSpec
+from ..app import ClientCompaction, Placement, RunningTurn, TurnSpec
 from ..domain.conversations import Address
 from ..domain.history import History
 from ..domain.ids import new_id
 from ..domain.messages import instruction, reply_in
+from ..domain.queue import QUEUES, WhenBusy, can_queue
+from ..domain.recovery import Origin, RequestToStore, is_covered
 from ..domain.turns import (
     ConversationVersion,
     Delivery,
@@ -29,9 +31,10 @@ from ..domain.turns import (
     TurnStatus,
 )
 from ..errors import ConversationBusy, ToolCallClosed, TurnStopped
-from .conversation_ref import ConversationRef, about, headers_of, request_key
+from .conversation_ref import ConversationRef, about, headers_of, request_key, wants_recovery
 from .http import JsonResponse, RequestContext
 from .http_errors import RETRY, HttpError
+from .rate_limits import count_request, limited_key
 from .schemas import HoldfastObject
 from .streams import HEADERS
 
@@ -48,9 +51,7 @@ async def start_turn(
     services = call.services
     if services.draining.is_set():
         raise HttpError(503, "the server is stopping; retry in a moment", "draining", headers=LATER)
-    prompt = services.settings.agent.system_prompt
-    if prompt:
-        order = replace(order, instructions=(instruction(prompt), *order.instructions))
+    await count_request(call)
     with counted(call, order.request.turn_id) as count:
         return count(await _begun(call, order, place, naming))
 
@@ -67,18 +68,72 @@ async def _begun(
             placed = await place()
         except ToolCallClosed as refusal:
             return await _asked_before(call, order, left, refusal)
+        if placed.compacts is not None:
+            placed = await _compacted(call, placed, placed.compacts, left)
         attempt = replace(
             order,
             request=placed.applied_to(order.request),
             fingerprints=placed.fingerprints,
             history=placed.history,
         )
-        outcome = await services.runner.begin(attempt, left, interrupt=naming.interrupts_others)
-        if not isinstance(outcome, TurnOutdated):
+        outcome = await _begin_or_queue(call, attempt, left, naming.when_busy)
+        if not isinstance(outcome, TurnOutdated | None):
             if naming.alias is not None and isinstance(outcome, RunningTurn):
                 await call.hf.add_alias(order.request.owner, naming.alias, outcome.session.conversation_id)
             return outcome
     raise ConversationBusy(str(naming.address))
+
+
+async def _compacted(
+    call: RequestContext, placed: Placement, wanted: ClientCompaction, busy_seconds: float
+) -> Placement:
+    """Compact the conversation as its client has compacted its history; the placement for the turn after it.
+    If that is not possible now, the turn continues with the whole context."""
+    compactor, seen = call.services.runner.compactor, placed.seen
+    if compactor is None or seen is None:
+        return placed
+    done = await compactor.adopt(wanted.session_id, wanted.view, wanted.messages, busy_seconds)
+    if done is None:
+        return placed
+    now = (await call.hf.resolve(call.owner, Address(id=seen.conversation_id))).conversation
+    return replace(placed, seen=ConversationVersion(now.id, seen.last_seq, now.revision))
+
+
+def prompted(call: RequestContext, instructions: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """These instructions, after the server's own prompt."""
+    prompt = call.services.settings.agent.system_prompt
+    return (instruction(prompt), *instructions) if prompt else instructions
+
+
+async def _begin_or_queue(
+    call: RequestContext, order: TurnSpec, left: float, when_busy: WhenBusy
+) -> RunningTurn | TurnRepeated | TurnOutdated | None:
+    """Begin the turn, or do what the request wants while its conversation is busy. A turn that is queued is
+    returned as TurnRepeated, with that status. None: the conversation became free meanwhile, try again.
+
+    Only messages of the user are queued: a fork, a regenerated answer and the results of a client's tools
+    belong to the conversation as it is, so they wait.
+    """
+    runner, request = call.services.runner, order.request
+    queues = when_busy in QUEUES and can_queue(request)
+    if when_busy is WhenBusy.INTERRUPT:
+        order = replace(order, request=replace(request, overtakes=True))
+    try:
+        wait = 0.0 if queues or when_busy is WhenBusy.REJECT else left
+        return await runner.begin(order, wait, interrupt=when_busy is WhenBusy.INTERRUPT)
+    except ConversationBusy:
+        if not queues:
+            raise
+    settings = call.services.settings.turns
+    stored = request.stored
+    if stored.origin is Origin.FOREGROUND:
+        covered = is_covered(settings.recover, Origin.QUEUED, wants_recovery(call))
+        stored = RequestToStore(stored.request, Origin.QUEUED, covered)
+    return await call.hf.queue_turn(
+        replace(request, stored=stored, streams=False),
+        most=settings.queue,
+        steers=when_busy is WhenBusy.STEER,
+    )
 
 
 def turn_request(
@@ -90,9 +145,10 @@ def turn_request(
     *,
     model: str | None,
     streams: bool,
+    stored: RequestToStore,
     response: NewResponse | None = None,
 ) -> TurnRequest:
-    """The turn that a request asks for. `digest`: the hash of its body."""
+    """The turn that a request asks for. `digest`: the hash of its body; `stored`: what is kept of it."""
     return TurnRequest(
         turn_id=new_id("turn"),
         owner=call.owner,
@@ -111,6 +167,8 @@ def turn_request(
         parent=naming.client.parent if naming.client else None,
         streams=streams,
         response=response,
+        stored=stored,
+        api_key=limited_key(call),
     )
 
 

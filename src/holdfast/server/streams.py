@@ -9,7 +9,7 @@ if the request asked for that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,10 @@ class TurnStream:
     """True: another request started the turn; this one only subscribes."""
     tail: bytes = b""
     """Sent after the last event of a turn that has ended."""
+    opening: Callable[[bytes], bytes] | None = None
+    """Makes the event that goes before the first one of a later attempt, for a reader from the beginning."""
+    follow: Callable[[RequestContext, Listener, int], Awaitable[bool]] | None = None
+    """Sends what other attempts store after the event of this number; True: the turn has ended."""
 
     async def send(self, call: RequestContext) -> None:
         running, receipts = self.running, call.services.runner.receipts
@@ -90,12 +94,17 @@ class TurnStream:
                     break
                 told = running.events[heard:]
                 heard += len(told)
+                if told and self.opening is not None:
+                    told.insert(0, self.opening(told[0]))
+                    self.opening = None
                 if told:
                     await listener.say(b"".join(told))
                 if running.outcome is not None and heard >= len(running.events):
                     break
             whole = isinstance(running.outcome, Answered) and heard >= len(running.events)
             ended = running.outcome is not None and heard >= len(running.events)
+            if ended and self.follow is not None and _is_parked(running) and not listener.gone:
+                ended = await self.follow(call, listener, running.begun.next_event + heard - 1)
             is_open = await call.finish(self.tail if ended else b"") and not listener.gone
             if isinstance(running.outcome, Answered):
                 received = Delivery.WHOLE if whole and is_open else Delivery.PART
@@ -130,6 +139,11 @@ class TurnStream:
                     await listener.check_key()
         outcome = running.outcome
         return outcome.error if isinstance(outcome, Unanswered) and not outcome.spoke else None
+
+
+def _is_parked(running: RunningTurn) -> bool:
+    """True: this was not the turn's last attempt."""
+    return isinstance(running.outcome, Unanswered) and running.outcome.waits
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ _STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z)|[\[{,]', re.DOTALL
 _QUOTE = b'"'[0]
 
 
-class Workers:
+class BodyThreads:
     """Threads for large bodies."""
 
     def __init__(self) -> None:

@@ -7,7 +7,8 @@ If-None-Match gets a 304 without a body until something has changed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -23,6 +24,7 @@ from ..http import HttpResponse, JsonResponse, RequestContext
 from ..owners import OWNERS, owners_of, shows_owner
 from ..routes import Parameter, Route
 from ..schemas import ActivityObject, RunningProcessObject
+from ..workers.worker import doing_elsewhere
 
 ENDED_FOR = timedelta(seconds=60)
 """How long a session is still listed after it has ended."""
@@ -38,6 +40,8 @@ async def activity(call: RequestContext) -> HttpResponse:
         hf.processes(owner, running=True, limit=MOST_PROCESSES),
     )
     states = await hf.states_of(living)
+    queued = Counter(turn.conversation_id for turn in await hf.queued_turns(owner))
+    elsewhere = await doing_elsewhere(call.services.worker)
     with_owner = shows_owner(call)
     processes = _by_conversation(
         running.items,
@@ -54,7 +58,8 @@ async def activity(call: RequestContext) -> HttpResponse:
             objects.living(
                 session,
                 states[session.id],
-                _doing(call, session, states),
+                _doing(call, session, states, *elsewhere, queued),
+                queued=queued.get(session.conversation_id, 0),
                 processes=processes.get(session.conversation_id, ()),
                 with_owner=with_owner,
             )
@@ -90,14 +95,27 @@ class NotModified:
         await call.send({"type": "http.response.body", "body": b""})
 
 
-def _doing(call: RequestContext, session: Session, states: Mapping[str, SessionState]) -> str | None:
-    """What a session is doing; None: nothing. For a turn on another node it is unknown: "model"."""
+def _doing(
+    call: RequestContext,
+    session: Session,
+    states: Mapping[str, SessionState],
+    doing: Mapping[str, str],
+    compacting: Collection[str],
+    queued: Collection[str] = (),
+) -> str | None:
+    """What a session is doing; None: nothing. `doing` and `compacting` are of the other workers. For
+    a turn of another server it is unknown: "model"."""
     if states[session.id] is not SessionState.ACTIVE:
         compactor = call.services.runner.compactor
-        behind = compactor is not None and compactor.is_compacting(session.conversation_id)
-        return "compacting" if behind else None
-    running = call.services.runner.running.get(session.running_turn or "")
-    return running.doing if running is not None else "model"
+        here = compactor is not None and compactor.is_compacting(session.conversation_id)
+        if here or session.conversation_id in compacting:
+            return "compacting"
+        return "waiting" if session.conversation_id in queued else None  # a turn is about to begin
+    if session.running_node is None:  # its turn waits to be taken up
+        return "waiting"
+    turn_id = session.running_turn or ""
+    running = call.services.runner.running.get(turn_id)
+    return running.doing if running is not None else doing.get(turn_id, "model")
 
 
 ROUTES = (

@@ -2,30 +2,76 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from ...domain.api_keys import check_admin
+from ...errors import HoldfastError, StoreError
 from .. import objects
-from ..http import JsonResponse, RequestContext
+from ..http import JsonResponse, RequestContext, Services
 from ..http_errors import HttpError
 from ..openai.parameters import BadParameter
 from ..routes import Parameter, Route
 from ..schemas import HealthObject, ListObject, ModelHealthObject, NodeObject, ReadyObject
+from ..workers.board import RowColumn
+
+WAITING_SECONDS = 1.0
 
 
 async def healthz(call: RequestContext) -> JsonResponse:
     """Liveness, and the number of running turns that a stop would interrupt."""
-    running = len(call.services.runner.running)
-    idle = 0.0 if running else call.services.metrics.idle_seconds
+    services, worker = call.services, call.services.worker
     return JsonResponse(
         HealthObject(
-            status="draining" if call.services.draining.is_set() else "ok",
-            running_turns=running,
-            idle_seconds=round(idle, 3),
+            status="draining" if services.draining.is_set() else "ok",
+            running_turns=running_turns(services),
+            waiting_turns=await _waiting(call),
+            idle_seconds=round(idle_seconds(services), 3),
+            workers=UNSET if worker is None else sum(worker.row.all(RowColumn.ACCEPTING)),
+            connectors=await connector_health(call),
         )
     )
+
+
+async def _waiting(call: RequestContext) -> int | None:
+    """How many turns wait to be taken up; None: the store does not answer at once."""
+    try:
+        async with asyncio.timeout(WAITING_SECONDS):
+            return await call.hf.count_waiting()
+    except (TimeoutError, HoldfastError):
+        return None
+
+
+async def connector_health(call: RequestContext) -> dict[str, str] | UnsetType:
+    """The state of each connector of the settings, on whichever node it runs; UNSET: there are none, or
+    the store does not answer."""
+    names = call.hf.connectors.workers
+    if not names:
+        return UNSET
+    try:
+        states = {each.name: each.health.value for each in await call.hf.connector_states()}
+    except StoreError:
+        return UNSET
+    return {name: states.get(name, "stopped") for name in names}
+
+
+def running_turns(services: Services) -> int:
+    """Running turns of this server, in all its workers."""
+    if services.worker is not None:
+        return services.worker.row.total(RowColumn.TURNS)
+    return len(services.runner.running)
+
+
+def idle_seconds(services: Services) -> float:
+    """Seconds since a turn of this server last began or ended; 0 while one runs."""
+    if running_turns(services):
+        return 0.0
+    if services.worker is not None:
+        return max(0.0, (time.monotonic_ns() - max(services.worker.row.all(RowColumn.IDLE_SINCE))) / 1e9)
+    return services.metrics.idle_seconds
 
 
 async def readyz(call: RequestContext) -> JsonResponse:
@@ -46,12 +92,16 @@ async def readyz(call: RequestContext) -> JsonResponse:
 async def metrics(call: RequestContext) -> JsonResponse:
     check_admin(call.caller, "/metrics")
     services = call.services
-    flusher = call.hf.flusher
+    flusher, queue = call.hf.flusher, call.hf.queue_runner
+    services.metrics.note_queue(await call.hf.count_queued(), queue.begun if queue is not None else 0)
     text = services.metrics.text(
-        len(services.runner.running),
+        running_turns(services),
+        idle_seconds(services),
         await call.hf.figures(),
         await call.hf.flush_figures(),
         flusher.counts if flusher is not None else {},
+        await call.hf.count_waiting(),
+        call.hf.recoverer,
     )
     return JsonResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

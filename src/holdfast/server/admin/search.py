@@ -24,7 +24,7 @@ async def search(call: RequestContext) -> JsonResponse:
     limit = call.query_number("limit", 20, 1, LARGEST_PAGE)
     within = call.query("session") or None
     place = await call.hf.resolve_name(owner, within) if within else None
-    found = await call.hf.search(
+    found = await call.hf.search_messages(
         owner, words, conversation_id=place.conversation.id if place else None, limit=limit + 1
     )
     await note_reading(call, owner, place.tip if place else None)

@@ -1,4 +1,4 @@
-"""`POST /api/sessions/{id}/end|cancel|resume|fork|compact` and `DELETE`: manual actions on a session.
+"""`POST /api/sessions/{id}/end|cancel|resume|fork|compact|title|rewind` and `DELETE`: actions on a session.
 
 An action that needs the conversation's lease waits for a running turn as long as a second request would, then
 it is a 409. Turns are stopped through the runner, so that their subscribers are notified.
@@ -29,6 +29,19 @@ class EndBody(RequestBody, frozen=True, kw_only=True):
 class ForkBody(RequestBody, frozen=True, kw_only=True):
     up_to: Annotated[int | None, must_be("the number of a message", minimum=0)] = None
     key: Annotated[str | None, must_be("text", minLength=1, maxLength=512)] = None
+
+
+class TitleBody(RequestBody, frozen=True, kw_only=True):
+    title: Annotated[str, must_be("the new title", minLength=1, maxLength=512)]
+
+
+class RewindBody(RequestBody, frozen=True, kw_only=True):
+    to: Annotated[
+        str | int,
+        must_be(
+            "the id of a message or of a turn, or a message's number", minLength=1, maxLength=512, minimum=0
+        ),
+    ]
 
 
 async def end(call: RequestContext) -> JsonResponse:
@@ -70,6 +83,21 @@ async def compact(call: RequestContext) -> JsonResponse:
     owner = owner_of(call)
     await call.decoded(RequestBody)
     return await shown(call, await call.hf.compact(owner, call.path("id")))
+
+
+async def title(call: RequestContext) -> JsonResponse:
+    owner = owner_of(call)
+    asked = await call.decoded(TitleBody)
+    session = await call.hf.session_named(owner, call.path("id"))
+    await call.hf.set_title(owner, session.conversation_id, asked.title)
+    return await shown(call, await call.hf.find_session(owner, session.id))
+
+
+async def rewind(call: RequestContext) -> JsonResponse:
+    owner = owner_of(call)
+    asked = await call.decoded(RewindBody)
+    done = await call.hf.rewind(owner, call.path("id"), asked.to, check=call.check_key)
+    return await shown(call, done.session)
 
 
 async def delete(call: RequestContext) -> JsonResponse:
@@ -142,12 +170,30 @@ ROUTES = (
     ),
     Route(
         "POST",
+        "/api/sessions/{id}/title",
+        title,
+        "Set the title of the conversation.",
+        parameters=(OWNER,),
+        body=TitleBody,
+        answer=SessionObject,
+    ),
+    Route(
+        "POST",
         "/api/sessions/{id}/compact",
         compact,
         "Compact now: answers with the new session, whose older messages are a summary.",
         parameters=(OWNER,),
         body=RequestBody,
         body_optional=True,
+        answer=SessionObject,
+    ),
+    Route(
+        "POST",
+        "/api/sessions/{id}/rewind",
+        rewind,
+        "Continue from a message, or from the end of a turn: what followed leaves the context.",
+        parameters=(OWNER,),
+        body=RewindBody,
         answer=SessionObject,
     ),
 )

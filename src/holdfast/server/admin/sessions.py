@@ -6,10 +6,12 @@ newest session of the conversation.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
+from ...domain.headings import NO_HEADING, Heading
 from ...domain.ids import parse_message_id
 from ...domain.pages import PAGE_BYTES, SessionFilter
 from ...domain.sessions import Session, SessionState
@@ -28,6 +30,7 @@ from ..schemas import (
     TurnObject,
     WhyObject,
 )
+from .health import FLAG, flag
 
 LARGEST_PAGE = 100
 LARGEST_MESSAGE_PAGE = 1000
@@ -48,7 +51,11 @@ def paging(largest: int = LARGEST_PAGE, default: int = 20) -> tuple[Parameter, P
 async def sessions(call: RequestContext) -> JsonResponse:
     owner = owners_of(call)
     wanted = SessionFilter(
-        owner, source=call.query("source"), key=call.query("key"), title=call.query("q") or None
+        owner,
+        source=call.query("source"),
+        key=call.query("key"),
+        title=call.query("q") or None,
+        newest=flag(call, "newest"),
     )
     page, states = await call.hf.sessions_with_states(
         wanted,
@@ -59,8 +66,20 @@ async def sessions(call: RequestContext) -> JsonResponse:
     flushes = await call.hf.flushes_of(page.items)
     with_owner = shows_owner(call)
     return JsonResponse(
-        objects.sessions(page.items, states, flushes, has_more=page.has_more, with_owner=with_owner)
+        objects.sessions(
+            page.items,
+            states,
+            flushes,
+            has_more=page.has_more,
+            with_owner=with_owner,
+            headings=await _headings(call, page.items),
+        )
     )
+
+
+async def _headings(call: RequestContext, found: Sequence[Session]) -> Mapping[str, Heading]:
+    """Words of these conversations; none of another owner's, since they are text of messages."""
+    return await call.hf.headings_of(each for each in found if each.owner == call.owner)
 
 
 def _state(call: RequestContext) -> SessionState | None:
@@ -80,9 +99,15 @@ async def shown(call: RequestContext, found: Session) -> JsonResponse:
     """One session as its JSON object."""
     states = await call.hf.states_of([found])
     flushes = await call.hf.flushes_of([found])
-    with_owner = shows_owner(call)
+    headings = await _headings(call, [found])
     return JsonResponse(
-        objects.session(found, states[found.id], flushes.get(found.id), with_owner=with_owner)
+        objects.session(
+            found,
+            states[found.id],
+            flushes.get(found.id),
+            with_owner=shows_owner(call),
+            heading=headings.get(found.conversation_id, NO_HEADING),
+        )
     )
 
 
@@ -164,7 +189,8 @@ ROUTES = (
             Parameter("state", "Only those in this state.", SessionState),
             Parameter("source", "Only those of this source."),
             Parameter("key", "Only those of the conversation with this session key."),
-            Parameter("q", "Only those whose title or session key contains this."),
+            Parameter("q", "Only those whose title, if one was set, or session key contains this."),
+            Parameter("newest", "Only the newest session of each conversation.", FLAG),
             *paging(),
             OWNERS,
         ),

@@ -1,9 +1,9 @@
 """`GET /api/turns/{id}`, `POST /api/turns/{id}/retry`: one turn, and its manual retry.
 
 A retry resumes a turn that was interrupted or has failed, while it is the newest. The user's message and
-finished tool calls stay, the partial reply leaves the context, and no tool is run again. The model is called
-as the settings say: what a chat request sent for its turn only (instructions, tools, a temperature) was never
-stored. For a response, the parameters that its object repeats are used again.
+finished tool calls stay, the partial reply leaves the context, and no tool is run again. The model gets the
+turn's own request again. That is kept for a day; afterwards the model is called as the settings say, and for
+a response with the parameters that its object repeats.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 import msgspec
 
 from ...app import RunningTurn, TurnSpec
-from ...domain.conversations import Address
-from ...domain.ids import new_id
 from ...domain.messages import instruction
-from ...domain.turns import Turn, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
+from ...domain.recovery import decoded_request
+from ...domain.turns import Turn, TurnOutdated, TurnRepeated, TurnStatus
 from ...errors import Conflict
 from .. import objects
 from ..http import JsonResponse, RequestContext
@@ -22,6 +21,8 @@ from ..openai.chat import ChatRenderer
 from ..openai.responses import ResponseRenderer
 from ..openai.responses_request import parse
 from ..owners import OWNER, owner_of
+from ..rate_limits import count_request, limited_key
+from ..rebuild import rebuilt, resuming
 from ..routes import Route
 from ..schemas import TurnObject
 from ..start_turn import counted
@@ -31,7 +32,13 @@ FINAL = (TurnStatus.COMPLETED, TurnStatus.CANCELLED)
 
 
 async def turn(call: RequestContext) -> JsonResponse:
-    return JsonResponse(objects.turn(await call.hf.turn(owner_of(call), call.path("id"))))
+    return JsonResponse(_object(call, await call.hf.turn(owner_of(call), call.path("id"))))
+
+
+def _object(call: RequestContext, value: Turn) -> TurnObject:
+    running = call.services.runner.running.get(value.id)
+    most = call.services.settings.turns.max_attempts
+    return objects.turn(value, doing=running.doing if running else None, most_attempts=most)
 
 
 async def retry(call: RequestContext) -> JsonResponse:
@@ -40,7 +47,7 @@ async def retry(call: RequestContext) -> JsonResponse:
     if isinstance(running, RunningTurn):
         await running.ended(HEADERS_SECONDS)
     now = await call.hf.turn(owner, turn_id)
-    return JsonResponse(objects.turn(now), 202 if now.status is TurnStatus.RUNNING else 200)
+    return JsonResponse(_object(call, now), 202 if now.shown_status is TurnStatus.RUNNING else 200)
 
 
 async def take_up(call: RequestContext) -> RunningTurn | TurnRepeated | TurnOutdated:
@@ -52,21 +59,21 @@ async def take_up(call: RequestContext) -> RunningTurn | TurnRepeated | TurnOutd
             "retried"
         )
     wait_seconds = call.services.settings.server.busy_wait_seconds
-    order = await _order(call, known)
+    stored = await call.hf.stored_request(None, known.id)
+    if stored is not None:
+        order = await rebuilt(
+            call.hf, known, decoded_request(stored), call.caller.tools, call.check_key, limited_key(call)
+        )
+    else:
+        order = await _order(call, known)
+    await count_request(call)
     with counted(call, order.request.turn_id) as count:
         return count(await call.services.runner.begin(order, wait_seconds))
 
 
 async def _order(call: RequestContext, known: Turn) -> TurnSpec:
-    request = TurnRequest(
-        turn_id=new_id("turn"),
-        owner=known.owner,
-        node_id=call.hf.node_id,
-        address=Address(id=known.conversation_id, create=False),
-        messages=(),
-        resumes_turn=known.id,
-        model=known.model,
-    )
+    """The turn as it can be rebuilt without its stored request."""
+    request = resuming(call.hf, known, limited_key(call))
     prompt = call.services.settings.agent.system_prompt
     instructions = (instruction(prompt),) if prompt else ()
     if known.response_id is None:

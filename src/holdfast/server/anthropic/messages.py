@@ -14,24 +14,34 @@ from typing import Any
 
 import msgspec
 
-from ...app import TurnSpec
+from ...app import Holdfast, RunningTurn, TurnSpec
 from ...domain.context_size import TokenEstimator, extra_of, weight_of
 from ...domain.history import History, check_results, history_of
 from ...domain.ids import new_request_id
 from ...domain.turns import TurnRepeated
 from ...models.base import Chunk, CountsTokens, ModelRequest
-from ...models.names import NamedModel, innermost
+from ...models.measured import innermost
+from ...models.names import NamedModel
 from ...models.reply import ReplyFolder
 from ..conversation_ref import ConversationRef, conversation_ref_of
 from ..http import HttpResponse, JsonResponse, RequestContext
 from ..http_errors import ErrorResponse, anthropic_error
 from ..openai.stateless import StatelessCompletion, answer_without_turn
+from ..queued import QueuedStream, must_wait, queued_answer
 from ..routes import Route
-from ..start_turn import about_to_send, start_turn, stored_answer, turn_request
+from ..start_turn import about_to_send, prompted, start_turn, stored_answer, turn_request
+from ..stored_requests import to_store
 from ..streams import TurnStream, WholeAnswer
 from ..work import check_counts
 from .message import MessageEvents, MessageRenderer, as_stream, message_object, whole
 from .request import MessagesRequest, parse
+from .schemas import (
+    AnthropicErrorObject,
+    AnthropicMessageObject,
+    CountTokensBody,
+    MessagesBody,
+    TokenCountObject,
+)
 
 ROUTE = "/v1/messages"
 NATIVE_HEADERS = ("anthropic-version", "anthropic-beta")
@@ -63,17 +73,12 @@ async def create(call: RequestContext) -> HttpResponse:
     naming = await conversation_ref_of(call)
     if not naming.names_something:
         check_results(history.messages, (), ())  # no stored call can be meant
-    options = await _options(call, asked)
+    options = await options_of(call.hf, asked)
     stateless = _stateless(call, naming, asked, options)
     if stateless is not None:
         return stateless
-    renderer = MessageRenderer(
-        call.id,
-        asked.model,
-        shows_thinking=asked.shows_thinking,
-        stops=asked.stop_sequences,
-        silent=not asked.stream,
-    )
+    renderer = renderer_of(call.id, asked)
+    instructions = prompted(call, tuple(message.body for message in history.instructions))
     order = TurnSpec(
         turn_request(
             call,
@@ -83,9 +88,16 @@ async def create(call: RequestContext) -> HttpResponse:
             history,
             model=asked.model,
             streams=asked.stream,
+            stored=to_store(
+                call,
+                "anthropic",
+                _encode({name: value for name, value in asked.native.body.items() if name != "messages"}),
+                instructions,
+                headers=asked.native.headers,
+            ),
         ),
         renderer,
-        tuple(message.body for message in history.instructions),
+        instructions,
         options,
         asked.model,
         client=call,
@@ -97,23 +109,29 @@ async def create(call: RequestContext) -> HttpResponse:
     running = await start_turn(
         call, order, lambda: matcher.match(call.owner, naming.address, history), naming
     )
-    if isinstance(running, TurnRepeated):
-        await about_to_send(call, order, running.turn)
-        turn = running.turn
-        return await stored_answer(
-            call,
-            running,
-            naming.address,
-            lambda answer, said, ours: _whole(turn, answer, said, ours, asked),
-            as_stream if asked.stream else None,
+
+    async def render(turn: RunningTurn | TurnRepeated) -> HttpResponse:
+        if isinstance(turn, TurnRepeated):
+            await about_to_send(call, order, turn.turn)
+            of = turn.turn
+            return await stored_answer(
+                call,
+                turn,
+                naming.address,
+                lambda answer, said, ours: _whole(of, answer, said, ours, asked),
+                as_stream if asked.stream else None,
+            )
+        if asked.stream:
+            return TurnStream(turn, interrupts=naming.interrupted_by_leaving)
+        return WholeAnswer(
+            turn,
+            naming.interrupted_by_leaving,
+            lambda outcome, ours: _whole(turn.turn, outcome.answer, outcome.reply.message, ours, asked),
         )
-    if asked.stream:
-        return TurnStream(running, interrupts=naming.interrupted_by_leaving)
-    return WholeAnswer(
-        running,
-        naming.interrupted_by_leaving,
-        lambda outcome, ours: _whole(running.turn, outcome.answer, outcome.reply.message, ours, asked),
-    )
+
+    if isinstance(running, TurnRepeated) and must_wait(running):
+        return QueuedStream(running, render) if asked.stream else await queued_answer(call, running)
+    return await render(running)
 
 
 def _whole(
@@ -130,14 +148,24 @@ def _whole(
     )
 
 
-async def _options(call: RequestContext, asked: MessagesRequest) -> dict[str, Any]:
+def renderer_of(request_id: str, asked: MessagesRequest) -> MessageRenderer:
+    return MessageRenderer(
+        request_id,
+        asked.model,
+        shows_thinking=asked.shows_thinking,
+        stops=asked.stop_sequences,
+        silent=not asked.stream,
+    )
+
+
+async def options_of(hf: Holdfast, asked: MessagesRequest) -> dict[str, Any]:
     """The options for a chat model. `max_tokens` is only an upper bound in this API, and clients send
     the limit of Anthropic's models: one that this model's window cannot hold is left out."""
     options = dict(asked.options)
     if not asked.stream:  # no subscriber needs chunks, so the model need not stream either
         options["stream"] = False
     limit = asked.max_tokens
-    if limit > UNKNOWN_LIMIT and limit > (await call.hf.known_window(asked.model) or 0) // 2:
+    if limit > UNKNOWN_LIMIT and limit > (await hf.known_window(asked.model) or 0) // 2:
         return options
     return {**options, "max_completion_tokens": limit}
 
@@ -219,32 +247,15 @@ async def count_tokens(call: RequestContext) -> JsonResponse:
     return JsonResponse({"input_tokens": TokenEstimator().total(context, extra.bytes)})
 
 
-_MESSAGES = {
-    "type": "array",
-    "minItems": 1,
-    "items": {
-        "type": "object",
-        "required": ["role", "content"],
-        "properties": {"role": {"type": "string", "enum": ["user", "assistant", "system"]}},
-    },
-}
-
 ROUTES = (
     Route(
         "POST",
         ROUTE,
         create,
         "Answer a conversation, in Anthropic's API; streams if asked to.",
-        body={
-            "type": "object",
-            "required": ["messages", "max_tokens"],
-            "properties": {
-                "messages": _MESSAGES,
-                "model": {"type": "string"},
-                "max_tokens": {"type": "integer", "minimum": 1},
-                "stream": {"type": "boolean"},
-            },
-        },
+        body=MessagesBody,
+        answer=AnthropicMessageObject,
+        error=AnthropicErrorObject,
         media_types=("application/json", "text/event-stream"),
     ),
     Route(
@@ -252,11 +263,8 @@ ROUTES = (
         f"{ROUTE}/count_tokens",
         count_tokens,
         "Count the tokens of a request, in Anthropic's API.",
-        body={
-            "type": "object",
-            "required": ["messages"],
-            "properties": {"messages": _MESSAGES, "model": {"type": "string"}},
-        },
-        answer={"type": "object", "required": ["input_tokens"]},
+        body=CountTokensBody,
+        answer=TokenCountObject,
+        error=AnthropicErrorObject,
     ),
 )

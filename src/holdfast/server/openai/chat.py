@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ...app import Answered, Outcome, TurnSpec
+from ...app import Answered, Outcome, RunningTurn, TurnSpec
 from ...domain.history import History, history_of
 from ...domain.messages import BETWEEN
 from ...domain.turns import TurnBegun, TurnRepeated
@@ -29,9 +29,11 @@ from ..conversation_ref import (
 )
 from ..http import HttpResponse, RequestContext
 from ..http_errors import failure_of
+from ..queued import QueuedStream, must_wait, queued_answer
 from ..routes import Route
 from ..schemas import HoldfastObject
-from ..start_turn import about_to_send, start_turn, stored_answer, turn_request
+from ..start_turn import about_to_send, prompted, start_turn, stored_answer, turn_request
+from ..stored_requests import to_store
 from ..streams import DONE, TurnStream, WholeAnswer, framed
 from ..work import check_counts
 from .parameters import BadParameter
@@ -104,6 +106,7 @@ async def complete(call: RequestContext) -> HttpResponse:
     if (asked.options.get("n") or 1) > 1:
         raise BadParameter("n", "may be more than 1 only with store: false")
     renderer = ChatRenderer(asked.wants_usage, silent=not asked.stream)
+    instructions = prompted(call, tuple(message.body for message in asked.history.instructions))
     order = TurnSpec(
         turn_request(
             call,
@@ -113,9 +116,10 @@ async def complete(call: RequestContext) -> HttpResponse:
             asked.history,
             model=asked.model,
             streams=asked.stream,
+            stored=to_store(call, "chat", _encode(asked.options), instructions),
         ),
         renderer,
-        tuple(message.body for message in asked.history.instructions),
+        instructions,
         asked.options,
         asked.model,
         client=call,
@@ -126,17 +130,23 @@ async def complete(call: RequestContext) -> HttpResponse:
     running = await start_turn(
         call, order, lambda: matcher.match(call.owner, naming.address, asked.history), naming
     )
-    if isinstance(running, TurnRepeated):
-        await about_to_send(call, order, running.turn)
-        streamed = (lambda answer: _as_stream(answer, asked.wants_usage)) if asked.stream else None
-        return await stored_answer(call, running, naming.address, whole, streamed)
-    if asked.stream:
-        return TurnStream(running, interrupts=naming.interrupted_by_leaving)
-    return WholeAnswer(
-        running,
-        naming.interrupted_by_leaving,
-        lambda outcome, ours: whole(outcome.answer, outcome.reply.message, ours),
-    )
+
+    async def render(turn: RunningTurn | TurnRepeated) -> HttpResponse:
+        if isinstance(turn, TurnRepeated):
+            await about_to_send(call, order, turn.turn)
+            streamed = (lambda answer: _as_stream(answer, asked.wants_usage)) if asked.stream else None
+            return await stored_answer(call, turn, naming.address, whole, streamed)
+        if asked.stream:
+            return TurnStream(turn, interrupts=naming.interrupted_by_leaving)
+        return WholeAnswer(
+            turn,
+            naming.interrupted_by_leaving,
+            lambda outcome, ours: whole(outcome.answer, outcome.reply.message, ours),
+        )
+
+    if isinstance(running, TurnRepeated) and must_wait(running):
+        return QueuedStream(running, render) if asked.stream else await queued_answer(call, running)
+    return await render(running)
 
 
 def _stateless(

@@ -284,7 +284,7 @@ async def delete_item(call: RequestContext) -> JsonResponse:
 async def _found(call: RequestContext, owner: str) -> Conversation:
     name = call.path("id")
     try:
-        return await call.hf.conversation(owner, Address(id=name, create=False))
+        return await call.hf.find_conversation(owner, Address(id=name, create=False))
     except NotFound:
         raise NotFound("conversation", name) from None
 

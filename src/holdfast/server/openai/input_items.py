@@ -3,48 +3,73 @@
 A model's reply is several items but one chat message: its reasoning, text and calls are joined again, because
 chat servers need the results of calls right after the message that made them all. Readable reasoning is kept
 and joined to the reply that follows it. Encrypted reasoning is dropped, because it cannot be used here. Items
-of tools that run at OpenAI are rejected by name. Unknown fields stay on their message or call.
+of tools that run at OpenAI are left out, or rejected by name. Unknown fields stay on their message or call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from .parameters import BadParameter, given_list, given_name, given_object, given_text, kind, list_of, text
+from . import client_tools
+from .parameters import (
+    BadParameter,
+    given_list,
+    given_name,
+    given_object,
+    given_text,
+    kind,
+    list_of,
+    one_of,
+    text,
+)
 from .parts import chat_content
 
 Resolve = Callable[[str], Mapping[str, Any] | None]
 """Returns the item with this id, as `items_of` makes it; None if there is none."""
 
+OpenSummary = Callable[[object, str], dict[str, Any]]
+"""Returns the chat message of a compaction item's `encrypted_content`; the text is its path."""
+
 ROLES = ("user", "assistant", "system", "developer")
 ITEMS = (
     *("message", "reasoning", "item_reference", "function_call", "function_call_output"),
-    *("custom_tool_call", "custom_tool_call_output"),
+    *("custom_tool_call", "custom_tool_call_output", "compaction"),
+    *client_tools.CALLS,
+    *client_tools.OUTPUTS,
 )
 # Fields that an item has only because it was once output of a model; the SDK adds `parsed_…`.
 OF_OUTPUT = ("id", "type", "status", "created_by", "parsed_arguments")
-OF_CALL = (*OF_OUTPUT, "call_id", "name", "arguments", "input", "caller", "async", "namespace", "index")
+OF_CALL = (
+    *(*OF_OUTPUT, "call_id", "name", "arguments", "input", "caller", "async", "namespace", "index"),
+    *("action", "operation", "environment"),
+)
 OF_RESULT = (*OF_OUTPUT, "call_id", "output", "caller", "namespace")
 OF_CHAT = ("tool_calls", "tool_call_id", "function_call")
 
 
 def messages_from_input(
-    value: object, *, resolve: Resolve | None = None, param: str = "input"
+    value: object,
+    *,
+    resolve: Resolve | None = None,
+    open_summary: OpenSummary | None = None,
+    left_out: dict[str, None] | None = None,
+    param: str = "input",
 ) -> list[dict[str, Any]]:
     """The chat messages of a text (the user's) or of a list of items.
 
     Raises BadParameter, with the path of the value, for anything else. Item references are looked up with
-    `resolve`.
+    `resolve`, compaction items opened with `open_summary`. The types of items of hosted tools, which are left
+    out, are added to `left_out`; None: they are rejected.
     """
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     if not isinstance(value, list):
         raise BadParameter(param, f"must be text or a list of items, not {kind(value)}")
-    reader = _Reader(resolve)
+    reader = _Reader(resolve, open_summary, left_out)
     for at, item in enumerate(value):
         reader.read(item, f"{param}[{at}]")
     return reader.done()
@@ -65,8 +90,15 @@ def _is_reference(item: Mapping[str, Any]) -> bool:
 class _Reader:
     """Parses items one by one; `_reply` is the reply that the next item may still belong to."""
 
-    def __init__(self, resolve: Resolve | None) -> None:
+    def __init__(
+        self,
+        resolve: Resolve | None,
+        open_summary: OpenSummary | None,
+        left_out: dict[str, None] | None,
+    ) -> None:
         self._resolve = resolve
+        self._open_summary = open_summary
+        self._left_out = left_out
         self._messages: list[dict[str, Any]] = []
         self._reply: dict[str, Any] | None = None
         self._thoughts: list[str] = []
@@ -90,11 +122,24 @@ class _Reader:
                 self._result(item, param)
             case "additional_tools":
                 pass  # read with `tools`
+            case "compaction" if self._open_summary is not None:
+                self._settle_thoughts()
+                self._append(self._open_summary(item.get("encrypted_content"), f"{param}.encrypted_content"))
+            case str() as name if name in client_tools.CALLS:
+                tool, arguments = client_tools.call_arguments(item, param)
+                self._call({**item, "name": tool}, arguments, param)
+            case str() as name if name in client_tools.OUTPUTS:
+                call_id, output = client_tools.output_of(item, param)
+                self._result({"call_id": call_id, "output": output}, param)
+            case "agent_message":
+                self._message({**item, "type": "message", "role": "user"}, param)
+            case str() as name if name in client_tools.HOSTED_ITEMS and self._left_out is not None:
+                self._left_out[name] = None
             case str() as name:
                 raise BadParameter(
                     f"{param}.type",
-                    f"is {name!r:.80}, which cannot be used here: the model is asked by chat messages, "
-                    f"so only these items work: {', '.join(ITEMS)}",
+                    f"is {name!r:.80}, which is not supported here: items are sent to the model as "
+                    f"chat messages; supported: {', '.join(ITEMS)}",
                 )
             case other:
                 raise BadParameter(f"{param}.type", f"must be text, not {kind(other)}")
@@ -233,12 +278,18 @@ class ToolNames(frozenset[str]):
     """
 
     spaces: Mapping[str, tuple[str, str]]
+    typed: frozenset[str]
+    """Those of `client_tools`, whose calls have item types of their own."""
 
     def __new__(
-        cls, custom: Iterable[str] = (), spaces: Mapping[str, tuple[str, str]] | None = None
+        cls,
+        custom: Iterable[str] = (),
+        spaces: Mapping[str, tuple[str, str]] | None = None,
+        typed: Iterable[str] = (),
     ) -> ToolNames:
         made = super().__new__(cls, custom)
         made.spaces = spaces or {}
+        made.typed = frozenset(typed)
         return made
 
 
@@ -260,13 +311,17 @@ def tool_names(tools: Iterable[Any]) -> ToolNames:
     """The names in these tools, which were checked by `request_tools`."""
     custom: list[str] = []
     spaces: dict[str, tuple[str, str]] = {}
+    typed: list[str] = []
     for space, tool, _ in _flattened(tools):
+        if client_tools.is_client_run(tool):
+            typed.append(tool["type"])
+            continue
         flat = flat_name(space, str(tool.get("name")))
         if tool.get("type") == "custom":
             custom.append(flat)
         if space:
             spaces[flat] = space, str(tool.get("name"))
-    return ToolNames(custom, spaces)
+    return ToolNames(custom, spaces, typed)
 
 
 def _flattened(tools: Iterable[Any]) -> Iterator[tuple[str | None, Mapping[str, Any], str]]:
@@ -293,15 +348,23 @@ class RequestTools:
     """The types of the tools that only OpenAI can run."""
 
 
-def request_tools(body: Mapping[str, Any], parallel: bool | None) -> RequestTools:
+def request_tools(body: Mapping[str, Any], parallel: bool | None, *, refuses: bool = False) -> RequestTools:
     """Parse `tools` and `tool_choice`. Tools in namespaces are offered under flat names; tools that would
-    have to run at OpenAI are left out, because no chat model could use them."""
+    have to run at OpenAI are left out, because no chat model could use them, or refused (`refuses`)."""
     tools: dict[str, dict[str, Any]] = {}
     left_out: dict[str, None] = {}
     given = tools_given(body)
     for space, tool, param in _flattened(given):
         name_of_type = given_text(tool.get("type"), f"{param}.type")
+        if client_tools.is_client_run(tool):
+            tools[name_of_type] = client_tools.as_function(name_of_type)
+            continue
         if name_of_type not in ("function", "custom"):
+            if refuses:
+                raise BadParameter(
+                    f"{param}.type",
+                    f"is {name_of_type!r:.80}: only OpenAI can run it, and [clients] hosted_tools refuses it",
+                )
             left_out[name_of_type] = None
             continue
         name = flat_name(space, given_name(tool.get("name"), f"{param}.name"))
@@ -311,7 +374,7 @@ def request_tools(body: Mapping[str, Any], parallel: bool | None) -> RequestTool
             tools[name] = _custom(tool, name, param)
         else:
             tools[name] = _function(tool, name, param)
-    choice = _choice(body.get("tool_choice"), tools)
+    choice = _choice(body.get("tool_choice"), tools, left_out)
     options: dict[str, Any] = {}
     if tools:
         options["tools"] = list(tools.values())
@@ -367,9 +430,11 @@ def _custom(tool: Mapping[str, Any], name: str, param: str) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _choice(value: object, tools: dict[str, dict[str, Any]]) -> str | dict[str, Any] | None:
+def _choice(
+    value: object, tools: dict[str, dict[str, Any]], left_out: Container[str]
+) -> str | dict[str, Any] | None:
     """`tool_choice` for chat. With `allowed_tools`, the others are removed from `tools`: most servers do not
-    support that choice."""
+    support that choice. Hosted tools that were left out may be allowed, but not forced."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -380,32 +445,37 @@ def _choice(value: object, tools: dict[str, dict[str, Any]]) -> str | dict[str, 
         return value
     choice = given_object(value, "tool_choice")
     name_of_type = given_text(choice.get("type"), "tool_choice.type")
-    if name_of_type in ("function", "custom"):
+    if name_of_type in ("function", "custom", *client_tools.CLIENT_TOOLS):
         return {
             "type": "function",
             "function": {"name": _known(choice, tools, "tool_choice")},
         }
     if name_of_type == "allowed_tools":
-        mode = given_text(choice.get("mode"), "tool_choice.mode")
-        if mode not in ("auto", "required"):
-            raise BadParameter("tool_choice.mode", f"must be auto or required; it is {mode!r:.80}")
-        allowed = {
-            _known(given_object(tool, f"tool_choice.tools[{at}]"), tools, f"tool_choice.tools[{at}]")
+        mode = one_of(choice, "mode", CHOICES, "tool_choice.mode") or "auto"
+        chosen = [
+            (given_object(tool, f"tool_choice.tools[{at}]"), f"tool_choice.tools[{at}]")
             for at, tool in enumerate(given_list(choice.get("tools"), "tool_choice.tools"))
-        }
-        if not allowed:
+        ]
+        if not chosen:
             raise BadParameter("tool_choice.tools", "must name at least one tool")
+        allowed = {_known(tool, tools, param) for tool, param in chosen if tool.get("type") not in left_out}
+        if not allowed and mode == "required":
+            raise BadParameter("tool_choice.tools", "requires tools, and only OpenAI can run these")
         for name in tools.keys() - allowed:
             del tools[name]
         return mode
     raise BadParameter(
-        "tool_choice.type", f"is {name_of_type!r:.80}; only function, custom and allowed_tools work here"
+        "tool_choice.type",
+        f"is {name_of_type!r:.80}, which only OpenAI can run; function, custom and allowed_tools work here",
     )
 
 
 def _known(chosen: Mapping[str, Any], tools: Mapping[str, Any], param: str) -> str:
     space = text(chosen, "namespace", f"{param}.namespace")
-    name = flat_name(space, given_name(chosen.get("name"), f"{param}.name"))
+    if chosen.get("type") in client_tools.CLIENT_TOOLS:
+        name = str(chosen["type"])
+    else:
+        name = flat_name(space, given_name(chosen.get("name"), f"{param}.name"))
     if name not in tools:
         raise BadParameter(f"{param}.name", f"names no tool of this request: {name!r:.80}")
     return name

@@ -23,6 +23,7 @@ import msgspec
 
 from ...domain.ids import parse_message_id
 from ...domain.messages import Message, MessageStatus
+from .client_tools import call_item
 from .input_items import ToolNames
 from .parts import input_parts, output_parts, output_text, shown, thoughts, without_thoughts
 
@@ -283,6 +284,11 @@ def _call(call: Mapping[str, Any], name_of_item: str, custom_tools: Collection[s
     others = _others(call, ("id", "type", "function", "custom", "index", *head))
     if facts is custom:
         return {"type": "custom_tool_call", **head, "input": shown(facts.get("input")), **others}
+    if isinstance(custom_tools, ToolNames) and name in custom_tools.typed:
+        typed = call_item(name, arguments)
+        if typed is not None:
+            del head["name"]
+            return {"type": typed.pop("type"), **head, **typed, **others}
     if name in custom_tools:
         return {"type": "custom_tool_call", **head, "input": custom_input(arguments), **others}
     return {"type": "function_call", **head, "arguments": arguments, **others}
@@ -305,7 +311,7 @@ def _result(content: Mapping[str, Any], message_id: str) -> Item:
         "id": item_id(message_id, ItemPart.RESULT),
         "type": "function_call_output",
         "status": "completed",
-        "call_id": shown(content.get("tool_call_id")) or None,
+        "call_id": shown(content.get("tool_call_id")),
         "output": output,
         **_others(content, ("id", "type", "status", "role", "content", "tool_call_id", "call_id", "output")),
     }

@@ -6,19 +6,21 @@ same events with one delta for each part (`replay`). These also number the event
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from ...domain.ids import message_id, storable
+from ...domain.responses import CUT_SHORT
 from ...models.base import Chunk, is_text_field
 from ...models.reply import ReplyFolder
 from ..schemas import HoldfastObject
+from .input_items import ToolNames
 from .items import REASONING_FIELDS, Item, ItemPart, item_id, items_from
 from .parts import shown, thoughts
-from .response_object import CUT_SHORT, IN_PROGRESS, ResponseHead, ResponseState, response_object
+from .response_object import IN_PROGRESS, ResponseHead, ResponseState, response_object
 
 Event = dict[str, Any]
 
@@ -191,11 +193,15 @@ class ResponseEvents:
         *,
         first_number: int = 0,
         custom_tools: Collection[str] = (),
+        first_items: Sequence[Item] = (),
     ) -> None:
+        """`first_items`: complete items that come before the model's."""
         self._head = head
         self._conversation_id = conversation_id
         self._custom_tools = custom_tools
-        self._number = first_number
+        self._typed = custom_tools.typed if isinstance(custom_tools, ToolNames) else frozenset()
+        self._number = self._first_number = first_number
+        self._first_items = first_items
         self._earlier: list[Item] = []
         self._places = 0
         self._reply = _ReplyItems(message_id(conversation_id, seq))
@@ -203,7 +209,20 @@ class ResponseEvents:
     def begin(self) -> list[Event]:
         response = response_object(self._head, IN_PROGRESS)
         types = ("response.created", "response.in_progress")
-        return self._numbered([{"type": name, "response": response} for name in types])
+        events = [{"type": name, "response": response} for name in types]
+        for item in self._first_items:
+            said, done = whole_item(item, self._places)
+            self._places += 1
+            self._earlier.append(item)
+            events += [*said, *done]
+        return self._numbered(events)
+
+    def begin_again(self, unfinished: list[Event]) -> list[Event]:
+        """The first events of a new attempt, instead of all events so far: the response with the items that
+        stay, then those of the item that is not finished."""
+        response = response_object(self._head, IN_PROGRESS, output=self._earlier)
+        self._number = self._first_number
+        return self._numbered([{"type": "response.in_progress", "response": response}, *unfinished])
 
     def add(self, chunk: Chunk) -> list[Event]:
         """The events of this chunk. Only the first choice is used: a response is one answer."""
@@ -314,6 +333,8 @@ class ResponseEvents:
                 if not function["name"]:
                     return  # no event is possible for a call without a name, nor for later calls
                 reply.told.append(0)
+            if function["name"] in self._typed:
+                continue  # its item is sent when its arguments are complete
             name = item_id(reply.id, ItemPart.CALL, at)
             new = function["arguments"][reply.told[at] :]
             if name not in reply.places or (new and name != reply.current):
@@ -469,6 +490,14 @@ def encoded(events: Iterable[Event]) -> list[tuple[int, bytes]]:
 def frame(number: int, data: bytes) -> bytes:
     """An encoded event in SSE format. Its number is its SSE id, which clients send back as Last-Event-ID."""
     return b"event: %b\nid: %d\ndata: %b\n\n" % (data[9 : data.index(b'"', 9)], number, data)
+
+
+def created_before(first: bytes) -> bytes:
+    """A `response.created` to go before `response.in_progress`, the first event of a new attempt, for a
+    reader from the beginning. Its number is one that no event has."""
+    event = msgspec.json.decode(first.split(b"\ndata: ", 1)[1])
+    number = event["sequence_number"] - 1
+    return frame(number, _encode({**event, "type": "response.created", "sequence_number": number}))
 
 
 def _is_text(part: object) -> bool:

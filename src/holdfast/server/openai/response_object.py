@@ -2,12 +2,15 @@
 
     running      in_progress (queued, until it is started)
     completed    completed; incomplete, if the model stopped at a token limit or by a content filter
-    interrupted  incomplete, for the reason `interrupted`, which OpenAI does not have
+    interrupted  incomplete, for the reason `interrupted`, which OpenAI does not have; in the background, by
+                 the death or stop of its server: failed
+    (waiting)    in_progress; queued, while there is no output
     failed       failed, with its error
     cancelled    cancelled
 
-Every field of OpenAI's is present, null if it has no value; a default that only the model knows is null, too.
-`holdfast` names the conversation that it became part of.
+Every field that Open Responses requires is present with its type. A field without a value is null if the
+schema allows that; otherwise it has OpenAI's default (`NOTHING_ASKED`), also in responses stored by older
+versions. `holdfast` names the conversation that it became part of.
 """
 
 from __future__ import annotations
@@ -17,32 +20,34 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ...domain.responses import CUT_SHORT, response_status
 from ...domain.turns import TurnStatus
 from ..schemas import HoldfastObject
 from .schemas import DeletedResponseObject
 
-CUT_SHORT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 INTERRUPTED = "interrupted"
 # The error codes that the SDKs' types allow in a response, as far as they can occur here.
 CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt", 413: "invalid_prompt", 422: "invalid_prompt"}
 NOTHING_ASKED: Mapping[str, Any] = {
+    "frequency_penalty": 0,
     "instructions": None,
     "max_output_tokens": None,
     "max_tool_calls": None,
     "metadata": {},
     "parallel_tool_calls": True,
+    "presence_penalty": 0,
     "prompt_cache_key": None,
     "prompt_cache_retention": None,
     "reasoning": {"effort": None, "summary": None},
     "safety_identifier": None,
-    "service_tier": None,
+    "service_tier": "default",
     "store": True,
-    "temperature": None,
+    "temperature": 1,
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
     "tools": [],
     "top_logprobs": 0,
-    "top_p": None,
+    "top_p": 1,
     "truncation": "disabled",
     "user": None,
 }
@@ -81,21 +86,21 @@ IN_PROGRESS = ResponseState("in_progress")
 
 
 def state_of(
-    status: TurnStatus, *, finish_reason: str | None = None, error: Mapping[str, Any] | None = None
+    status: TurnStatus,
+    *,
+    finish_reason: str | None = None,
+    error: Mapping[str, Any] | None = None,
+    is_fault: bool = False,
 ) -> ResponseState:
-    """The state of a response whose turn has this status; `finish_reason` is the model's."""
-    match status:
-        case TurnStatus.RUNNING:
-            return IN_PROGRESS
-        case TurnStatus.COMPLETED:
-            reason = CUT_SHORT.get(finish_reason or "")
-            return ResponseState("incomplete", reason) if reason else ResponseState("completed")
-        case TurnStatus.INTERRUPTED:
-            return ResponseState("incomplete", INTERRUPTED)
-        case TurnStatus.CANCELLED:
-            return ResponseState("cancelled")
-        case TurnStatus.FAILED:
+    """The state of a response whose turn has this status; see `response_status`."""
+    match response_status(status, finish_reason, is_fault=is_fault):
+        case "incomplete":
+            cut = CUT_SHORT.get(finish_reason or "") if status is TurnStatus.COMPLETED else None
+            return ResponseState("incomplete", cut or INTERRUPTED)
+        case "failed":
             return ResponseState("failed", error=error or response_error("the turn failed"))
+        case other:
+            return ResponseState(other)
 
 
 def response_error(message: str, status: int | None = None) -> dict[str, Any]:
@@ -128,12 +133,13 @@ def response_object(
         "error": dict(state.error) if state.error else None,
         "incomplete_details": {"reason": state.reason} if state.status == "incomplete" else None,
         **NOTHING_ASKED,
-        **head.echo,
+        **{name: value for name, value in head.echo.items() if value is not None and name != "warnings"},
         "model": model or head.model,
         "output": list(output),
         "previous_response_id": head.previous_response_id,
         "prompt": None,
         "usage": response_usage(usage),
+        **({"warnings": head.echo["warnings"]} if head.echo.get("warnings") else {}),
     }
     return {**response, "holdfast": holdfast} if holdfast is not None else response
 

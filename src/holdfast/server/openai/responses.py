@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Annotated, Any, Literal
@@ -22,10 +22,11 @@ from msgspec import Meta
 from ...app import Answered, Outcome, Placement, RunningTurn, TurnSpec
 from ...domain.conversations import Address
 from ...domain.history import INSTRUCTING, History, history_of
-from ...domain.ids import message_id, new_id
+from ...domain.ids import is_short, message_id, new_id
 from ...domain.messages import instruction, new_message
+from ...domain.recovery import Origin
 from ...domain.turns import NewResponse, Response, TurnBegun, TurnRepeated, TurnStatus
-from ...errors import BadInput, BadMessage, NotFound
+from ...errors import BadInput, BadMessage, NotFound, TurnStopped
 from ...models.base import Chunk, ModelRequest
 from ..client_names import CACHE_KEY
 from ..conversation_ref import (
@@ -36,18 +37,32 @@ from ..conversation_ref import (
     headers_of,
 )
 from ..http import HttpResponse, JsonResponse, RequestContext
-from ..http_errors import failure_of
+from ..http_errors import HttpError, failure_of
 from ..owners import OWNER, note_reading, owner_of
+from ..queued import is_queued, queued_answer
 from ..routes import Parameter, Route
 from ..schemas import Count, HoldfastObject
-from ..start_turn import about_to_send, start_turn, turn_request
-from ..streams import DONE, TurnStream, WholeAnswer
+from ..start_turn import about_to_send, prompted, start_turn, turn_request
+from ..stored_requests import to_store
+from ..streams import DONE, HEADERS, TurnStream, WholeAnswer
 from ..work import check_counts
+from .chains import Chain
+from .compaction import shortened
+from .compaction_items import summary_opener
 from .conversations import resolver
-from .items import items_from, listed
+from .input_items import tools_given
+from .items import Item, items_from, listed
 from .parameters import BadParameter
-from .response_events import ResponseEvents, encoded, frame
-from .response_object import ResponseHead, deleted_response, response_error, response_object, state_of
+from .response_events import Event, ResponseEvents, created_before, encoded, frame
+from .response_object import (
+    IN_PROGRESS,
+    ResponseHead,
+    ResponseState,
+    deleted_response,
+    response_error,
+    response_object,
+    state_of,
+)
 from .responses_request import ResponsesRequest, parse
 from .schemas import DeletedResponseObject, ItemListObject, ResponseObject, ResponsesBody
 from .stateless import StatelessResponse, answer_without_turn
@@ -66,21 +81,46 @@ def _read_body(call: RequestContext, body: bytes) -> tuple[dict[str, Any], bytes
     return fields, sha256(body).digest()
 
 
-async def create(call: RequestContext) -> HttpResponse:
+async def create(call: RequestContext, chain: Chain | None = None) -> HttpResponse:
+    """Start a response. `chain`: the history of the socket that sent the request."""
     body = await call.body()
     fields, digest = await call.work(len(body), lambda: _read_body(call, body))
     resolve = await resolver(call.hf, call.owner, fields.get("input"), "input")
-    asked = await call.work(len(body), lambda: parse(fields, resolve=resolve))
+    opener = await summary_opener(call, fields.get("input"))
+    refuses = call.services.settings.clients.hosted_tools == "refuse"
+    asked = await call.work(
+        len(body),
+        lambda: parse(fields, resolve=resolve, open_summary=opener, refuses_hosted=refuses),
+    )
+    if is_short(asked.conversation_id or asked.previous_response_id or ""):
+        asked = await _with_full_ids(call, asked)
     if asked.left_out:
         call.reply_headers["x-holdfast-tools-left-out"] = ", ".join(asked.left_out)
     if asked.stream:
         call.hold_stream()
-    naming = _named(await conversation_ref_of(call, asked.echo.get(CACHE_KEY)), asked)
+    naming = await conversation_ref_of(call, asked.echo.get(CACHE_KEY))
+    goes_on = chain is not None and chain.continues(asked, named=naming.names_something or naming.never)
+    if chain is not None:
+        asked = chain.extended(asked) if goes_on else asked
+        chain.note(asked.messages)
+    if not goes_on:
+        naming = _named(naming, asked)
     history = await call.work(len(body), lambda: _history(asked))
-    unkept = _unkept(call, naming, asked, history)
+    if chain is not None and chain.warms_up:
+        return WarmUp(_head(asked, new_id("resp"), None))
+    item: dict[str, Any] | None = None
+    if asked.compact_at is not None and not naming.keeps(asked.store, _drops(call)):
+        asked, item = await shortened(call, asked, asked.compact_at)
+        history = _history(asked)
+        if chain is not None:
+            chain.note(asked.messages)
+    unkept = _unkept(call, naming, asked, history, [item] if item else [])
     if unkept is not None:
         return unkept
-    previous = await _previous(call, asked.previous_response_id)
+    previous_id = None if goes_on else asked.previous_response_id
+    previous = await _previous(call, previous_id)
+    if chain is not None and previous_id is not None and previous is None:
+        raise _lost(previous_id)
 
     async def place() -> Placement:
         matcher = call.hf.matcher
@@ -88,11 +128,15 @@ async def create(call: RequestContext) -> HttpResponse:
             return await matcher.behind(call.owner, previous.turn, history)
         if asked.conversation_id is not None:
             return await matcher.appended(call.owner, naming.address, history)
-        if asked.previous_response_id is not None:  # deleted; only a retry can be answered
+        if previous_id is not None:  # deleted; only a retry can be answered
             return Placement(NOWHERE, history.messages, history.fingerprints)
         return await matcher.match(call.owner, naming.address, history)
 
     response_id = new_id("resp")
+    instructions = prompted(call, _instructions(asked, history))
+    kept = {name: value for name, value in fields.items() if name != "input"}
+    if tools := tools_given(fields):  # without those not used here: they may hold keys of other services
+        kept["tools"] = [tool for tool in tools if tool.get("type") not in asked.left_out]
     order = TurnSpec(
         turn_request(
             call,
@@ -102,26 +146,38 @@ async def create(call: RequestContext) -> HttpResponse:
             history,
             model=asked.model,
             streams=asked.stream,
+            stored=to_store(
+                call,
+                "responses",
+                _encode(kept),
+                instructions,
+                origin=Origin.BACKGROUND if asked.background else Origin.FOREGROUND,
+            ),
             response=NewResponse(
                 response_id,
                 _encode({"echo": asked.echo, "model": asked.model}),
                 asked.previous_response_id,
                 asked.background,
+                (call.caller.webhook or None) if asked.background else None,
             ),
         ),
         ResponseRenderer(response_id, asked),
-        _instructions(asked, history),
+        instructions,
         asked.options,
         asked.model,
         follows=asked.stream or asked.background,
         client=call if asked.stream or not asked.background else None,
         tools=call.caller.tools,
         check=call.check_key,
+        compact_at=asked.compact_at,
+        max_tool_calls=asked.max_tool_calls,
     )
     try:
         turn = await start_turn(call, order, place, naming)
     except NotFound as error:
         raise _as_named(asked, error) from None
+    if isinstance(turn, TurnRepeated) and is_queued(turn) and not asked.stream and not asked.background:
+        return await queued_answer(call, turn)
     if isinstance(turn, TurnRepeated) or order.client is None:
         await about_to_send(call, order, turn.turn)
     return await _answered(call, asked, naming, turn)
@@ -145,8 +201,40 @@ async def _answered(
     # HTTP status.
     interrupts = naming.interrupted_by_leaving and not asked.background
     if asked.stream:
-        return TurnStream(turn, interrupts=interrupts, waits=not asked.background, tail=DONE)
+        return TurnStream(
+            turn,
+            interrupts=interrupts,
+            waits=not asked.background,
+            tail=DONE,
+            opening=created_before if turn.begun.taken_up else None,
+            follow=StoredStream(response_id, call.owner, -1).follow,
+        )
     return WholeAnswer(turn, interrupts, lambda outcome, ours: _whole(turn, asked, outcome, ours))
+
+
+def _drops(call: RequestContext) -> bool:
+    """True: a program's name does not override `store: false`."""
+    return call.services.settings.clients.store_false == "drop"
+
+
+def _lost(previous_id: str) -> HttpError:
+    """The error of a socket's message whose previous response neither the socket nor the store has."""
+    return HttpError(
+        400,
+        f"there is no response {previous_id!r:.80}; send the whole input, without previous_response_id",
+        "previous_response_not_found",
+        param="previous_response_id",
+    )
+
+
+async def _with_full_ids(call: RequestContext, asked: ResponsesRequest) -> ResponsesRequest:
+    """The request with the ids that its shortened ones begin. Raises AmbiguousId."""
+    conversation, previous = asked.conversation_id, asked.previous_response_id
+    return replace(
+        asked,
+        conversation_id=conversation and await call.hf.full_id(call.owner, conversation),
+        previous_response_id=previous and await call.hf.full_id(call.owner, previous),
+    )
 
 
 def _named(naming: ConversationRef, asked: ResponsesRequest) -> ConversationRef:
@@ -248,6 +336,8 @@ class ResponseRenderer:
         self._asked = asked
         self._begun: TurnBegun | None = None
         self._events: ResponseEvents | None = None
+        self._replayed: list[Event] | None = None
+        """While the output of earlier attempts is given again: the events of its last item."""
 
     def begin(self, begun: TurnBegun) -> Sequence[bytes]:
         self._begun = begun
@@ -258,15 +348,31 @@ class ResponseRenderer:
             first_number=begun.next_event,
             custom_tools=self._asked.custom_tools,
         )
+        if begun.taken_up:
+            self._replayed = []
+            return ()
         return _framed(self._events.begin())
+
+    def resumed(self) -> Sequence[bytes]:
+        assert self._events is not None
+        unfinished, self._replayed = self._replayed or [], None
+        return _framed(self._events.begin_again(unfinished))
 
     def add(self, chunk: Chunk) -> Sequence[bytes]:
         assert self._events is not None
-        return _framed(self._events.add(chunk))
+        events = self._events.add(chunk)
+        if self._replayed is not None:
+            self._replayed += events
+            return ()
+        return _framed(events)
 
     def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
         assert self._events is not None
-        return _framed(self._events.next_message(seq))
+        events = self._events.next_message(seq)
+        if self._replayed is not None:  # finished: part of the response that the attempt begins with
+            self._replayed = []
+            return ()
+        return _framed(events)
 
     def moved(self, begun: TurnBegun) -> None:
         self._begun = begun
@@ -282,8 +388,29 @@ class ResponseRenderer:
                 self._events.end(state, usage=usage, completed_at=datetime.now(UTC), holdfast=ours)
             )
         failure = failure_of(outcome.error)
-        state = state_of(outcome.status, error=response_error(failure.message, failure.status))
+        error = response_error(failure.message, failure.status)
+        by_request = isinstance(outcome.error, TurnStopped) and not outcome.error.retry
+        state = state_of(outcome.status, error=error, is_fault=self._asked.background and not by_request)
         return _framed(self._events.end(state, holdfast=ours))
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """A response without an answer: a socket announces the input that its next message continues."""
+
+    head: ResponseHead
+
+    async def send(self, call: RequestContext) -> None:
+        begun = response_object(self.head, IN_PROGRESS)
+        done = response_object(self.head, ResponseState("completed"), completed_at=datetime.now(UTC))
+        events = [
+            {"type": f"response.{kind}", "response": value, "sequence_number": number}
+            for number, (kind, value) in enumerate(
+                (("created", begun), ("in_progress", begun), ("completed", done))
+            )
+        ]
+        body = b"".join(_framed(events)) + DONE
+        await JsonResponse(body, headers=HEADERS, media_type=HEADERS["content-type"]).send(call)
 
 
 def _framed(events: Any) -> list[bytes]:
@@ -300,10 +427,19 @@ async def retrieve(call: RequestContext) -> HttpResponse:
         return JsonResponse(await record.object(call), answers=_answered_turn(call, record))
     call.hold_stream()
     running = call.services.runner.running.get(record.turn.id)
-    if running is not None:
+    if running is not None and not record.response.joined:
         first = max(0, after + 1 - running.begun.next_event)
         if first <= len(running.events):
-            return TurnStream(running, first, waits=False, listens=True, tail=DONE)
+            again = running.begun.taken_up and after < 0
+            return TurnStream(
+                running,
+                first,
+                waits=False,
+                listens=True,
+                tail=DONE,
+                opening=created_before if again else None,
+                follow=StoredStream(record.id, record.turn.owner, after).follow,
+            )
     return StoredStream(record.id, record.turn.owner, after)
 
 
@@ -319,6 +455,8 @@ async def _read(call: RequestContext) -> Record:
 def _answered_turn(call: RequestContext, record: Record) -> str | None:
     """The id of the turn if it is completed and its own owner reads it: then it counts as delivered."""
     turn = record.turn
+    if record.response.joined:
+        return None  # it has only a part of that turn's answer
     return turn.id if turn.status is TurnStatus.COMPLETED and turn.owner == call.owner else None
 
 
@@ -349,14 +487,14 @@ async def cancel(call: RequestContext) -> HttpResponse:
 
 async def delete(call: RequestContext) -> HttpResponse:
     record = await record_of(call, call.path("id"))
-    if record.turn.status is TurnStatus.RUNNING:
+    if not record.turn.is_final:
         await _stop(call, record, "its client deleted it")
     await call.hf.delete_response(call.owner, record.id)
     return JsonResponse(deleted_response(record.id))
 
 
 async def _stop(call: RequestContext, record: Record, why: str) -> None:
-    await call.services.runner.stop(call.owner, record.turn.id, TurnStatus.CANCELLED, why)
+    await call.hf.stop_turn(call.owner, record.turn.id, TurnStatus.CANCELLED, why)
 
 
 async def input_items(call: RequestContext) -> HttpResponse:
@@ -377,9 +515,14 @@ async def input_items(call: RequestContext) -> HttpResponse:
 
 
 def _unkept(
-    call: RequestContext, naming: ConversationRef, asked: ResponsesRequest, history: History
+    call: RequestContext,
+    naming: ConversationRef,
+    asked: ResponsesRequest,
+    history: History,
+    first_items: Sequence[Item],
 ) -> HttpResponse | None:
-    """The HTTP response of a request that becomes no turn; None for any other."""
+    """The HTTP response of a request that becomes no turn; None for any other. `first_items` begin its
+    output."""
     accepted = asyncio.Event()
 
     def request() -> ModelRequest:
@@ -396,7 +539,11 @@ def _unkept(
         raise BadParameter("background", "cannot be used together with X-Holdfast-Store: never")
     # These ids are never looked up: they only connect the events of one answer.
     events = ResponseEvents(
-        _head(asked, new_id("resp"), None), new_id("conv"), 1, custom_tools=asked.custom_tools
+        _head(asked, new_id("resp"), None),
+        new_id("conv"),
+        1,
+        custom_tools=asked.custom_tools,
+        first_items=first_items,
     )
     return StatelessResponse(chunks, events, asked.stream, accepted)
 

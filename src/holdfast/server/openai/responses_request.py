@@ -6,8 +6,10 @@ unchanged. Where the two APIs differ:
 - `max_output_tokens` is sent as `max_completion_tokens`. OpenAI rejects `max_tokens` for its reasoning
   models, and rejects both together; vLLM and llama.cpp accept either. Ollama accepts only `max_tokens`:
   `models/upstream.py`, which knows the server, renames it.
-- `truncation` and `context_management` control how the context is shortened. holdfast compacts by itself.
-- `store`, `metadata`, `background`, `include` and `stream` are for holdfast, not for the model.
+- `truncation` is not used: a context that does not fit is compacted, never cut. `context_management` sets the
+  size above which it is compacted.
+- `store`, `metadata`, `client_metadata`, `background`, `include` and `stream` are for holdfast, not for the
+  model.
 - `prompt`, a template stored at OpenAI, is not supported.
 """
 
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .input_items import (
+    OpenSummary,
     Resolve,
     ToolNames,
     messages_from_input,
@@ -40,8 +43,15 @@ from .parameters import (
     text,
     whole_number,
 )
+from .response_object import NOTHING_ASKED
 
 LOGPROBS = "message.output_text.logprobs"
+AS_GIVEN = (
+    *("frequency_penalty", "instructions", "max_output_tokens", "max_tool_calls", "parallel_tool_calls"),
+    *("presence_penalty", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier"),
+    *("temperature", "top_logprobs", "top_p", "truncation", "user"),
+)
+"""The fields that the response object repeats unchanged."""
 # Fields that are read here; all others are passed to the model.
 OURS = frozenset(
     {
@@ -50,6 +60,7 @@ OURS = frozenset(
         *("max_output_tokens", "max_tool_calls", "reasoning", "temperature", "top_p", "user", "top_logprobs"),
         *("safety_identifier", "service_tier", "prompt_cache_key", "prompt_cache_retention", "truncation"),
         *("stream_options", "prompt", "context_management", "messages", "n"),
+        *("presence_penalty", "frequency_penalty", "client_metadata"),
     }
 )
 
@@ -75,11 +86,22 @@ class ResponsesRequest:
     custom_tools: ToolNames = field(default_factory=ToolNames)
     """The tools whose calls are shown as custom tool calls; can be restored by `custom_tools_of(echo)`."""
     left_out: tuple[str, ...] = ()
-    """The types of the tools that were left out, because only OpenAI can run them."""
+    """The types of the tools and items that were left out, because only OpenAI can run them."""
+    compact_at: int | None = None
+    """Tokens: a larger context is compacted before the model is called."""
+    max_tool_calls: int | None = None
+    """How many server tools the model may call."""
 
 
-def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> ResponsesRequest:
-    """Parse a request. Raises BadParameter, naming the field, for an invalid value."""
+def parse(
+    body: Mapping[str, Any],
+    *,
+    resolve: Resolve | None = None,
+    open_summary: OpenSummary | None = None,
+    refuses_hosted: bool = False,
+) -> ResponsesRequest:
+    """Parse a request. Raises BadParameter, naming the field, for an invalid value. `refuses_hosted`: also
+    for tools, and items of tools, that only OpenAI can run; else they are left out."""
     _refuse(given_object(body, "the request"))
     previous, conversation = text(body, "previous_response_id"), _conversation(body.get("conversation"))
     if previous is not None and conversation is not None:
@@ -89,11 +111,15 @@ def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> Respons
     store, background = flag(body, "store", True), flag(body, "background", False)
     if background and not store:
         raise BadParameter("background", "needs store: true, because no open connection receives the answer")
-    messages = _messages(body, previous or conversation, resolve)
+    dropped: dict[str, None] = {}
+    messages = _messages(
+        body, previous or conversation, resolve, open_summary, None if refuses_hosted else dropped
+    )
     parallel = (
         flag(body, "parallel_tool_calls", True) if body.get("parallel_tool_calls") is not None else None
     )
-    tools = request_tools(body, parallel)
+    tools = request_tools(body, parallel, refuses=refuses_hosted)
+    left_out = (*tools.left_out, *dropped)
     include = tuple(given_text(name, f"include[{at}]") for at, name in enumerate(list_of(body, "include")))
     metadata = metadata_of(body.get("metadata"))
     options = {name: value for name, value in body.items() if name not in OURS}
@@ -104,7 +130,7 @@ def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> Respons
         messages=tuple(messages),
         instructions=text(body, "instructions"),
         options=options,
-        echo=_echo(body, metadata, store),
+        echo=_echo(body, metadata, store, left_out),
         model=given_name(body["model"], "model") if body.get("model") not in (None, "") else None,
         stream=flag(body, "stream", False),
         store=store,
@@ -114,8 +140,28 @@ def parse(body: Mapping[str, Any], *, resolve: Resolve | None = None) -> Respons
         metadata=metadata,
         include=include,
         custom_tools=tools.custom,
-        left_out=tools.left_out,
+        left_out=left_out,
+        compact_at=_threshold(list_of(body, "context_management")),
+        max_tool_calls=whole_number(body, "max_tool_calls", 0),
     )
+
+
+def _threshold(edits: list[Any]) -> int | None:
+    """The tokens above which the context is compacted; None: the request does not say."""
+    least: int | None = None
+    for at, value in enumerate(edits):
+        param = f"context_management[{at}]"
+        edit = given_object(value, param)
+        name = given_text(edit.get("type"), f"{param}.type")
+        if name != "compaction":
+            raise BadParameter(f"{param}.type", f"must be compaction; it is {name!r:.80}")
+        threshold = edit.get("compact_threshold")
+        if threshold is None:
+            continue
+        if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 1:
+            raise BadParameter(f"{param}.compact_threshold", "must be a whole number, 1 or more")
+        least = threshold if least is None else min(least, threshold)
+    return least
 
 
 def custom_tools_of(echo: Mapping[str, Any]) -> ToolNames:
@@ -133,8 +179,8 @@ def _refuse(body: Mapping[str, Any]) -> None:
     if body.get("n") not in (None, 1):
         raise BadParameter("n", "cannot be used: a response is one answer")
     one_of(body, "truncation", ("auto", "disabled"))
-    list_of(body, "context_management")
     object_of(body, "stream_options")
+    object_of(body, "client_metadata")
 
 
 def _conversation(value: object) -> str | None:
@@ -148,10 +194,18 @@ def _conversation(value: object) -> str | None:
 
 
 def _messages(
-    body: Mapping[str, Any], continues: str | None, resolve: Resolve | None
+    body: Mapping[str, Any],
+    continues: str | None,
+    resolve: Resolve | None,
+    open_summary: OpenSummary | None,
+    left_out: dict[str, None] | None,
 ) -> list[dict[str, Any]]:
     value = body.get("input")
-    messages = [] if value is None else messages_from_input(value, resolve=resolve)
+    messages = (
+        []
+        if value is None
+        else messages_from_input(value, resolve=resolve, open_summary=open_summary, left_out=left_out)
+    )
     if not messages and continues is None:
         raise BadParameter(
             "input", "must not be empty, unless a previous response or a conversation is named"
@@ -167,6 +221,8 @@ def _plain_options(body: Mapping[str, Any]) -> dict[str, Any]:
         "reasoning_effort": effort,
         "temperature": number(body, "temperature"),
         "top_p": number(body, "top_p"),
+        "presence_penalty": number(body, "presence_penalty"),
+        "frequency_penalty": number(body, "frequency_penalty"),
         "top_logprobs": whole_number(body, "top_logprobs", 0) or None,
         "user": text(body, "user"),
         "safety_identifier": text(body, "safety_identifier"),
@@ -174,7 +230,6 @@ def _plain_options(body: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_cache_key": text(body, "prompt_cache_key"),
         "prompt_cache_retention": text(body, "prompt_cache_retention"),
     }
-    whole_number(body, "max_tool_calls", 0)  # only validated: it limits built-in tools, and there are none
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -204,31 +259,51 @@ def _text_options(body: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _echo(body: Mapping[str, Any], metadata: Mapping[str, str], store: bool) -> dict[str, Any]:
-    """The request's fields for the response object. A default that only the model knows is null."""
-    as_given = (
-        *(
-            "instructions",
-            "max_output_tokens",
-            "max_tool_calls",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-        ),
-        *("safety_identifier", "service_tier", "temperature", "top_p", "user"),
-    )
-    parallel = body.get("parallel_tool_calls")
+def _echo(
+    body: Mapping[str, Any], metadata: Mapping[str, str], store: bool, left_out: tuple[str, ...]
+) -> dict[str, Any]:
+    """The request's fields for the response object; NOTHING_ASKED for those that it does not give.
+    `warnings` only if something of the request was not used."""
+    given = {name: body[name] for name in AS_GIVEN if body.get(name) is not None}
     return {
-        **{name: body.get(name) for name in as_given},
+        **NOTHING_ASKED,
+        **given,
         "metadata": dict(metadata),
-        "parallel_tool_calls": True if parallel is None else parallel,
         "reasoning": {"effort": None, "summary": None, **object_of(body, "reasoning")},
         "store": store,
-        "text": {
-            "format": {"type": "text"},
-            **{k: v for k, v in object_of(body, "text").items() if v is not None},
-        },
-        "tool_choice": body.get("tool_choice") or "auto",
-        "tools": tools_given(body),
-        "top_logprobs": body.get("top_logprobs") or 0,
-        "truncation": body.get("truncation") or "disabled",
+        "text": _text_echo(object_of(body, "text")),
+        "tool_choice": _choice_echo(body.get("tool_choice")),
+        "tools": [_tool_echo(tool) for tool in tools_given(body)],
+        **({"warnings": [_left_out(left_out)]} if left_out else {}),
     }
+
+
+def _left_out(types: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "code": "tools_left_out",
+        "message": f"only OpenAI can run these, so they were not offered to the model: {', '.join(types)}",
+        "types": list(types),
+    }
+
+
+def _text_echo(config: Mapping[str, Any]) -> dict[str, Any]:
+    echo = {
+        "format": {"type": "text"},
+        **{name: value for name, value in config.items() if value is not None},
+    }
+    if echo["format"].get("type") == "json_schema":
+        echo["format"] = {"description": None, "strict": False, **echo["format"]}
+    return echo
+
+
+def _choice_echo(choice: Any) -> Any:
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        return {"mode": "auto", **choice}
+    return choice or "auto"
+
+
+def _tool_echo(tool: Any) -> Any:
+    """A function with the fields that Open Responses requires; any other tool as it was given."""
+    if isinstance(tool, Mapping) and tool.get("type") == "function":
+        return {"description": None, "parameters": None, "strict": None, **tool}
+    return tool

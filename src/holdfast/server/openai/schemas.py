@@ -74,23 +74,25 @@ class ResponseObject(PublicObject, frozen=True, kw_only=True):
     conversation: Annotated[dict[str, str] | None, doc('`{"id": "conv_…"}`')]
     error: Annotated[dict[str, str] | None, doc("`code` and `message` of a failed response")]
     incomplete_details: Annotated[dict[str, str] | None, doc("`reason` of an incomplete response")]
+    frequency_penalty: float
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: int | None
     metadata: dict[str, str]
     parallel_tool_calls: bool
+    presence_penalty: float
     prompt_cache_key: str | None
     prompt_cache_retention: str | None
     reasoning: OpenObject
     safety_identifier: str | None
-    service_tier: str | None
+    service_tier: str
     store: bool
-    temperature: float | None
+    temperature: float
     text: OpenObject
     tool_choice: str | OpenObject
     tools: list[OpenObject]
     top_logprobs: int
-    top_p: float | None
+    top_p: float
     truncation: str
     user: str | None
     model: Annotated[str, doc("The model that answered")]
@@ -98,6 +100,9 @@ class ResponseObject(PublicObject, frozen=True, kw_only=True):
     previous_response_id: str | None
     prompt: None
     usage: Annotated[OpenObject | None, doc("Token counts, in the format of the Responses API")]
+    warnings: (
+        Annotated[list[OpenObject], doc("Tools that were left out: `code`, `message`, `types`")] | UnsetType
+    ) = UNSET
     holdfast: HoldfastObject | UnsetType = UNSET
 
 
@@ -107,6 +112,23 @@ class DeletedResponseObject(PublicObject, frozen=True, kw_only=True):
     id: str
     object: Literal["response"]
     deleted: Literal[True]
+
+
+class CompactedResponseObject(PublicObject, frozen=True, kw_only=True):
+    """A compacted history: items for the input of the next request."""
+
+    id: Annotated[str, doc("`resp_…`; it cannot be read")]
+    object: Literal["response.compaction"]
+    created_at: Annotated[int, doc("Unix time")]
+    output: Annotated[list[OpenObject], doc("Instructions, one `compaction` item, what is not answered yet")]
+    usage: Annotated[OpenObject, doc("Token counts of the summary; an estimate if the model reports none")]
+
+
+class InputTokensObject(PublicObject, frozen=True, kw_only=True):
+    """The estimated size of a request."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 class ChatCompletionObject(PublicObject, frozen=True, kw_only=True):
@@ -150,6 +172,48 @@ class ResponsesBody(Struct, frozen=True, kw_only=True):
     stream: bool | UnsetType = UNSET
     store: Annotated[bool, doc("False, without a conversation named: store nothing")] | UnsetType = UNSET
     background: Annotated[bool, doc("True: answer at once, run without a connection")] | UnsetType = UNSET
+    tools: Annotated[list[OpenObject] | None, doc("Functions and other tools")] | UnsetType = UNSET
+    tool_choice: str | OpenObject | UnsetType | None = UNSET
+    parallel_tool_calls: bool | UnsetType | None = UNSET
+    max_tool_calls: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
+    max_output_tokens: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
+    temperature: float | UnsetType | None = UNSET
+    top_p: float | UnsetType | None = UNSET
+    presence_penalty: float | UnsetType | None = UNSET
+    frequency_penalty: float | UnsetType | None = UNSET
+    top_logprobs: Annotated[int, Meta(ge=0)] | UnsetType | None = UNSET
+    reasoning: OpenObject | UnsetType | None = UNSET
+    text: Annotated[OpenObject | None, doc("`format` and `verbosity`")] | UnsetType = UNSET
+    truncation: Annotated[Literal["auto", "disabled"] | None, doc("Not used")] | UnsetType = UNSET
+    context_management: (
+        Annotated[list[OpenObject] | None, doc("`type` is `compaction`; `compact_threshold` in tokens")]
+        | UnsetType
+    ) = UNSET
+    metadata: Metadata | UnsetType | None = UNSET
+    include: list[str] | UnsetType | None = UNSET
+    service_tier: str | UnsetType | None = UNSET
+    safety_identifier: str | UnsetType | None = UNSET
+    prompt_cache_key: str | UnsetType | None = UNSET
+
+
+class CompactBody(Struct, frozen=True, kw_only=True):
+    """A history to compact: `input`, what `previous_response_id` leads to, or both."""
+
+    model: Annotated[str, Meta(min_length=1)]
+    input: Annotated[str | list[OpenObject] | None, doc("Text, or items")] | UnsetType = UNSET
+    previous_response_id: Annotated[str | None, doc("The history up to this response")] | UnsetType = UNSET
+    instructions: Annotated[str | None, doc("For the summary")] | UnsetType = UNSET
+    prompt_cache_key: str | UnsetType | None = UNSET
+
+
+class InputTokensBody(Struct, frozen=True, kw_only=True):
+    """A request as for `POST /v1/responses`, which is measured and not sent."""
+
+    input: Annotated[str | list[OpenObject], doc("Text, or items")] | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    instructions: str | UnsetType = UNSET
+    previous_response_id: Annotated[str, doc("With the history up to this response")] | UnsetType = UNSET
+    conversation: Annotated[str | OpenObject, doc("With this conversation's context")] | UnsetType = UNSET
 
 
 class NewConversationBody(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,8 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
+from ...domain.messages import text_of
+from ...domain.side_requests import side_text
 from ...domain.turns import TurnStatus
 from ...errors import HoldfastError, ModelError
 from ...models.base import Chunk, ModelRequest
@@ -25,6 +27,7 @@ from ..client_names import side_request
 from ..conversation_ref import STORED, ConversationRef
 from ..http import JsonResponse, RequestContext
 from ..http_errors import ErrorResponse, failure_of
+from ..rate_limits import counted
 from ..streams import DONE, HEADERS, HEADERS_SECONDS, LOOK_SECONDS, STATUS_SECONDS, Listener, either, framed
 from .response_events import Event, ResponseEvents, encoded, frame
 from .response_object import response_error, state_of
@@ -46,32 +49,42 @@ def answer_without_turn(
     conversation, gets the header `X-Holdfast-Stored: yes`.
     """
     kind = None
-    if naming.client is not None and not naming.never:
+    if naming.side_of is not None and not naming.never:
         kind = side_request(call.headers, messages, options)
     if kind is None and naming.keeps(store, call.services.settings.clients.store_false == "drop"):
         if not store:
             call.reply_headers[STORED] = "yes"
         return None
     call.hold_turn()
-    if kind is not None and naming.client is not None:
-        return _recorded(call, naming.client.name, kind, request())
-    return cast("AsyncGenerator[Chunk, None]", call.services.model.stream(request()))
+    if kind is not None and naming.side_of is not None:
+        is_kept = naming.keeps(store, call.services.settings.clients.store_false == "drop")
+        chunks = _recorded(call, naming.side_of, kind, request(), messages if is_kept else None)
+    else:
+        chunks = cast("AsyncGenerator[Chunk, None]", call.services.model.stream(request()))
+    return counted(call, call.key, chunks) if call.key is not None and call.key.limits else chunks
 
 
 async def _recorded(
-    call: RequestContext, name: str, kind: str, request: ModelRequest
+    call: RequestContext,
+    name: str,
+    kind: str,
+    request: ModelRequest,
+    messages: Sequence[Mapping[str, Any]] | None,
 ) -> AsyncGenerator[Chunk, None]:
+    """The model's answer to a side request, recorded at its end; with its text, if `messages` are given."""
     folder = ReplyFolder()
     async for chunk in call.services.model.stream(request):
         folder.add(chunk)
         yield chunk
-    usage = folder.reply().usage or {}
+    reply = folder.reply()
+    usage = reply.usage or {}
     facts = {
-        "model": folder.reply().model or request.model,
+        "model": reply.model or request.model,
         "input_tokens": usage.get("prompt_tokens"),
         "output_tokens": usage.get("completion_tokens"),
     }
-    await call.hf.note_side_request(call.owner, name, kind, facts)
+    text = None if messages is None else side_text(messages, text_of(reply.message.get("content")))
+    await call.hf.note_side_request(call.owner, name, kind, facts, text)
 
 
 class AnswerFormat(Protocol):

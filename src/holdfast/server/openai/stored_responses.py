@@ -21,8 +21,8 @@ from ..http import RequestContext
 from ..http_errors import failure_of
 from ..streams import DONE, HEADERS, LOOK_SECONDS, Listener
 from .items import Item, items_from, items_of
-from .response_events import LAST, Event, encoded, frame, replay, terminal_event
-from .response_object import ResponseHead, response_error, response_object, state_of
+from .response_events import LAST, Event, created_before, encoded, frame, replay, terminal_event
+from .response_object import QUEUED, ResponseHead, response_error, response_object, state_of
 from .responses_request import custom_tools_of
 
 
@@ -46,7 +46,7 @@ class Record:
         record = self
         while True:
             value = await record._object(call)
-            if record.turn.status is not TurnStatus.RUNNING:
+            if record.turn.is_final:
                 return value
             now = await record_of(call, self.id, self.turn.owner)
             if (now.turn.status, now.turn.attempt) == (record.turn.status, record.turn.attempt):
@@ -58,6 +58,13 @@ class Record:
         answer = msgspec.json.decode(await call.hf.turn_answer(turn.id) or b"{}")
         choices: Any = answer.get("choices") or ({},)
         session = await call.hf.find_session(None, turn.session_id)
+        output = await self.output(call)
+        state = state_of(
+            turn.shown_status,
+            finish_reason=choices[0].get("finish_reason"),
+            error=response_error(turn.error or turn.why or "") if turn.error or turn.why else None,
+            is_fault=self.response.background and turn.recovery.cause is not None,
+        )
         return response_object(
             ResponseHead(
                 self.id,
@@ -68,12 +75,8 @@ class Record:
                 self.response.previous_id,
                 self.response.background,
             ),
-            state_of(
-                turn.status,
-                finish_reason=choices[0].get("finish_reason"),
-                error=response_error(turn.error) if turn.error else None,
-            ),
-            output=await self.output(call),
+            QUEUED if turn.waits and not output else state,
+            output=output,
             usage=answer.get("usage") or turn.usage,
             model=answer.get("model"),
             completed_at=turn.ended_at,
@@ -82,22 +85,23 @@ class Record:
 
     async def input(self, call: RequestContext) -> list[Item]:
         """The items of the request's input."""
-        last = self.turn.first_seq + self.response.brought - 1
-        messages = [m for m in await call.hf.turn_messages(self.turn.id) if m.seq <= last]
+        first = self.turn.first_seq
+        last = first + self.response.brought - 1
+        messages = [m for m in await call.hf.turn_messages(self.turn.id) if first <= m.seq <= last]
         return [item for message in messages for item in self._items(message)]
 
     async def output(self, call: RequestContext) -> list[Item]:
         """The items of the answer; if there were several attempts, of the last."""
         messages = await call.hf.turn_messages(self.turn.id)
         first = self.turn.first_seq + self.response.brought
-        said = [message for message in messages if message.seq >= first]
+        said = [message for message in messages if message.seq >= first and message.role != "user"]
         items = [
             item
             for message in said
             if message.status is MessageStatus.COMPLETED and not message.inner
             for item in self._items(message)
         ]
-        if self.turn.status is TurnStatus.RUNNING:
+        if self.turn.status is TurnStatus.RUNNING and not self.turn.waits:
             last = messages[-1].seq if messages else self.turn.first_seq - 1
             return items + await self._growing(call, last + 1)
         # The partial reply of the last attempt has the time at which the turn ended; older partial replies
@@ -106,7 +110,10 @@ class Record:
             m for m in said if m.status is MessageStatus.INTERRUPTED and m.created_at == self.turn.ended_at
         ]
         if cut and self.turn.status is not TurnStatus.COMPLETED:
-            items += self._items(cut[-1])
+            unfinished = self._items(cut[-1])
+            if self.turn.waits:
+                unfinished[-1]["status"] = "in_progress"
+            items += unfinished
         return items
 
     async def _growing(self, call: RequestContext, seq: int) -> list[Item]:
@@ -131,6 +138,7 @@ async def record_of(call: RequestContext, response_id: str, owner: str | None = 
     return Record(response, msgspec.json.decode(response.request))
 
 
+_BEGINS_AGAIN = b"event: response.in_progress\n"
 _ENDINGS = tuple(f"event: {name}\n".encode() for name in set(LAST.values()))
 
 
@@ -158,27 +166,43 @@ class StoredStream:
             if await call.finish(DONE if ended else b"") and answered and not listener.gone:
                 call.services.runner.receipts.note(answered, Delivery.WHOLE)
 
+    async def follow(self, call: RequestContext, listener: Listener, after: int) -> bool:
+        """Send the events numbered above `after` on a stream that is open. True: the terminal event was
+        sent."""
+        self.after = after
+        try:
+            return await self._tell(call, listener)
+        except NotFound as gone:  # deleted meanwhile
+            await listener.say(_framed([_error(gone, self.after + 1)]))
+            return False
+
     async def _completed_turn(self, call: RequestContext) -> str | None:
         """The id of the response's turn, if that is completed."""
         try:
-            turn = (await record_of(call, self.response_id, self.owner)).turn
+            record = await record_of(call, self.response_id, self.owner)
         except NotFound:  # deleted meanwhile
             return None
-        return turn.id if turn.status is TurnStatus.COMPLETED else None
+        is_answered = record.turn.status is TurnStatus.COMPLETED and not record.response.joined
+        return record.turn.id if is_answered else None
 
     async def _tell(self, call: RequestContext, listener: Listener) -> bool:
         """Send the events as they are stored. True: the terminal event was sent."""
         while not listener.gone and not call.services.draining.is_set():
             version = call.hf.version()
             record = await record_of(call, self.response_id, self.owner)
-            kept = kept_events(await call.hf.drafts(record.turn.id, after_event=self.after), self.after)
+            drafts = await call.hf.drafts(record.turn.id, after_event=self.after)
+            # Events of a turn that its messages joined are those of another response.
+            kept = None if record.response.joined else kept_events(drafts, self.after)
             if kept is not None:
-                events, self.after = kept
+                events, last = kept
+                if self.after < 0 and events and events[0].startswith(_BEGINS_AGAIN):
+                    await listener.say(created_before(events[0]))
+                self.after = last
                 for event in events:
                     await listener.say(event)
                 if events and events[-1].startswith(_ENDINGS):
                     return True
-            if record.turn.status is not TurnStatus.RUNNING:
+            if record.turn.is_final:
                 await listener.say(_framed(await self._end(call, record, kept is not None)))
                 return True
             await call.hf.changed(version, LOOK_SECONDS)
@@ -240,4 +264,5 @@ def _error(error: NotFound, number: int) -> Event:
         "message": failure.message,
         "param": None,
         "sequence_number": number,
+        "error": failure.object(),
     }
