@@ -1,4 +1,4 @@
-"""Manual actions on a session or a process, each with a confirmation page that explains its effect."""
+"""Manual actions on sessions and processes, each with a confirmation page that explains its effect."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..cli.format import count
 from ..domain.sessions import EndReason
-from ..errors import BadInput, NotFound
+from ..errors import BadInput, HoldfastError, NotFound
 from ..server.http import HttpResponse
-from .pages import go, html
+from .pages import go, html, short
 from .request import PageRequest
 
 
@@ -37,20 +38,27 @@ class Act:
 
 
 _REASONS = (
-    (EndReason.CLOSED.value, "closed: the next message goes on from here"),
-    (EndReason.COMPLETED.value, "completed: the work is done; the next message goes on from here"),
-    (EndReason.NEW.value, "new: the next message begins afresh"),
+    (EndReason.CLOSED.value, "closed: the next message continues from here"),
+    (EndReason.COMPLETED.value, "completed: the work is done; the next message continues from here"),
+    (EndReason.NEW.value, "new: the next message starts a new session"),
 )
 
 SESSION_ACTS = {
     act.name: act
     for act in (
         Act(
+            "title",
+            ("POST", "/api/sessions/{id}/title"),
+            "Rename this conversation",
+            "The title is shown in lists, here and in the terminal. The key stays.",
+            "Rename",
+            (Field("title", "Title", optional=False),),
+        ),
+        Act(
             "end",
             ("POST", "/api/sessions/{id}/end"),
             "End this session",
-            "It is ended now and never reopened. Everything that was said stays. If a reply is under way, "
-            "this waits for it.",
+            "The session is ended and never reopened. All messages are kept. A running reply is waited for.",
             "End it",
             (Field("reason", "As", _REASONS),),
         ),
@@ -58,15 +66,15 @@ SESSION_ACTS = {
             "cancel",
             ("POST", "/api/sessions/{id}/cancel"),
             "Stop the reply",
-            "The turn that runs is cancelled. What it has said so far is kept and marked as cut short.",
+            "The running turn is cancelled. Its partial reply is kept and marked as interrupted.",
             "Stop it",
         ),
         Act(
             "resume",
             ("POST", "/api/sessions/{id}/resume"),
-            "Go on from this session",
-            "A new session opens that sees what this one saw. If a newer one is open, it ends as “new”.",
-            "Go on from here",
+            "Continue from this session",
+            "A new session opens with the context of this one. If a newer one is open, it ends as “new”.",
+            "Continue from here",
         ),
         Act(
             "fork",
@@ -83,8 +91,8 @@ SESSION_ACTS = {
             "compact",
             ("POST", "/api/sessions/{id}/compact"),
             "Compact this conversation",
-            "It goes on in a new session, in which a summary stands for the older messages. The messages "
-            "themselves stay readable. The model writes the summary, which takes a while.",
+            "The conversation continues in a new session, where a summary replaces the older messages. The "
+            "messages stay readable. The model writes the summary, which takes a while.",
             "Compact",
         ),
         Act(
@@ -114,7 +122,7 @@ PROCESS_ACTS = {
             "pin",
             ("POST", "/api/processes/{id}/pin"),
             "Pin this process",
-            "For so long it may hold its session's reset up, whatever it does. 0 takes the pin away.",
+            "Prevents resets of its session while it runs, for this long. 0 removes the pin.",
             "Pin",
             (Field("hours", "Hours", kind="number", optional=False, value="8"),),
         ),
@@ -126,7 +134,9 @@ async def confirm_session(visit: PageRequest) -> HttpResponse:
     act = _act(visit, SESSION_ACTS)
     about = await visit.ask("GET", "/api/sessions/{id}", names={"id": visit.path("id")})
     name = about["title"] or about["key"] or about["id"]
-    return html(visit, "confirm.html", act=act, about=name, back=visit.link(f"/sessions/{about['id']}"))
+    given = {"title": about["title"] or ""}
+    back = visit.link(f"/sessions/{about['id']}")
+    return html(visit, "confirm.html", act=act, about=name, back=back, given=given)
 
 
 async def act_on_session(visit: PageRequest) -> HttpResponse:
@@ -142,7 +152,7 @@ async def confirm_process(visit: PageRequest) -> HttpResponse:
     act = _act(visit, PROCESS_ACTS)
     about = await visit.ask("GET", "/api/processes/{id}", names={"id": visit.path("id")})
     back = visit.link(f"/processes/{about['id']}")
-    return html(visit, "confirm.html", act=act, about=about["command"], back=back)
+    return html(visit, "confirm.html", act=act, about=about["command"], back=back, given={})
 
 
 async def act_on_process(visit: PageRequest) -> HttpResponse:
@@ -151,10 +161,70 @@ async def act_on_process(visit: PageRequest) -> HttpResponse:
     return go(visit.link(f"/processes/{name}"))
 
 
+# --- several conversations at once ---------------------------------------------------------------------
+
+
+async def act_on_several(visit: PageRequest) -> HttpResponse:
+    """End or delete the conversations that were chosen in the list: first a confirmation page, then, with
+    `sure`, each of them. One that fails does not stop the others; the page says which and why."""
+    act = SESSION_ACTS.get(visit.path("act"))
+    if act is None or act.name not in ("end", "delete"):
+        raise NotFound("page", visit.call.request.url.path)
+    fields = chosen_fields(visit)
+    sure = visit.form.get("sure")
+    chosen, failed, done = [], [], 0
+    for field, owner in fields.items():
+        names, query = {"id": field.removeprefix(CHOSEN)}, {"owner": owner or visit.owner_named}
+        name = names["id"]
+        try:
+            about = await visit.ask("GET", "/api/sessions/{id}", names=names, query=query)
+            name = about["title"] or about["key"] or short(about["id"])
+            if sure and act.name == "end" and about["ended_at"] is not None:
+                done += 1
+            elif sure:
+                await visit.ask(*act.route, names=names, query=query)
+                done += 1
+        except HoldfastError as error:
+            failed.append((name, str(error)))
+        chosen.append((name, names["id"]))
+    return html(
+        visit,
+        "bulk.html",
+        title=f"{'End' if act.name == 'end' else 'Delete'} {count(len(fields), 'conversation')}",
+        says=SEVERAL[act.name],
+        button=act.button.replace("it", "them"),
+        danger=act.danger,
+        sure=sure,
+        fields=fields,
+        chosen=chosen,
+        failed=failed,
+        done=done,
+    )
+
+
+CHOSEN = "id-"
+SEVERAL = {
+    "end": "Their sessions are ended and never reopened; the next message continues from there. All messages "
+    "are kept. A running reply is waited for.",
+    "delete": "Whatever runs in them is cancelled, and they are removed with all of their sessions and "
+    "messages. This cannot be undone.",
+}
+
+
+def chosen_fields(visit: PageRequest) -> dict[str, str]:
+    """The form's fields for the chosen sessions, each with the owner it belongs to if the list shows several.
+    Raises BadInput if none was chosen."""
+    found = {name: value for name, value in visit.form.items() if name.startswith(CHOSEN)}
+    if not found:
+        raise BadInput("no conversation was selected")
+    return found
+
+
 def acts_for(visit: PageRequest, session: Mapping[str, Any]) -> list[Act]:
     """The actions that are possible in the session's present state and have a route."""
     ended, newest = session["ended_at"] is not None, session["id"] == session["tip_id"]
     fits = {
+        "title": True,
         "end": not ended,
         "cancel": session["state"] == "active",
         "resume": ended or not newest,

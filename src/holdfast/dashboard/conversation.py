@@ -7,7 +7,7 @@ its turn is the newest, it can be retried; after a retry the partial reply is co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,19 +16,22 @@ import msgspec
 
 from ..app import Holdfast
 from ..domain.ids import new_id
-from ..domain.messages import Message, MessageStatus
+from ..domain.messages import Message, MessageStatus, NewMessage, text_of
 from ..domain.pages import PAGE_BYTES
-from ..domain.sessions import Session
+from ..domain.queue import WhenBusy
+from ..domain.sessions import Edge, Session
 from ..domain.turns import Turn, TurnStatus, said
-from ..errors import BadInput
+from ..domain.views import Summary
+from ..errors import BadInput, NotFound
 from ..server import objects
 from ..server.admin.turns import take_up
 from ..server.http import HttpResponse, JsonResponse, RequestContext, Services
 from ..server.owners import note_reading, owner_of
+from ..server.queued import QueuedStream
 from ..server.streams import HEADERS as STREAM_HEADERS
 from ..server.streams import Listener, TurnStream, framed
 from .actions import acts_for
-from .charts import picture_of, summary_in
+from .charts import picture_of, summary_in, waterfall_of
 from .pages import go, html, own_page
 from .request import PageRequest
 
@@ -36,8 +39,12 @@ CHAT = ("POST", "/v1/chat/completions")
 SHOWN = 60
 MOST_TURNS = 100
 MOST_HAPPENED = 40
+MOST_REPLACED = 200
 LOOK_SECONDS = 0.5
 PAUSE_SECONDS = 0.04
+HEALTH_SECONDS = 1.0
+PICTURE = "picture-"
+"""Form fields that begin so are pictures, as data: URLs."""
 
 _UNDONE = (TurnStatus.INTERRUPTED, TurnStatus.FAILED)
 
@@ -64,17 +71,36 @@ class MessageView:
     summary: str = ""
     """The summary that replaces the earlier messages in that session, if a compaction opened it."""
     replaced: bool = False
-    """True: a partial reply whose turn was resumed later."""
+    """True: a partial reply whose turn was resumed later, with or without success."""
     turn: Turn | None = None
     """The turn that ends with this message, if it failed, was interrupted or cancelled."""
     retry: bool = False
     """True: that turn can be retried."""
+    answered: Turn | None = None
+    """The turn that ends with this message, if it was answered."""
+    left: bool = False
+    """True: it was rewound or answered again, and is not in the context."""
 
 
-def shown(messages: Sequence[Message], turns: Sequence[Turn], line: Sequence[Session]) -> list[MessageView]:
-    """The views of these messages, oldest first. Results of tools are shown with their calls."""
+def can_answer_again(turns: Sequence[Turn], tip: Session) -> bool:
+    """True: the newest turn is over and its reply is in the context, so another can take its place."""
+    newest = next((turn for turn in turns if turn.first_seq), None)
+    if newest is None or tip.running_turn is not None:
+        return False
+    reset = tip.edge is Edge.RESET and newest.first_seq < tip.first_seq
+    return newest.status in (TurnStatus.COMPLETED, TurnStatus.CANCELLED) and not reset
+
+
+def shown(
+    messages: Sequence[Message],
+    turns: Sequence[Turn],
+    line: Sequence[Session],
+    left: Collection[int] = (),
+) -> list[MessageView]:
+    """The views of these messages, oldest first. Results of tools are shown with their calls. `left`: the
+    numbers of those that are not in the context."""
     by_turn = {turn.id: turn for turn in turns}
-    newest = turns[0].id if turns else None
+    newest = next((turn.id for turn in turns if turn.first_seq), None)  # queued ones have not begun
     by_id = {session.id: session for session in line}
     bodies = [message.content() for message in messages]
     results = {
@@ -85,6 +111,11 @@ def shown(messages: Sequence[Message], turns: Sequence[Turn], line: Sequence[Ses
     told: set[str] = set()
     found: list[MessageView] = []
     last_of = {message.turn_id: number for number, message in enumerate(messages)}
+    last_cut = {
+        message.turn_id: number
+        for number, message in enumerate(messages)
+        if message.status is MessageStatus.INTERRUPTED
+    }
     session = messages[0].session_id if messages else ""
     for number, (message, body) in enumerate(zip(messages, bodies, strict=True)):
         opens = by_id.get(message.session_id) if message.session_id != session else None
@@ -103,7 +134,7 @@ def shown(messages: Sequence[Message], turns: Sequence[Turn], line: Sequence[Ses
         turn = by_turn.get(message.turn_id or "")
         cut = message.status is MessageStatus.INTERRUPTED
         ends = turn is not None and last_of[message.turn_id] == number
-        undone = turn is not None and turn.status in (*_UNDONE, TurnStatus.CANCELLED)
+        undone = turn is not None and turn.shown_status in (*_UNDONE, TurnStatus.CANCELLED)
         found.append(
             MessageView(
                 message,
@@ -111,9 +142,13 @@ def shown(messages: Sequence[Message], turns: Sequence[Turn], line: Sequence[Ses
                 calls,
                 opens,
                 summary_in(opens) if opens is not None else "",
-                replaced=cut and turn is not None and turn.status not in (*_UNDONE, TurnStatus.CANCELLED),
+                replaced=cut
+                and turn is not None
+                and (turn.status not in (*_UNDONE, TurnStatus.CANCELLED) or last_cut[turn.id] != number),
                 turn=turn if ends and undone else None,
-                retry=ends and turn is not None and turn.id == newest and turn.status in _UNDONE,
+                retry=ends and turn is not None and turn.id == newest and turn.shown_status in _UNDONE,
+                left=message.seq in left,
+                answered=turn if ends and turn is not None and turn.status is TurnStatus.COMPLETED else None,
             )
         )
     return found
@@ -126,13 +161,9 @@ class Happened:
     data: Mapping[str, Any]
 
 
-def timeline(history: Sequence[Mapping[str, Any]], turns: Sequence[Turn]) -> list[Happened]:
-    """A session's events and turns, newest first."""
+def timeline(history: Sequence[Mapping[str, Any]]) -> list[Happened]:
+    """A session's events, newest first."""
     found = [Happened(datetime.fromisoformat(each["at"]), each["type"], each["data"]) for each in history]
-    for turn in turns:
-        found.append(Happened(turn.started_at, "turn.started", {"turn": turn.id}))
-        if turn.ended_at is not None:
-            found.append(Happened(turn.ended_at, f"turn.{turn.status.value}", {"turn": turn.id}))
     return sorted(found, key=lambda each: each.at, reverse=True)[:MOST_HAPPENED]
 
 
@@ -144,7 +175,7 @@ async def conversation(visit: PageRequest) -> HttpResponse:
     found = await hf.find_session(owner, session["id"])
     conversation_id = found.conversation_id
     before = visit.call.query_number("before", 0) or None
-    page, turns, line, forks, why, processes = await asyncio.gather(
+    page, turns, line, forks, why, processes, queue = await asyncio.gather(
         hf.messages(
             owner,
             conversation_id,
@@ -158,29 +189,54 @@ async def conversation(visit: PageRequest) -> HttpResponse:
         hf.forks(owner, conversation_id),
         visit.ask("GET", "/api/sessions/{id}/why", names={"id": found.id}),
         visit.ask("GET", "/api/processes", query={"session": found.id, "limit": 20}),
+        hf.queue(owner, conversation_id),
     )
     await note_reading(inner, owner, found)
     messages = list(reversed(page.items))
+    left = await _left(visit, owner, messages)
     tip = line[-1]
-    return html(
+    models = await model_names(visit)
+    return await asyncio.to_thread(  # rendering Markdown takes a millisecond for a few hundred words
+        html,
         visit,
         "conversation.html",
         session=session,
         tip=tip,
-        messages=shown(messages, turns, line),
+        messages=shown(messages, turns, line, left),
+        again=can_answer_again(turns, tip),
         earlier=messages[0].seq if page.has_more and messages else None,
         later=before is not None,
         running=tip.running_turn,
         draft=await draft_of(visit.services, tip.running_turn) if tip.running_turn else "",
-        doing=_doing(visit.services, tip.running_turn),
+        doing="waiting" if tip.running_node is None else _doing(visit.services, tip.running_turn),
         why=why,
         processes=processes["data"],
+        queue=[(each, [text_in(message) for message in each.messages]) for each in queue],
         picture=picture_of(line, forks, await hf.states_of([*line, *forks]), found.id),
-        happened=timeline(why["history"], [turn for turn in turns if turn.session_id == found.id]),
+        waterfall=waterfall_of([turn for turn in turns if turn.session_id == found.id], messages, visit.now),
+        happened=timeline(why["history"]),
+        models=models,
         acts=acts_for(visit, session),
         speaks=owner == visit.caller.owner,
         once=new_id("req"),
     )
+
+
+async def _left(visit: PageRequest, owner: str | None, messages: Sequence[Message]) -> set[int]:
+    """The numbers of those messages that were rewound or answered again."""
+    if not messages:
+        return set()
+    first, last = messages[0], messages[-1]
+    page = await visit.hf.messages(
+        owner, first.conversation_id, first=first.seq, last=last.seq, limit=SHOWN, excluded=False
+    )
+    there = {message.seq for message in page.items}
+    return {message.seq for message in messages if not message.inner and message.seq not in there}
+
+
+def text_in(message: NewMessage) -> str:
+    """What a message says, for a person."""
+    return text_of(msgspec.json.decode(message.body).get("content"))
 
 
 def _doing(services: Services, turn_id: str | None) -> str:
@@ -188,17 +244,63 @@ def _doing(services: Services, turn_id: str | None) -> str:
     return running.doing if running is not None else "model"
 
 
+async def summary(visit: PageRequest) -> HttpResponse:
+    """The summary with which a compaction opened this session, beside the messages that it replaced."""
+    inner = visit.inner("GET", names={"id": visit.path("id")})
+    owner = owner_of(inner)
+    session = await visit.ask("GET", "/api/sessions/{id}", names={"id": visit.path("id")})
+    found = await visit.hf.find_session(owner, session["id"])
+    parts = [part for part in found.view.parts if isinstance(part, Summary)]
+    if found.edge is not Edge.COMPACTION or not parts:
+        raise NotFound("summary of session", found.id)
+    first, last = min(part.first for part in parts), max(part.last for part in parts)
+    page = await visit.hf.messages(
+        owner, found.conversation_id, first=first, last=last, limit=MOST_REPLACED, most_bytes=PAGE_BYTES
+    )
+    await note_reading(inner, owner, found)
+    return await asyncio.to_thread(
+        html,
+        visit,
+        "summary.html",
+        session=session,
+        summary=summary_in(found),
+        first=first,
+        last=last,
+        messages=shown(page.items, (), ()),
+        has_more=page.has_more,
+        speaks=False,
+    )
+
+
 # --- sending messages ----------------------------------------------------------------------------------
 
 
 async def say(visit: PageRequest) -> HttpResponse:
-    """Send a message in this conversation; redirects to the page, which streams the reply."""
-    session_id = await _said(visit, {"x-holdfast-session-id": visit.path("id")})
+    """Send a message in this conversation, or queue it while a reply is under way; redirects to the page,
+    which streams the reply."""
+    named = {"x-holdfast-session-id": visit.path("id"), "x-holdfast-when-busy": WhenBusy.QUEUE.value}
+    session_id = await _said(visit, named)
     return go(visit.link(f"/sessions/{session_id}") + "#end")
 
 
 async def new(visit: PageRequest) -> HttpResponse:
-    return html(visit, "new.html", once=new_id("req"))
+    return html(visit, "new.html", once=new_id("req"), models=await model_names(visit))
+
+
+async def model_names(visit: PageRequest) -> tuple[str, ...]:
+    """The models that a person may choose from; empty if there is no choice."""
+    health = await model_health(visit)
+    names: tuple[str, ...] = health.names if health is not None else ()
+    return names if len(names) > 1 else ()
+
+
+async def model_health(visit: PageRequest) -> Any:
+    """Whether the model can be reached; None: that is not known yet."""
+    try:
+        async with asyncio.timeout(HEALTH_SECONDS):
+            return await visit.services.model_watch.health()
+    except TimeoutError:
+        return None
 
 
 async def begin(visit: PageRequest) -> HttpResponse:
@@ -210,21 +312,38 @@ async def begin(visit: PageRequest) -> HttpResponse:
 
 async def _said(visit: PageRequest, named: Mapping[str, str]) -> str:
     """Start a turn with the form's message; returns its session id."""
+    from .markdown import is_picture  # its libraries are imported once the server listens
+
     text = visit.form.get("text", "").replace("\r\n", "\n").strip()
-    if not text:
-        raise BadInput("there is nothing to say: write a message first")
-    return await speak(visit, named, text, visit.form.get("once", ""))
+    attached = [value for name, value in visit.form.items() if name.startswith(PICTURE)]
+    if not all(is_picture(url) for url in attached):
+        raise BadInput("a picture must be a PNG, JPEG, GIF or WebP file")
+    if not text and not attached:
+        raise BadInput("the message is empty")
+    content: Any = text
+    if attached:
+        words = [{"type": "text", "text": text}] if text else []
+        content = [*words, *({"type": "image_url", "image_url": {"url": url}} for url in attached)]
+    return await speak(visit, named, content, visit.form.get("once", ""), visit.form.get("model", ""))
 
 
-async def speak(visit: PageRequest, named: Mapping[str, str], text: str, once: str) -> str:
+async def speak(
+    visit: PageRequest, named: Mapping[str, str], content: Any, once: str, model: str = ""
+) -> str:
     """Start a turn; returns its session id. Idempotent: `once` is its Idempotency-Key."""
     answer = await visit.answer(
         *CHAT,
-        body={"messages": [{"role": "user", "content": text}], "stream": True},
+        body={
+            "messages": [{"role": "user", "content": content}],
+            "stream": True,
+            **({"model": model} if model else {}),
+        },
         headers={**named, **({"idempotency-key": once} if once else {})},
     )
     if isinstance(answer, TurnStream):  # the turn runs without a subscriber
         return answer.running.session.id
+    if isinstance(answer, QueuedStream):
+        return answer.queued.session.id
     assert isinstance(answer, JsonResponse)  # sent before: its stored answer
     return {name.lower(): value for name, value in answer.headers.items()}["x-holdfast-session-id"]
 
@@ -285,7 +404,7 @@ class ReplyStream:
                     told = now
                 if running is None:
                     turn = await hf.turn(self.owner, self.turn_id)
-                    if turn.status is not TurnStatus.RUNNING:
+                    if turn.shown_status is not TurnStatus.RUNNING:
                         await listener.say(framed(msgspec.json.encode({"end": turn.status.value})))
                         break
                     await hf.changed(version, LOOK_SECONDS)

@@ -16,9 +16,10 @@ POST /demo/ask       requests a long reply in the conversation with the session 
 POST /demo/kill      appends to `<home>/demo.kills` what had been acknowledged so far (one line of JSON for
                      each kill, with fsync), then sends SIGKILL to its own process
 
-The page turns grey, retries until a server answers, and shows the partial reply with "Go on". Its counter
-shows how often the server was killed and how much of what had been acknowledged is missing now. It is
-computed from `demo.kills` and the store each time, so it is true.
+The page says that the server was killed, and retries until a server answers. That server finishes the reply
+by itself (`[turns] recover = "all"`); the partial one is folded above it. The page's counter shows how often
+the server was killed and how much of what had been acknowledged is missing now. It is computed from
+`demo.kills` and the store each time, so it is true.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from ..domain.pages import Resolved
 from ..errors import NotFound
 from ..server.http import HttpResponse, JsonResponse, RequestContext
 from ..settings import home
-from .conversation import MOST_TURNS, draft_of, kept_of, shown, speak
+from .conversation import MOST_TURNS, MessageView, draft_of, kept_of, shown, speak
 from .endpoint import PageRoute
 from .pages import go, html
 from .request import PageRequest
@@ -139,13 +140,19 @@ async def page(visit: PageRequest) -> HttpResponse:
     return html(
         visit,
         "demo.html",
-        messages=shown(list(reversed(found.items)), turns, [place.tip]),
+        messages=_one_half_each(shown(list(reversed(found.items)), turns, [place.tip])),
         tip=place.tip,
         running=running,
         draft=await draft_of(visit.services, running) if running else "",
         speaks=True,
         score=await score_of(hf, kills),
     )
+
+
+def _one_half_each(views: list[MessageView]) -> list[MessageView]:
+    """Without the partial replies of a turn but its last: a reply killed twice is not shown twice."""
+    last = {view.message.turn_id: view for view in views if view.replaced}
+    return [view for view in views if not view.replaced or last[view.message.turn_id] is view]
 
 
 async def ask(visit: PageRequest) -> HttpResponse:

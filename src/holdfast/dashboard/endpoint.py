@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from ..domain.api_keys import acting_as
 from ..errors import BadKey, HoldfastError, StoreFailed
 from ..server.gate import Headers
-from ..server.http import HttpResponse, RequestContext, note_trouble, request_id_of
+from ..server.http import HttpResponse, RequestContext, expand_id, note_trouble, request_id_of
 from ..server.http_errors import HttpError, failure_of
 from .pages import go, html
 from .request import DashboardServices, PageRequest, cookie_in
@@ -94,6 +94,8 @@ class _PageEndpoint:
         except BadKey:
             if not page.open:
                 return self._log_in_first(visit, page)
+        if call.key is not None:
+            await expand_id(call)
         if changes:
             visit.form = await visit.read_form()
             if not page.open:

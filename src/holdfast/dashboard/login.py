@@ -25,14 +25,14 @@ async def log_in(visit: PageRequest) -> HttpResponse:
     if visit.form.get("link"):
         linked = desk.links.use_link(visit.form["link"])
         made = await desk.logins.log_in(linked) if linked is not None else None
-        wrong = "This link was used before, or is too old. `holdfast serve` prints a new one at each start."
+        wrong = "This link was used before or has expired. `holdfast serve` prints a new one at each start."
     else:
         try:
             key = await visit.hf.authenticator.authenticate(visit.form.get("key", "").strip())
             made = await desk.logins.log_in(visit.hf.authenticator.name_of(key))
         except BadKey:
             made = None
-        wrong = "No key like this opens this server. `holdfast env` prints yours."
+        wrong = "Invalid API key. `holdfast env` prints yours."
     if made is None:
         return html(visit, "login.html", 403, next=then, token="", wrong=wrong)
     return go(own_page(then), **{"set-cookie": cookie_for(visit.call.headers, made.token, LOGIN_FOR)})

@@ -18,8 +18,7 @@ FORGET = Act(
     "forget",
     ("DELETE", "/api/memories/{id}"),
     "Forget this memory",
-    "Nothing of what it says is left, and the session it came from is not flushed again. This cannot be "
-    "undone.",
+    "Its text is deleted, and the session it came from is not flushed again. This cannot be undone.",
     "Forget it",
     danger=True,
 )
@@ -32,7 +31,7 @@ async def memories(visit: PageRequest) -> HttpResponse:
     page, dead, waiting = await asyncio.gather(
         visit.ask("GET", "/api/memories", query={**asked, "limit": PAGE}),
         visit.ask("GET", "/api/flushes", query={"state": "dead", "limit": PAGE}),
-        counted(visit, "pending"),
+        visit.ask("GET", "/api/flushes", query={"state": "pending", "limit": PAGE}),
     )
     return html(visit, "memories.html", page=page, asked=asked, dead=dead, waiting=waiting)
 

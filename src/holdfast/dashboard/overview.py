@@ -1,41 +1,37 @@
-"""`/`: live sessions, turns per minute, sessions that wait for a reset, flushes, usage and nodes."""
+"""`/`: what is running, turns and latency over time, owners, what waits and what has failed, nodes."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from datetime import timedelta
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from ..app import Holdfast
-from ..domain.figures import OwnerUsage
 from ..server.http import HttpResponse
-from .charts import chart_of
+from .conversation import model_health
 from .memories import counted
 from .pages import html
 from .request import PageRequest
+from .usage import RANGES, owners_for, range_figures, range_of, stored
 
-MINUTE = timedelta(minutes=1)
-MINUTES = 60
 MOST_ALIVE = 25
 MOST_EXPLAINED = 6
-MOST_OWNERS = 10
-USAGE_SECONDS = 30.0
-MOST_REMEMBERED = 1_000
 
 
 async def overview(visit: PageRequest) -> HttpResponse:
     hf, owner = visit.hf, visit.owner
-    activity, pulse, waiting, leaked, beyond, flushes, usage = await asyncio.gather(
+    activity, figures, waiting, leaked, beyond, flushes, kept, owners, model = await asyncio.gather(
         visit.ask("GET", "/api/activity"),
-        hf.pulse(owner, MINUTE, MINUTES),
+        range_figures(visit, owner, range_of(visit)),
         hf.resets_waiting(owner),
         hf.leaked_sessions(owner),
         _for_admins(visit),
         _flushes(visit),
-        _usage(visit),
+        stored(visit),
+        owners_for(visit),
+        model_health(visit),
     )
+    team = await range_figures(visit, None, range_of(visit)) if owners else figures
+    # What is open and does nothing is on the page of sessions.
+    busy = [each for each in activity["data"] if each["doing"] or each["processes"]]
     explained = await asyncio.gather(
         *(
             visit.ask(
@@ -50,19 +46,23 @@ async def overview(visit: PageRequest) -> HttpResponse:
     return html(
         visit,
         "overview.html",
-        alive=activity["data"][:MOST_ALIVE],
-        more_alive=len(activity["data"]) - MOST_ALIVE,
+        alive=busy[:MOST_ALIVE],
+        more_alive=len(busy) - MOST_ALIVE,
+        idle=len(activity["data"]) - len(busy),
         ended=activity["ended"][:MOST_ALIVE],
         running_turns=activity["running_turns"],
-        processes=sum(len(each["processes"]) for each in activity["data"]),
-        chart=chart_of(pulse),
+        figures=figures,
+        ranges=RANGES,
+        model=model,
         waiting=list(zip(waiting, explained, strict=False)),
         waits=len(waiting),
         deferred=sum(each["decision"] == "deferred" for each in explained)
         if len(waiting) <= MOST_EXPLAINED
         else 0,
         leaked=leaked,
-        usage=usage,
+        kept=kept,
+        owners=owners,
+        by_owner=dict(team.by_owner),
         **beyond,
         **flushes,
     )
@@ -76,25 +76,11 @@ async def _flushes(visit: PageRequest) -> dict[str, Any]:
     return {"pending": pending, "dead": dead}
 
 
-_usages: WeakKeyDictionary[Holdfast, dict[str | None, tuple[float, list[OwnerUsage]]]] = WeakKeyDictionary()
-
-
-async def _usage(visit: PageRequest) -> list[OwnerUsage]:
-    """Storage used per owner: for admins all owners, for others their own. Cached for USAGE_SECONDS, because
-    the page is rendered again at every event, and this reads every conversation."""
-    owner = None if visit.is_admin and not visit.owner_named else visit.owner
-    known = _usages.setdefault(visit.hf, {})
-    now = time.monotonic()
-    if owner not in known or now - known[owner][0] > USAGE_SECONDS:
-        if len(known) >= MOST_REMEMBERED:
-            known.clear()
-        known[owner] = now, await visit.hf.usage(owner, limit=MOST_OWNERS)
-    return known[owner][1]
-
-
 async def _for_admins(visit: PageRequest) -> dict[str, Any]:
-    """For admins: figures of the whole store, and its nodes."""
+    """For admins: figures of the whole store, its nodes and its connectors."""
     if not visit.is_admin:
-        return {"figures": None, "nodes": []}
-    figures, nodes = await asyncio.gather(visit.hf.figures(), visit.ask("GET", "/api/nodes"))
-    return {"figures": figures, "nodes": nodes["data"]}
+        return {"store": None, "nodes": [], "connectors": []}
+    store, nodes, connectors = await asyncio.gather(
+        visit.hf.figures(), visit.ask("GET", "/api/nodes"), visit.ask("GET", "/api/connectors")
+    )
+    return {"store": store, "nodes": nodes["data"], "connectors": connectors["data"]}

@@ -11,9 +11,8 @@ from datetime import datetime
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 import msgspec
 
 from .. import __version__
@@ -22,7 +21,11 @@ from ..cli.session_views import text_of
 from ..domain.messages import NESTED_TOO_DEEPLY, is_nested_deeper
 from ..server.http import HttpResponse, JsonResponse
 from ..server.http_errors import HttpError
+from .charts import duration
 from .request import PageRequest
+
+if TYPE_CHECKING:
+    import jinja2
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -71,6 +74,11 @@ MOST_INDENTED = 20
 
 @cache
 def environment() -> jinja2.Environment:
+    """The templates. Imports what renders them: a server imports it in the background once it listens."""
+    import jinja2
+
+    from .markdown import code, markdown, pictures, worded
+
     found = jinja2.Environment(
         loader=jinja2.PackageLoader("holdfast.dashboard"),
         autoescape=True,
@@ -85,9 +93,16 @@ def environment() -> jinja2.Environment:
         short=short,
         count=format.count,
         text=text_of,
+        worded=worded,
         pieces=pieces,
+        markdown=markdown,
+        code=code,
+        pictures=pictures,
         pretty=pretty,
         within=in_words,
+        duration=duration,
+        compact=compact,
+        plain=plain,
     )
     found.globals.update(version=__version__, address=address, span=format.span, ago=format.ago)
     return found
@@ -143,7 +158,7 @@ def clock(value: str | datetime | None) -> str:
 
 
 def short(identifier: str | None) -> str:
-    """A shortened id that a person can still tell from others."""
+    """A shortened id, which commands and routes take too."""
     kind, mark, rest = (identifier or "").partition("_")
     return f"{kind}{mark}{rest[:8]}" if mark else kind[:16]
 
@@ -167,25 +182,39 @@ class Piece:
 
     text: str
     code: bool = False
+    language: str = ""
 
 
 def pieces(text: str) -> Iterator[Piece]:
     """Splits a text into prose and fenced code. Everything else is unchanged."""
     lines: list[str] = []
-    fence = ""
+    fence = language = ""
     for line in text.splitlines():
         mark = line.lstrip()[:3]
         if not fence and mark in ("```", "~~~"):
             if "\n".join(lines).strip():
                 yield Piece("\n".join(lines).strip("\n"))
-            lines, fence = [], mark
+            lines, fence, language = [], mark, line.strip().strip("`~").strip()
         elif fence and line.strip() == fence:
-            yield Piece("\n".join(lines), code=True)
+            yield Piece("\n".join(lines), code=True, language=language)
             lines, fence = [], ""
         else:
             lines.append(line)
     if "\n".join(lines).strip():
-        yield Piece("\n".join(lines).strip("\n"), code=bool(fence))
+        yield Piece("\n".join(lines).strip("\n"), bool(fence), language if fence else "")
+
+
+def compact(number: int) -> str:
+    """A count in few characters: `950`, `12.4k`, `3.1M`."""
+    for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
+        if number >= size:
+            return f"{number / (1000 if unit == 'k' else size):.1f}{unit}"
+    return f"{number:,}"
+
+
+def plain(value: Any) -> Any:
+    """A number without a fraction that is zero: `240`, not `240.0`."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def in_words(then: datetime, now: datetime) -> str:

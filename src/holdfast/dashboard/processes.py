@@ -2,20 +2,73 @@
 
 from __future__ import annotations
 
-from ..errors import Conflict
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import Conflict, HoldfastError
+from ..os_support import identity, resources_of
 from ..server.http import HttpResponse
 from .pages import html
 from .request import PageRequest
+from .usage import owners_for
 
 PAGE = 50
 TAIL = 500
+MOST_HEARD = 20
+LONGEST_LINE = 200
 
 
 async def processes(visit: PageRequest) -> HttpResponse:
-    running = visit.query("all") != "1"
+    """Running ones, or with `all=1` also ended ones; with `q`, of those on the page the ones whose command
+    contains it."""
+    running, words = visit.query("all") != "1", visit.query("q")
     asked = {"running": "1" if running else "", "after": visit.query("after"), "limit": PAGE}
     page = await visit.ask("GET", "/api/processes", query=asked)
-    return html(visit, "processes.html", page=page, running=running)
+    found = [each for each in page["data"] if words.lower() in each["command"].lower()]
+    lines, used, owners = await asyncio.gather(_last_lines(visit, found), _used(found), owners_for(visit))
+    return html(
+        visit,
+        "processes.html",
+        page=page,
+        found=found,
+        running=running,
+        q=words,
+        lines=lines,
+        used=used,
+        owners=owners,
+    )
+
+
+async def _last_lines(visit: PageRequest, found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The last line of output of the first MOST_HEARD processes, by id; empty if none can be read here."""
+
+    async def last(each: Mapping[str, Any]) -> str:
+        asked = {"tail": 1, "owner": each.get("owner") or visit.owner_named}
+        try:
+            log = await visit.ask("GET", "/api/processes/{id}/log", names={"id": each["id"]}, query=asked)
+        except HoldfastError:  # it is only watched, or runs on another host, or has no log any more
+            return ""
+        return str(log["text"]).strip()[-LONGEST_LINE:]
+
+    heard = [each for each in found if not each["watched"]][:MOST_HEARD]
+    return {
+        each["id"]: line for each, line in zip(heard, await asyncio.gather(*map(last, heard)), strict=True)
+    }
+
+
+async def _used(found: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
+    """CPU seconds and memory of the processes that run on this host, by id."""
+    here = identity().host
+    pids = {
+        each["id"]: each["pid"]
+        for each in found
+        if each["host"] == here and each["pid"] and not each["ended_at"]
+    }
+    if not pids:
+        return {}
+    used = await asyncio.to_thread(resources_of, set(pids.values()))
+    return {id_: used[pid] for id_, pid in pids.items() if pid in used}
 
 
 async def process(visit: PageRequest) -> HttpResponse:

@@ -30,6 +30,7 @@ from ..server.limits import FORM_SECONDS
 from .browser_sessions import LinkBook, Login, Logins
 
 LONGEST_FORM = 2**20
+LONGEST_WITH_PICTURES = 8 * 2**20
 
 
 @dataclass(slots=True)
@@ -165,8 +166,9 @@ class PageRequest:
         """The form's fields; if a name is repeated, the last one. Raises HttpError or BadInput if invalid."""
         headers = self.call.headers
         length = headers.get("content-length", "0")
-        if headers.get("transfer-encoding") or not length.isdecimal() or int(length) > LONGEST_FORM:
-            raise HttpError(413, "this form is too long, or does not say how long it is", "request_too_large")
+        longest = LONGEST_FORM if self.call.key is None else LONGEST_WITH_PICTURES
+        if headers.get("transfer-encoding") or not length.isdecimal() or int(length) > longest:
+            raise HttpError(413, "this form is too long, or has no Content-Length", "request_too_large")
         if self.call.key is None:
             with self.services.gate.form():
                 body = await self.call.body(FORM_SECONDS)

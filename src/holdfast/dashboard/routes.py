@@ -11,7 +11,21 @@ from ..server.gate import LOOPBACK
 from ..server.http import HttpResponse, Services
 from ..server.routes import Route
 from ..settings import home
-from . import actions, conversation, demo, login, memories, overview, pages, processes, sessions
+from . import (
+    actions,
+    connectors,
+    conversation,
+    demo,
+    keys,
+    login,
+    memories,
+    overview,
+    pages,
+    processes,
+    revisions,
+    sessions,
+    usage,
+)
 from .browser_sessions import LinkBook, Logins
 from .endpoint import PageRoute, mounted
 from .request import DashboardServices, PageRequest
@@ -35,38 +49,57 @@ PAGES: tuple[PageRoute, ...] = (
     PageRoute(
         "GET", "/live", live, "What happens, for the script: the stream of `/api/events`.", limited=False
     ),
-    PageRoute("GET", "/", overview.overview, "What is alive now, how it goes, what waits for somebody."),
+    PageRoute("GET", "/", overview.overview, "Live sessions, health, and what needs attention."),
     PageRoute("GET", "/sessions", sessions.sessions, "Sessions, by state, source, key, title."),
-    PageRoute("GET", "/search", sessions.search, "Messages that hold these words."),
+    PageRoute("POST", "/bulk/export", revisions.export_several, "The chosen conversations as a JSON file."),
+    PageRoute("POST", "/bulk/{act}", actions.act_on_several, "End or delete the chosen conversations."),
+    PageRoute("GET", "/search", sessions.search, "Messages that contain these words."),
     PageRoute("GET", "/new", conversation.new, "A box for the first message of a conversation."),
     PageRoute("POST", "/new", conversation.begin, "Begin a conversation, or go on in that of a key."),
     PageRoute("GET", "/sessions/{id}", conversation.conversation, "One conversation."),
     PageRoute("POST", "/sessions/{id}/say", conversation.say, "Say something in it."),
+    PageRoute("POST", "/sessions/{id}/again", revisions.answer_again, "Answer the last message again."),
+    PageRoute("GET", "/sessions/{id}/messages/{seq}/edit", revisions.edit, "A message, to send otherwise."),
+    PageRoute("POST", "/sessions/{id}/messages/{seq}/edit", revisions.resend, "Rewind and send it."),
+    PageRoute("GET", "/sessions/{id}/export/{kind}", revisions.export, "A file: `json` or `md`."),
+    PageRoute("GET", "/sessions/{id}/summary", conversation.summary, "A summary and what it replaced."),
     PageRoute(
         "GET", "/sessions/{id}/{act}", actions.confirm_session, "What an act would do: end, cancel, resume, …"
     ),
     PageRoute("POST", "/sessions/{id}/{act}", actions.act_on_session, "Do it."),
     PageRoute("POST", "/turns/{id}/retry", conversation.retry, "Take a turn up again."),
+    PageRoute("POST", "/turns/{id}/withdraw", revisions.withdraw, "Withdraw a queued turn."),
     PageRoute(
         "GET", "/turns/{id}/reply", conversation.reply, "A reply as it grows, for the script.", limited=False
     ),
     PageRoute("GET", "/processes", processes.processes, "Background processes."),
-    PageRoute("GET", "/processes/{id}", processes.process, "One process, with what it says."),
-    PageRoute("GET", "/processes/{id}/log", processes.process_log, "What it says, for the script."),
+    PageRoute("GET", "/processes/{id}", processes.process, "One process, with its output."),
+    PageRoute("GET", "/processes/{id}/log", processes.process_log, "Its output, polled by the page."),
     PageRoute(
         "GET", "/processes/{id}/{act}", actions.confirm_process, "What stopping or pinning it would do."
     ),
     PageRoute("POST", "/processes/{id}/{act}", actions.act_on_process, "Do it."),
     PageRoute("GET", "/memories", memories.memories, "What is remembered, and flushes that were given up."),
-    PageRoute("POST", "/memories/{id}", memories.edit, "Let a memory say something else."),
+    PageRoute("POST", "/memories/{id}", memories.edit, "Edit a memory."),
     PageRoute("GET", "/memories/{id}/forget", memories.confirm_forgetting, "What forgetting it would do."),
     PageRoute("POST", "/memories/{id}/forget", memories.forget, "Forget it."),
     PageRoute("POST", "/flushes/retry", memories.retry_all, "Try every flush again that was given up."),
     PageRoute("POST", "/flushes/{id}/retry", memories.retry, "Try this one again."),
     PageRoute("POST", "/flushes/{id}/skip", memories.skip, "Do not flush this session."),
-    PageRoute("GET", "/notices", sessions.notices, "What people should be told."),
-    PageRoute("POST", "/notices/{id}/delivered", sessions.delivered, "They have been told."),
+    PageRoute("GET", "/notices", sessions.notices, "Notices for people."),
+    PageRoute("POST", "/notices/delivered", sessions.all_delivered, "Mark all delivered."),
+    PageRoute("POST", "/notices/{id}/delivered", sessions.delivered, "Mark it delivered."),
+    PageRoute("GET", "/keys", keys.keys, "API keys; for admins."),
+    PageRoute("POST", "/keys", keys.create, "Create an API key and show it, once."),
+    PageRoute("GET", "/keys/{id}/revoke", keys.confirm_revoking, "What revoking it would do."),
+    PageRoute("POST", "/keys/{id}/revoke", keys.revoke, "Revoke it."),
+    PageRoute("GET", "/connectors", connectors.connectors, "Connectors, pairings and deliveries."),
+    PageRoute("POST", "/pairings", connectors.approve, "Approve a pairing code."),
+    PageRoute("POST", "/pairings/{id}/revoke", connectors.revoke, "Refuse a person from now on."),
+    PageRoute("POST", "/deliveries/{id}/retry", connectors.retry, "Send a dead letter again."),
+    PageRoute("GET", "/usage", usage.usage, "Turns, tokens, latency and cost, by model and owner."),
     PageRoute("GET", "/nodes", sessions.nodes, "Who is alive; for admins."),
+    PageRoute("GET", "/settings", sessions.settings, "Settings and where each comes from; for admins."),
 )
 
 

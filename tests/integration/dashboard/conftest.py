@@ -21,7 +21,7 @@ from holdfast.domain.api_keys import parse_token
 from holdfast.models.base import Model
 from tests.integration.api.conftest import Running, running_server
 
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ALLOWED = ("Failed to load resource: the server responded with a status of 4",)
 """What the console may say: that a refusal was one."""
@@ -130,7 +130,7 @@ async def start_site(browser: Browser, site_home: Path) -> AsyncIterator[StartSi
     """Starts a server with pages: `await start_site(model, reset={"mode": "idle"})`."""
     async with AsyncExitStack() as stack:
 
-        async def start(model: Model | None = None, **settings: Mapping[str, Any]) -> Site:
+        async def start(model: Model | None = None, /, **settings: Mapping[str, Any]) -> Site:
             server = await stack.enter_async_context(running_server(site_home, model, settings))
             return Site(server, site_home, browser, stack)
 

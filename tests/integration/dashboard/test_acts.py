@@ -41,7 +41,7 @@ async def test_compacting_leads_to_the_session_that_goes_on(server: Running) -> 
         said = (await server.say(f"about kelp {number}", x_holdfast_session_key="cli:ada"))["holdfast"]
     client = await logged_in(server)
     page = (await client.get(f"/sessions/{said['session_id']}/compact")).text
-    assert "a summary stands for the older messages" in page
+    assert "a summary replaces the older messages" in page
     answer = await sent(client, f"/sessions/{said['session_id']}/compact")
     assert answer.status_code == 303
     opened = (await client.get(answer.headers["location"])).text
@@ -52,7 +52,7 @@ async def test_compacting_leads_to_the_session_that_goes_on(server: Running) -> 
 async def test_a_session_can_be_acted_on_by_a_key_of_other_writing(server: Running, key: str) -> None:
     client = await logged_in(server)
     assert (await sent(client, "/new", text="hello", key=key)).status_code == 303
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while server.services.runner.running:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     answer = await sent(client, f"/sessions/{quote(key, safe='')}/cancel")
@@ -66,7 +66,7 @@ async def test_a_form_that_is_sent_twice_speaks_once(server: Running) -> None:
     for _ in range(2):
         answer = await sent(client, "/new", text="only once", key="cli:ada", once="req_1")
         assert answer.status_code == 303
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while server.services.runner.running:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     listed = (await server.client.get("/api/sessions/cli:ada/messages")).json()["data"]
@@ -76,8 +76,8 @@ async def test_a_form_that_is_sent_twice_speaks_once(server: Running) -> None:
 @pytest.mark.parametrize(
     ("path", "fields", "status", "words"),
     [
-        ("/new", {"text": "  "}, 400, "nothing to say"),
-        ("/sessions/{id}/say", {"text": ""}, 400, "nothing to say"),
+        ("/new", {"text": "  "}, 400, "message is empty"),
+        ("/sessions/{id}/say", {"text": ""}, 400, "message is empty"),
         ("/sessions/{id}/end", {"reason": "boredom"}, 400, "must be one of"),
         ("/sessions/{id}/fork", {"up_to": "many"}, 400, "must be a number"),
         ("/sessions/{id}/explode", {}, 404, "No page"),
@@ -102,7 +102,7 @@ async def test_what_cannot_be_done_is_said_in_words(
 async def test_forms_of_odd_shapes_are_refused(server: Running) -> None:
     client = await logged_in(server)
     assert (await client.post("/new", json={"text": "x"})).status_code == 400
-    large = await client.post("/new", data={"text": "x" * 2_000_000})
+    large = await client.post("/new", data={"text": "x" * 9_000_000})
     assert large.status_code == 413
     many = await client.post("/new", data={f"f{number}": "" for number in range(200)})
     assert many.status_code == 400
@@ -127,7 +127,7 @@ async def test_dead_letters_are_told_and_tried_again(start_server: StartServer) 
     first, second, third = sessions
 
     async def become(state: FlushState, *names: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 found = await server.store.flushes_of(names)
                 if {each.state for each in found.values()} == {state}:
@@ -138,7 +138,7 @@ async def test_dead_letters_are_told_and_tried_again(start_server: StartServer) 
     client = await logged_in(server)
     page = (await client.get("/memories")).text
     assert page.count("the model was asleep") == 3
-    tile = '<div class="tile bad"><b>3</b><span><a href="/memories">dead letters'
+    tile = '<div class="tile bad"><b>3</b><span>failed <a href="/memories">memory jobs'
     assert tile in (await client.get("/")).text
     asleep = False
     assert (await sent(client, f"/flushes/{first}/retry")).status_code == 303
@@ -171,12 +171,12 @@ async def test_a_reply_of_another_node_is_followed_by_its_drafts(server_home: Pa
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
         headers = {"x-holdfast-session-key": "cli:ada"}
         asked = asyncio.create_task(there.client.post("/v1/chat/completions", json=body, headers=headers))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while not there.services.runner.running:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         (turn,) = there.services.runner.running
         text, end = "", None
-        async with asyncio.timeout(20), here.client.stream("GET", f"/turns/{turn}/reply") as stream:
+        async with asyncio.timeout(60), here.client.stream("GET", f"/turns/{turn}/reply") as stream:
             async for line in stream.aiter_lines():
                 if not line.startswith("data: "):
                     continue

@@ -73,7 +73,7 @@ def multiply(database: Path, session_id: str, count: int, now_us: int) -> None:
             next_due_at=f"iif(i % 2, {aged} + 7200000000, NULL)",
         )
         copied("messages", "t.conversation = :c AND i % 100 = 1", **ids)
-        copied("turns", "t.conversation = :c AND i % 100 = 1", **ids, id="'turn_' || x")
+        copied("turns", "t.conversation = :c AND i % 4 = 1", **ids, id="'turn_' || x")
         copied("events", "t.conversation = :c AND i % 10 = 1", **ids, at=aged)
     connection.close()
 
@@ -109,6 +109,10 @@ async def test_no_page_takes_longer_for_a_hundred_thousand_sessions(
     paths = [
         "/",
         "/?owner=*",
+        "/?range=30d",
+        "/usage",
+        "/usage?range=30d",
+        "/settings",
         "/sessions",
         "/sessions?owner=*",
         f"/sessions?after={after}",
@@ -122,6 +126,7 @@ async def test_no_page_takes_longer_for_a_hundred_thousand_sessions(
         f"/sessions/{some}/end",
         "/search?q=seaweed",
         "/search?q=holdfast",
+        "/search?q=holdfast&role=user&source=telegram&period=7d",
         "/processes",
         "/memories",
         "/notices",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
+from holdfast.domain.connectors import ConnectorClaim, ConnectorHealth
 from holdfast.domain.messages import new_message
 from holdfast.domain.turns import TurnStatus
 from holdfast.models.base import Purpose
@@ -47,7 +48,7 @@ async def say(site: Site, text: str, key: str = "cli:ada") -> dict[str, Any]:
 
 
 async def until(happens: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not happens():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
 
@@ -69,7 +70,7 @@ async def test_logging_in_with_a_key_and_out_again(site: Site) -> None:
     await page.goto("/sessions?state=idle")
     await page.get_by_label("API key").fill("hf_wrong")
     await page.get_by_role("button", name="Log in").click()
-    await expect(page.get_by_role("alert")).to_contain_text("No key like this")
+    await expect(page.get_by_role("alert")).to_contain_text("Invalid API key")
     await page.get_by_label("API key").fill(site.server.admin_key)
     await page.keyboard.press("Enter")
     await page.wait_for_url("**/sessions?state=idle")
@@ -89,18 +90,31 @@ async def test_a_one_time_link_logs_in_by_itself(site: Site) -> None:
 # --- live ------------------------------------------------------------------------------------------------
 
 
+async def test_the_overview_shows_a_connector_that_is_down(site: Site) -> None:
+    store = site.server.store
+    claim = await store.claim_connector("phone", "telegram", site.server.services.holdfast.node_id)
+    assert isinstance(claim, ConnectorClaim)
+    await store.note_connector(claim, ConnectorHealth.DOWN, "Telegram cannot be reached")
+    page = await site.visitor()
+    await expect(page.locator("[data-part=connectors]")).to_contain_text("Telegram cannot be reached")
+
+
 async def test_the_overview_follows_a_turn_that_runs_elsewhere(start_site: StartSite) -> None:
     teller = Teller()
     site = await start_site(ScriptedModel(teller))
     page = await site.visitor()
-    await expect(page.get_by_text("Nobody is talking")).to_be_visible()
+    await expect(page.get_by_text("No turn or process is running")).to_be_visible()
     task = await speaks(site, "telegram:dm:42")
     row = page.get_by_role("row", name="telegram:dm:42")
     await expect(row.locator(".state.active")).to_be_visible()
     teller.say("Done.", None)
     await task
-    await expect(row.locator(".state.idle")).to_be_visible()
+    await expect(row).to_have_count(0)  # open, but idle
+    await expect(page.get_by_text("1 open session without activity")).to_be_visible()
     await expect(page.locator(".chart rect.good")).to_have_count(1)
+    await expect(page.locator(".chart g", has=page.locator("rect.good")).locator("title")).to_contain_text(
+        "1 completed"
+    )
     assert site.said == []
 
 
@@ -138,6 +152,58 @@ async def test_what_is_written_and_opened_stays_while_the_page_changes(site: Sit
     await expect(page.get_by_label("Message")).to_have_value("half a thought")
     await expect(page.get_by_text("idle_minutes")).to_be_visible()
     await expect(page.locator(".timeline li").first).to_be_visible()
+
+
+async def test_an_open_menu_focus_selection_and_scroll_survive_a_live_update(site: Site) -> None:
+    where = await say(site, "hello " * 800)
+    page = await site.visitor(height=500)
+    await page.goto(f"/sessions/{where['session_id']}")
+    box = page.get_by_label("Message", exact=True)
+    await box.fill("half a thought")
+    await page.evaluate("document.querySelector('#text').setSelectionRange(2, 4)")
+    await page.get_by_text("Actions").click()
+    rename = page.get_by_role("link", name="Rename this conversation")
+    await rename.focus()
+    await page.evaluate("scrollTo(0, 120); document.querySelector('#m1 .text').firstChild.kept = 'node'")
+    await page.evaluate(
+        "getSelection().setBaseAndExtent(...[0, 5].flatMap((at) => "
+        "[document.querySelector('#m1 .text').firstChild, at]))"
+    )
+    before = await page.evaluate("scrollY")
+    await say(site, "something new")
+    await expect(page.get_by_text("You said: something new")).to_have_count(1)
+    await expect(page.locator("details.acts")).to_have_attribute("open", "")
+    await expect(rename).to_be_focused()
+    assert await page.evaluate("getSelection().toString()") == "hello"
+    assert await page.evaluate("scrollY") == before
+    await expect(box).to_have_value("half a thought")
+    assert await page.evaluate("document.querySelector('#text').selectionStart") == 2
+    await rename.click()
+    await expect(page.get_by_label("Title")).to_be_visible()
+
+
+async def test_what_is_being_written_survives_a_reply_that_another_client_starts(
+    start_site: StartSite,
+) -> None:
+    teller = Teller()
+    site = await start_site(ScriptedModel(teller))
+    teller.say("First.", None)
+    where = await say(site, "hello")
+    page = await site.visitor()
+    await page.goto(f"/sessions/{where['session_id']}")
+    box = page.get_by_label("Message", exact=True)
+    await box.fill("half a thought")
+    task = await speaks(site, "cli:ada")
+    teller.say("One ")
+    await expect(page.locator(".growing [data-text]")).to_have_text("One")
+    await expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    await expect(box).to_have_value("half a thought")
+    await expect(box).to_be_focused()
+    teller.say("two.", None)
+    await task
+    await expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+    await expect(box).to_have_value("half a thought")
+    assert site.said == []
 
 
 # --- talking ---------------------------------------------------------------------------------------------
@@ -181,12 +247,12 @@ async def test_an_interrupted_reply_is_marked_and_goes_on(start_site: StartSite)
     page = await site.visitor()
     await page.goto("/sessions/cli:ada")
     await expect(page.locator(".message.cut")).to_contain_text("Half a reply")
-    await expect(page.locator(".undone")).to_contain_text("This reply was cut short")
-    await page.get_by_role("button", name="Go on").click()
+    await expect(page.locator(".undone")).to_contain_text("This reply was interrupted")
+    await page.get_by_role("button", name="Retry").click()
     teller.say("A whole ", "reply.", None)
     await expect(page.locator(".message.assistant").last).to_contain_text("A whole reply.")
     await expect(page.locator(".undone")).to_have_count(0)
-    await expect(page.get_by_text("A first attempt was cut short here")).to_be_visible()
+    await expect(page.get_by_text("An earlier attempt was interrupted here")).to_be_visible()
     await expect(page.get_by_text("Half a reply")).to_be_hidden()
     assert site.said == []
 
@@ -238,12 +304,14 @@ async def test_sessions_are_filtered_and_paged(site: Site) -> None:
     await expect(page.locator("tr[data-row]")).to_have_count(6)
     await page.goto("/sessions")
     await page.get_by_label("Title or key").fill("ada")
-    await page.keyboard.press("Enter")
     await expect(page.locator("tr[data-row]")).to_have_count(1)
+    await expect(page).to_have_url(f"{site.url}/sessions?q=ada")
     await page.get_by_role("link", name="Show all").click()
+    await expect(page.locator("tr[data-row]")).to_have_count(50)
+    await page.get_by_label("Source").select_option("cli")
+    await expect(page.locator("tr[data-row]")).to_have_count(1)
     await page.get_by_label("State").select_option("ended")
-    await page.get_by_role("button", name="Filter").click()
-    await expect(page.get_by_text("No session is like that")).to_be_visible()
+    await expect(page.get_by_text("No matching sessions")).to_be_visible()
 
 
 async def test_why_is_told_in_sentences_with_a_countdown(start_site: StartSite) -> None:
@@ -253,7 +321,7 @@ async def test_why_is_told_in_sentences_with_a_countdown(start_site: StartSite) 
     await page.goto(f"/sessions/{where['session_id']}")
     why = (await site.server.client.get(f"/api/sessions/{where['session_id']}/why")).json()
     await expect(page.locator("#why .why")).to_contain_text(why["sentence"])
-    await expect(page.locator("[data-countdown]")).to_contain_text("in 01:29:")
+    await expect(page.locator("[data-countdown]")).to_contain_text("in 1 h 29 min")
     await page.get_by_text("By which rules").click()
     await expect(page.get_by_role("row", name="idle_minutes")).to_contain_text("90")
     assert site.said == []
@@ -280,10 +348,10 @@ async def test_acts_ask_first_and_the_line_is_drawn(site: Site) -> None:
     await page.get_by_role("button", name="End it").click()
     await expect(page.locator(".head .state.ended")).to_be_visible()
     await say(site, "afresh")
-    await expect(page.locator(".note")).to_contain_text("has gone on")
+    await expect(page.locator(".note")).to_contain_text("This session has ended")
     await expect(page.locator("svg.lineage .knot")).to_have_count(3)  # two sessions and a fork
     await page.goto(f"/sessions/{where['session_id']}/resume")
-    await page.get_by_role("button", name="Go on from here").click()
+    await page.get_by_role("button", name="Continue from here").click()
     await expect(page.locator(".head .tag", has_text="by resume")).to_be_visible()
     await page.goto("/sessions/cli:try/delete")
     await page.get_by_role("button", name="Delete it for good").click()
@@ -315,7 +383,7 @@ async def test_a_process_is_heard_pinned_and_stopped(start_site: StartSite) -> N
     found = (await site.server.client.get(f"/api/processes/{process.id}")).json()
     assert found["state"] == "stopped"
     await page.goto("/processes")
-    await expect(page.get_by_text("Nothing runs in the background")).to_be_visible()
+    await expect(page.get_by_text("No background processes")).to_be_visible()
     assert site.said == []
 
 
@@ -325,8 +393,8 @@ async def test_notices_are_marked_as_told(site: Site) -> None:
     page = await site.visitor()
     await page.goto("/notices")
     await expect(page.get_by_text("It was reset at 04:00.")).to_be_visible()
-    await page.get_by_role("button", name="They were told").click()
-    await expect(page.get_by_text("There is nothing to tell anybody")).to_be_visible()
+    await page.get_by_role("button", name="Mark as delivered", exact=True).click()
+    await expect(page.get_by_text("No undelivered notices")).to_be_visible()
 
 
 async def test_memories_are_mended_and_forgotten(site: Site) -> None:
@@ -345,7 +413,7 @@ async def test_memories_are_mended_and_forgotten(site: Site) -> None:
     await page.get_by_text("Edit or forget").click()
     await page.get_by_role("link", name="Forget").click()
     await page.get_by_role("button", name="Forget it").click()
-    await expect(page.get_by_text("Nothing is remembered")).to_be_visible()
+    await expect(page.get_by_text("No memories yet")).to_be_visible()
 
 
 # --- without scripts -------------------------------------------------------------------------------------
@@ -355,7 +423,7 @@ async def test_everything_works_without_scripts(site: Site) -> None:
     page = await site.visitor(scripts=False)
     await page.goto("/new")
     await page.get_by_label("Message").fill("said without a script")
-    await page.get_by_label("Key").fill("cli:plain")
+    await page.get_by_label("Conversation key").fill("cli:plain")
     await page.get_by_role("button", name="Send").click()
     await page.wait_for_url("**/sessions/sess_*")
     await page.goto("/sessions/cli:plain")
@@ -364,7 +432,12 @@ async def test_everything_works_without_scripts(site: Site) -> None:
     await page.get_by_role("button", name="Send").click()
     await page.goto("/sessions/cli:plain")
     await expect(page.get_by_text("You said: again")).to_be_visible()
-    for path in ("/", "/sessions", "/processes", "/notices", "/nodes", "/memories", "/search?q=again"):
+    await page.goto("/sessions")
+    await page.get_by_label("Title or key").fill("plain")
+    await page.get_by_role("button", name="Filter").click()
+    await expect(page.locator("tr[data-row]")).to_have_count(1)
+    listed = ("/sessions", "/processes", "/notices", "/nodes", "/memories", "/usage", "/settings")
+    for path in ("/", *listed, "/search?q=again"):
         await page.goto(path)
         await expect(page.locator("h1")).to_be_visible()
     await page.get_by_role("link", name="cli:plain").first.click()
@@ -375,6 +448,77 @@ async def test_everything_works_without_scripts(site: Site) -> None:
 
 
 # --- nothing said is ever markup -------------------------------------------------------------------------
+
+
+async def test_a_reply_is_rendered_and_copied(start_site: StartSite) -> None:
+    told = (
+        "# Tides\n\n| port | m |\n|---|--:|\n| Brest | 7 |\n\n```python\nif ebb:\n    wait()\n```\n**done**"
+    )
+    site = await start_site(ScriptedModel([told]))
+    where = await say(site, "when is **ebb**?")
+    page = await site.visitor()
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await page.goto(f"/sessions/{where['session_id']}")
+    reply = page.locator(".message.assistant")
+    await expect(reply.get_by_role("heading", name="Tides")).to_be_visible()
+    await expect(reply.get_by_role("cell", name="Brest")).to_be_visible()
+    await expect(reply.locator("strong")).to_have_text("done")
+    await expect(reply.locator(".hl-k")).to_have_text("if")
+    colours = "[...document.querySelectorAll('.hl-k, pre.code')].map((each) => getComputedStyle(each).color)"
+    assert len(set(await page.evaluate(colours))) == 2, "the style sheet colours the code"
+    await expect(page.locator(".message.user .text")).to_have_text("when is **ebb**?")
+    await reply.locator(".codeblock").get_by_role("button", name="Copy").click()
+    await expect(reply.locator(".codeblock").get_by_role("button")).to_have_text("Copied")
+    assert await page.evaluate("navigator.clipboard.readText()") == "if ebb:\n    wait()\n"
+    await reply.get_by_role("button", name="Copy #2").click()
+    await expect(reply.locator(".meta").get_by_role("button")).to_have_text("Copied")
+    assert await page.evaluate("navigator.clipboard.readText()") == told
+    plain = await site.visitor(scripts=False)
+    await plain.goto(f"/sessions/{where['session_id']}")
+    await expect(plain.get_by_role("heading", name="Tides")).to_be_visible()
+    await expect(plain.locator("button.copy").first).to_be_hidden()
+    assert site.said == []
+
+
+async def test_the_controls_of_a_conversation_and_of_keys(start_site: StartSite) -> None:
+    replies = iter(range(1, 100))
+    site = await start_site(ScriptedModel(lambda messages, purpose: f"reply **{next(replies)}**"))
+    where = await say(site, "first words")
+    page = await site.visitor()
+    await page.goto(f"/sessions/{where['session_id']}")
+    reply = page.locator(".message.assistant strong")
+    await page.get_by_role("button", name="Regenerate").click()
+    await expect(reply.last).to_have_text("2")
+    await expect(page.get_by_text("#2, assistant: no longer part")).to_be_visible()
+    await page.get_by_role("link", name="Edit").click()
+    await page.get_by_label("Message #1").fill("better words")
+    await page.get_by_role("button", name="Send").click()
+    await expect(reply.last).to_have_text("3")
+    await expect(page.locator(".message.user .text").last).to_have_text("better words")
+    await page.get_by_text("Actions").click()
+    async with page.expect_download() as download:
+        await page.get_by_role("link", name="Download as Markdown").click()
+    assert (await download.value).suggested_filename.endswith(".md")
+    await page.get_by_role("link", name="Rename this conversation").click()
+    await page.get_by_label("Title").fill("The harbour")
+    await page.get_by_role("button", name="Rename").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("The harbour")
+    await page.goto("/search?q=better")
+    await expect(page.locator("mark")).to_have_text("better")
+    await page.locator("a.row").click()
+    await expect(page.locator(".message:target")).to_contain_text("better words")
+    await page.locator("nav summary").click()
+    await page.get_by_role("link", name="Keys").click()
+    await page.get_by_label("Name").fill("laptop")
+    await page.get_by_role("button", name="Create key").click()
+    await expect(page.locator("#new-key")).to_contain_text("hf_")
+    await page.get_by_role("link", name="Revoke laptop").click()
+    await page.get_by_role("button", name="Revoke it").click()
+    await expect(page.get_by_role("row", name="laptop")).to_contain_text("revoked")
+    await page.locator("nav summary").click()
+    await page.get_by_role("link", name="Connectors").click()
+    await expect(page.get_by_label("Code, as the person was given it")).to_be_visible()
+    assert site.said == []
 
 
 async def _is_inert(page: Page, path: str) -> None:
@@ -407,6 +551,10 @@ async def test_hostile_strings_are_shown_and_do_nothing(start_site: StartSite) -
         {"role": "tool", "tool_call_id": text, "content": text},
         {"role": "tool", "tool_call_id": "alone", "content": text},
         {"role": "system", "content": [{"type": "text", "text": text}, {"type": text}]},
+        *(
+            {"role": "assistant", "content": f"{hostile} [x]({hostile}) ![y](<{hostile}>)"}
+            for hostile in HOSTILE
+        ),
     ]
     await store.add_messages(
         "default", opened.id, server.services.holdfast.node_id, [new_message(each) for each in odd]
@@ -419,8 +567,17 @@ async def test_hostile_strings_are_shown_and_do_nothing(start_site: StartSite) -
         await store.remember("default", said["conversation_id"], name)
     page = await site.visitor()
     conversation = f"/sessions/{opened.id}"
-    paths = ["/", "/sessions", "/notices", "/memories", "/search?q=script", conversation]
-    paths += [f"{conversation}?before={number}" for number in range(60, len(words), 60)]
+    paths = [
+        "/",
+        "/sessions",
+        "/usage",
+        "/settings?all=1",
+        "/notices",
+        "/memories",
+        "/search?q=script",
+        conversation,
+    ]
+    paths += [f"{conversation}?before={number}" for number in range(60, len(words) + len(odd), 60)]
     for path in paths:
         await _is_inert(page, path)
     await page.goto(f"{conversation}?before=58")

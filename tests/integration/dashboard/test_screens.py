@@ -94,7 +94,7 @@ async def furnished(site: Site) -> str:
     asked = {"messages": [{"role": "user", "content": "Tell me a story while I wait."}], "stream": True}
     telling = asyncio.create_task(server.client.post(CHAT, json=asked, headers={KEY: "cli:ada"}))
     runner = server.services.runner
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not any(len(each.said()) > 150 for each in runner.running.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     (turn_id,) = runner.running
@@ -143,10 +143,16 @@ async def test_pages_fit_a_phone_and_a_desk_by_day_and_by_night(
         if width == 390 or dark or wanted:
             continue
         others = ("/sessions", "/processes", "/memories", "/notices", "/nodes", "/new", "/search?q=harbour")
-        for path in (*others, f"/sessions/{session}/end", f"/sessions/{session}/fork"):
+        for path in (
+            *others,
+            "/keys",
+            "/connectors",
+            f"/sessions/{session}/end",
+            f"/sessions/{session}/fork",
+        ):
             await looked_at(page, path)
     narrow = await site.visitor(width=390, height=844)
-    for path in ("/sessions", "/processes", "/memories", f"/sessions/{session}/fork"):
+    for path in ("/sessions", "/processes", "/memories", "/keys", "/connectors", f"/sessions/{session}/fork"):
         await looked_at(narrow, path)
     await narrow.goto("/")
     await narrow.keyboard.press("Tab")

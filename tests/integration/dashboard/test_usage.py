@@ -1,6 +1,8 @@
-"""The overview's table of who holds how much; and conversations whose messages are hard to show."""
+"""Usage by model and owner; settings; and conversations whose messages are hard to show."""
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 import pytest
 
@@ -16,16 +18,50 @@ async def server(start_server: StartServer) -> Running:
     return await start_server()
 
 
+def part(page: str, name: str) -> str:
+    return page.partition(f'data-part="{name}"')[2].partition("</section>")[0]
+
+
 async def test_an_admin_sees_what_every_owner_holds_and_others_see_their_own(server: Running) -> None:
     await server.say("hello")
     await server.say("hello " * 100, client=await server.client_of("bob"))
-    page = (await (await logged_in(server)).get("/")).text
-    stored = page.partition('data-part="usage"')[2].partition("</section>")[0]
+    admin = await logged_in(server)
+    stored = part((await admin.get("/usage")).text, "stored")
     assert stored.index("bob") < stored.index("default")
-    theirs = (await (await logged_in(server, await server.key("bob"))).get("/")).text
-    stored = theirs.partition('data-part="usage"')[2].partition("</section>")[0]
-    assert "bob" in stored
-    assert "default" not in stored
+    owners = part((await admin.get("/")).text, "owners")
+    assert 'href="/sessions?owner=bob"' in owners and "default" in owners
+    bob = await logged_in(server, await server.key("bob"))
+    theirs = (await bob.get("/usage")).text
+    assert "bob" in part(theirs, "stored")
+    assert "default" not in theirs.partition("<main")[2]
+    assert 'data-part="owners"' not in (await bob.get("/")).text
+
+
+async def test_usage_is_added_up_by_model_and_owner_with_costs_if_there_are_prices(
+    start_server: StartServer,
+) -> None:
+    server = await start_server(model={"prices": {"scripted": "1000000/2000000"}})
+    await server.say("one two three")
+    await server.say("one two", client=await server.client_of("bob"))
+    admin = await logged_in(server)
+    page = (await admin.get("/usage")).text
+    turns = list((await server.store.turns_ended(None, server.store.now() - timedelta(hours=1))).turns)
+    assert {turn.model for turn in turns} == {"scripted"}
+    cost = sum(turn.input_tokens + 2 * turn.output_tokens for turn in turns)
+    assert cost > 0 and f"{cost:,.2f}" in part(page, "models")
+    by_owner = part(page, "owners")
+    assert "bob" in by_owner and "default" in by_owner
+    only_bob = (await admin.get("/usage?owner=bob&range=7d")).text
+    assert "1 turn in the last 7 days" in only_bob
+    assert "1 turn in the last hour" in (await admin.get("/usage?owner=bob&range=nonsense")).text
+
+
+async def test_a_chat_key_sees_no_settings(server: Running) -> None:
+    bob = await logged_in(server, await server.key("bob"))
+    assert (await bob.get("/settings")).status_code == 403
+    admin = await logged_in(server)
+    page = (await admin.get("/settings?all=1")).text
+    assert "heartbeat_seconds" in page and "default" in page
 
 
 @pytest.mark.parametrize("depth", [50, 900, 5_000, 100_000])

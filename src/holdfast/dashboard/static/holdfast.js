@@ -1,7 +1,7 @@
 // Makes pages live. Everything works without it: it only spares people the reload button.
 //
-// A page's parts (data-part) are read anew when something has happened, and put in place of the old ones; what a
-// person has opened, written or selected stays. A reply that grows and a log are followed on streams of their own.
+// The page is fetched again after an event, and its parts (data-part) are changed where they differ: what a person
+// has opened, written, selected or scrolled to stays. A running reply and a log have streams of their own.
 "use strict";
 (() => {
   const body = document.body;
@@ -19,40 +19,62 @@
   }
 
   // --- parts -----------------------------------------------------------------------------------
-  const keyed = (from) => new Map(all("[data-key]", from).map((node) => [node.dataset.key, node]));
+  // A part is changed in place, node by node, so that an open menu, focus, a selection and scrolling stay. Fields
+  // keep what was typed: browsers do not show a new default value in a field that a person has changed.
+  const keyOf = (node) => node.dataset?.key || node.id || "";
+  const written = (form) => all("textarea", form).some((field) => field.value !== field.defaultValue);
 
-  function replace(old, fresh) {
-    // What somebody is writing or has selected stays as it is; so does a box that would only be the same again.
-    if (all("textarea, input:not([type=hidden])", old).some((field) => field.value !== field.defaultValue)) return;
-    if (old.hasAttribute("data-keep") && old.querySelector("textarea") && fresh.querySelector("textarea")) return;
-    const selected = getSelection();
-    if (!selected.isCollapsed && old.contains(selected.anchorNode)) { soon(2000); return; }
-    const opened = keyed(old);
-    for (const [key, node] of keyed(fresh)) {
-      const before = opened.get(key);
-      if (before && before.tagName === "DETAILS" && before.open) node.open = true;
+  function patch(old, fresh) {
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.data !== fresh.data) old.data = fresh.data;
+      return;
     }
-    const logs = new Map(all("pre[data-log]", old).map((pre) => [pre.dataset.log, pre]));
-    for (const pre of all("pre[data-log]", fresh)) {
-      const before = logs.get(pre.dataset.log);
-      if (before && before.dataset.next !== undefined) {
-        if (pre.hasAttribute("data-over")) before.setAttribute("data-over", "");
-        pre.replaceWith(before);
-      }
+    if (old.isEqualNode(fresh) || old.hasAttribute("data-busy")) return;
+    if (old.hasAttribute("data-reply") && old.dataset.turn === fresh.dataset.turn) return;  // its stream writes it
+    if (old.hasAttribute("data-log") && old.dataset.next !== undefined) {
+      if (fresh.hasAttribute("data-over")) old.setAttribute("data-over", "");
+      return;
     }
-    const growing = old.querySelector("[data-reply]"), grown = fresh.querySelector("[data-reply]");
-    if (growing && grown && growing.dataset.turn === grown.dataset.turn) grown.replaceWith(growing);
-    const row = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    old.replaceWith(fresh);
-    if (row) all("a.row", fresh).find((link) => link.getAttribute("href") === row)?.focus();
+    // The same message sent twice is one turn only while its idempotency key stays.
+    if (old.type === "hidden" && old.form && written(old.form)) return;
+    for (const { name } of [...old.attributes]) {
+      if (!fresh.hasAttribute(name) && !(name === "open" && old.tagName === "DETAILS")) old.removeAttribute(name);
+    }
+    for (const { name, value } of [...fresh.attributes]) {
+      if (old.getAttribute(name) !== value && !(name === "open" && old.tagName === "DETAILS")) old.setAttribute(name, value);
+    }
+    patchChildren(old, fresh);
+  }
+
+  function patchChildren(old, fresh) {
+    const wanted = new Set([...fresh.children].map(keyOf).filter(Boolean));
+    for (const child of [...old.children]) if (keyOf(child) && !wanted.has(keyOf(child))) child.remove();
+    const known = new Map([...old.children].map((child) => [keyOf(child), child]));
+    const other = (node) => { while (node?.dataset?.own) node = node.nextSibling; return node; };  // than what this script put there
+    let at = other(old.firstChild);
+    for (const node of [...fresh.childNodes]) {
+      const key = keyOf(node);
+      if (key && known.has(key)) {
+        const same = known.get(key);
+        while (at && at !== same && !keyOf(at)) { const over = at; at = other(at.nextSibling); over.remove(); }
+        if (at === same) at = other(at.nextSibling); else old.insertBefore(same, at);
+        if (same.tagName === node.tagName) patch(same, node); else same.replaceWith(node);
+      } else if (!key && at && !keyOf(at) && at.nodeName === node.nodeName) {
+        const same = at;
+        at = other(at.nextSibling);
+        patch(same, node);
+      } else old.insertBefore(node, at);
+    }
+    while (at) { const over = at; at = other(at.nextSibling); over.remove(); }
   }
 
   function show(page) {
     const atEnd = inTalk();
     for (const fresh of all("[data-part]", page)) {
       const old = document.querySelector(`[data-part="${CSS.escape(fresh.dataset.part)}"]`);
-      if (old && old.outerHTML !== fresh.outerHTML) replace(old, fresh);
+      if (old) patch(old, fresh);
     }
+    tick();
     body.dataset.live = page.body.dataset.live || "";
     if (atEnd) toEnd();
     follow();
@@ -142,7 +164,7 @@
           if (answer.ok) {
             const said = await answer.json();
             const atEnd = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 20;
-            if (pre.dataset.next === undefined) pre.textContent = said.text || "It has said nothing yet.";
+            if (pre.dataset.next === undefined) pre.textContent = said.text || "No output yet.";
             else if (said.text) pre.append(said.text);
             pre.dataset.next = said.next;
             if (atEnd && said.text) pre.scrollTop = pre.scrollHeight;
@@ -171,44 +193,143 @@
     if (!form.hasAttribute("data-quiet")) return;
     event.preventDefault();
     const sent = new URLSearchParams(new FormData(form));
-    for (const button of all("button", form)) button.disabled = true;
+    const may = (yes) => { form.toggleAttribute("data-busy", !yes); for (const button of all("button", form)) button.disabled = !yes; };
+    may(false);
     try {
       const answer = await fetch(form.action, { method: "POST", body: sent });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (!answer.ok) {
-        const said = document.createElement("p");
-        said.className = "alert";
-        said.setAttribute("role", "alert");
-        said.textContent = page.querySelector("[role=alert]")?.textContent || "That did not work.";
-        form.parentElement.querySelector(".alert")?.remove();
-        form.before(said);
-        for (const button of all("button", form)) button.disabled = false;
+        tell(form, page.querySelector("[role=alert]")?.textContent || "That did not work.");
+        may(true);
         return;
       }
       const url = new URL(answer.url);
       if (url.pathname !== location.pathname) { location.assign(answer.url); return; }
       const text = form.querySelector("textarea");
-      if (text) { text.value = ""; form.closest("[data-keep]")?.removeAttribute("data-keep"); }
+      if (text) text.value = "";
+      for (const chip of all(".chip", form)) chip.remove();
+      tell(form, "");
+      may(true);
       show(page);
       toEnd();
       document.querySelector(".box textarea")?.focus();
     } catch {
       reachable(false);
       soon(300);
-      for (const button of all("button", form)) button.disabled = false;
+      may(true);
     }
   });
   document.querySelector("form[data-send]")?.requestSubmit();
+
+  // A list is filtered as one types; its address follows, so that it can be kept and shared.
+  let typed = 0;
+  document.addEventListener("input", (event) => {
+    const form = event.target.closest("form[data-filter]");
+    if (event.target.hasAttribute("data-all")) for (const box of all("tbody input[type=checkbox]", event.target.form)) box.checked = event.target.checked;
+    if (!form) return;
+    clearTimeout(typed);
+    typed = setTimeout(() => {
+      const asked = [...new FormData(form)].filter(([, value]) => value);
+      history.replaceState(null, "", `${location.pathname}${asked.length ? "?" : ""}${new URLSearchParams(asked)}`);
+      refresh();
+    }, 200);
+  });
+
+  // --- attaching -------------------------------------------------------------------------------
+  // A picture is sent with the message; a text file becomes part of it, so that one sees what is sent.
+  const LARGEST_PICTURE = 3e6, LARGEST_TEXT = 2e5, PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+  const read = (file, how) => new Promise((done, fail) => {
+    const reader = new FileReader();
+    reader.onload = () => done(reader.result);
+    reader.onerror = () => fail(reader.error);
+    reader[how](file);
+  });
+  function tell(form, text) {
+    form.parentElement.querySelector(".alert")?.remove();
+    if (!text) return;
+    const said = document.createElement("p");
+    said.className = "alert";
+    said.dataset.own = "yes";
+    said.setAttribute("role", "alert");
+    said.textContent = text;
+    form.before(said);
+  }
+  async function attach(form, files) {
+    const box = form.querySelector("textarea");
+    tell(form, "");
+    for (const file of files) {
+      if (PICTURES.includes(file.type)) {
+        if (file.size > LARGEST_PICTURE) { tell(form, `${file.name} is larger than 3 MB.`); continue; }
+        const chip = document.createElement("span"), field = document.createElement("input"), remove = document.createElement("button");
+        chip.className = "chip";
+        chip.dataset.own = "yes";
+        field.type = "hidden";
+        field.name = `picture-${form.querySelectorAll(".chip").length}-${file.name}`;
+        field.value = await read(file, "readAsDataURL");
+        remove.type = "button";
+        remove.textContent = "×";
+        remove.setAttribute("aria-label", `Remove ${file.name}`);
+        remove.onclick = () => chip.remove();
+        chip.append(file.name || "picture", field, remove);
+        form.prepend(chip);
+      } else {
+        const text = file.size <= LARGEST_TEXT ? await read(file, "readAsText") : "\0";
+        if (text.includes("\0") || text.includes("\uFFFD")) { tell(form, `${file.name} is not a picture or a text file of at most 200 kB.`); continue; }
+        box.value += `${box.value && !box.value.endsWith("\n") ? "\n" : ""}${file.name}:\n\`\`\`\n${text.replace(/\n$/, "")}\n\`\`\`\n`;
+      }
+    }
+    box.focus();
+  }
+  document.addEventListener("change", (event) => {
+    if (!event.target.hasAttribute("data-attach")) return;
+    attach(event.target.form, [...event.target.files]);
+    event.target.value = "";
+  });
+  document.addEventListener("paste", (event) => {
+    const form = event.target.closest?.("form");
+    if (!form?.querySelector("[data-attach]") || !event.clipboardData.files.length) return;
+    event.preventDefault();
+    attach(form, [...event.clipboardData.files]);
+  });
+
+  // --- copying ---------------------------------------------------------------------------------
+  body.classList.add("scripted");
+  async function copied(text) {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+    const field = document.createElement("textarea");  // over plain HTTP browsers offer nothing newer
+    field.value = text;
+    body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    return done;
+  }
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    const text = button.dataset.copy || button.closest(".codeblock").querySelector("pre").textContent;
+    button.textContent = await copied(text) ? "Copied" : "Not copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-show]"), field = button && document.getElementById(button.dataset.show);
+    if (!field) return;
+    const shown = field.type === "password";
+    field.type = shown ? "text" : "password";
+    button.textContent = shown ? "Hide" : "Show";
+    button.setAttribute("aria-pressed", String(shown));
+  });
 
   const touched = matchMedia("(pointer: coarse)").matches;  // there, Enter is for a new line
   // --- keys ------------------------------------------------------------------------------------
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select");
-    if (event.key === "Escape") { typing?.blur(); for (const menu of all("details.who[open], details.acts[open]")) menu.open = false; return; }
+    if (event.key === "Escape") { typing?.blur(); for (const menu of all("details.drop[open]")) menu.open = false; return; }
     if (typing) {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !touched && typing.hasAttribute("data-submit")) {
         event.preventDefault();
-        if (typing.value.trim()) typing.form.requestSubmit();
+        if (typing.value.trim() || typing.form.querySelector(".chip")) typing.form.requestSubmit();
       }
       return;
     }
@@ -225,7 +346,7 @@
     event.preventDefault();
   });
   document.addEventListener("click", (event) => {
-    for (const menu of all("details.who[open], details.acts[open]")) if (!menu.contains(event.target)) menu.open = false;
+    for (const menu of all("details.drop[open]")) if (!menu.contains(event.target)) menu.open = false;
   });
 
   // --- time ------------------------------------------------------------------------------------
@@ -243,10 +364,9 @@
       let left = Math.round((Date.parse(node.dateTime) - now()) / 1000);
       const late = left < 0;
       left = Math.abs(left);
-      const two = (number) => String(number).padStart(2, "0");
-      const days = Math.floor(left / 86400);
-      const clock = `${two(Math.floor(left % 86400 / 3600))}:${two(Math.floor(left % 3600 / 60))}:${two(left % 60)}`;
-      node.textContent = (late ? "due since " : "in ") + (days ? `${days} d ` : "") + clock;
+      const [days, hours, minutes] = [Math.floor(left / 86400), Math.floor(left % 86400 / 3600), Math.floor(left % 3600 / 60)];
+      const span = days ? `${days} d ${hours} h` : hours ? `${hours} h ${minutes} min` : minutes >= 10 ? `${minutes} min` : minutes ? `${minutes} min ${left % 60} s` : `${left} s`;
+      node.textContent = (late ? "due for " : "in ") + span;
     }
   }
   tick();

@@ -1,0 +1,198 @@
+"""Answers the last message again, sends a message in other words, withdraws a queued one; exports.
+
+Nothing is deleted: a reply that was answered again, and what followed a message that was edited, leave the
+context and stay readable on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..app import TurnSpec
+from ..cli.session_views import text_of
+from ..domain.conversations import Address
+from ..domain.ids import new_id
+from ..domain.messages import Message, instruction
+from ..domain.pages import PAGE_BYTES
+from ..domain.sessions import Session
+from ..domain.turns import TurnRequest
+from ..errors import BadInput, Conflict
+from ..server import objects
+from ..server.http import HttpResponse, JsonResponse
+from ..server.openai.chat import ChatRenderer
+from ..server.owners import note_reading, owner_of
+from ..server.rate_limits import count_request, limited_key
+from ..server.start_turn import counted
+from .actions import CHOSEN, chosen_fields
+from .conversation import can_answer_again, speak
+from .pages import HEADERS, go, html
+from .request import PageRequest
+
+PAGE = 1000
+KINDS = {"json": "application/json", "md": "text/markdown; charset=utf-8"}
+
+
+# --- answering again -----------------------------------------------------------------------------------
+
+
+async def answer_again(visit: PageRequest) -> HttpResponse:
+    """Answer the last message again; redirects to the page, which streams the reply."""
+    hf, call = visit.hf, visit.call
+    owner = visit.caller.owner
+    session = await hf.session_named(owner, visit.path("id"))
+    conversation_id = session.conversation_id
+    tip = (await hf.resolve_name(owner, conversation_id)).tip
+    turns = await hf.turns(owner, conversation_id, limit=10)
+    if not can_answer_again(turns, tip):
+        raise Conflict("there is no finished reply that could be written again")
+    turn = next(each for each in turns if each.first_seq)
+    said = await hf.turn_messages(turn.id)
+    if not any(message.role == "user" for message in said):
+        raise Conflict("the last reply does not answer a message of the user")
+    replies = tuple(message.seq for message in said if message.role == "assistant" and not message.inner)
+    request = TurnRequest(
+        turn_id=new_id("turn"),
+        owner=owner,
+        node_id=hf.node_id,
+        address=Address(id=conversation_id, create=False),
+        messages=(),
+        model=turn.model,
+        regenerates=replies,
+        answer_existing=True,
+        api_key=limited_key(call),
+    )
+    prompt = visit.services.settings.agent.system_prompt
+    order = TurnSpec(
+        request,
+        ChatRenderer(wants_usage=False),
+        (instruction(prompt),) if prompt else (),
+        model=turn.model,
+        tools=call.caller.tools,
+        check=call.check_key,
+    )
+    await count_request(call)
+    with counted(call, request.turn_id) as count:
+        count(await visit.services.runner.begin(order, visit.services.settings.server.busy_wait_seconds))
+    return go(visit.link(f"/sessions/{tip.id}") + "#end")
+
+
+# --- other words ---------------------------------------------------------------------------------------
+
+
+async def edit(visit: PageRequest) -> HttpResponse:
+    """The form with the words of a message, to be sent again."""
+    message, session = await _message(visit)
+    return html(
+        visit,
+        "edit.html",
+        text=text_of(message.content().get("content")),
+        seq=message.seq,
+        back=visit.link(f"/sessions/{session.id}"),
+        once=new_id("req"),
+    )
+
+
+async def resend(visit: PageRequest) -> HttpResponse:
+    """Rewind to before a message and send it in other words; redirects to the page with the reply."""
+    text = visit.form.get("text", "").replace("\r\n", "\n").strip()
+    if not text:
+        raise BadInput("the message is empty")
+    message, _ = await _message(visit)
+    shown = await visit.hf.visible(visit.caller.owner, message.conversation_id)
+    before = max((each.seq for each in shown if each.seq < message.seq), default=0)
+    rewound = await visit.hf.rewind(
+        visit.caller.owner, message.conversation_id, before, check=visit.call.check_key
+    )
+    named = {"x-holdfast-session-id": rewound.session.id}
+    session_id = await speak(visit, named, text, visit.form.get("once", ""))
+    return go(visit.link(f"/sessions/{session_id}") + "#end")
+
+
+async def _message(visit: PageRequest) -> tuple[Message, Session]:
+    """The user's message that the path names, if it is in the context."""
+    owner, number = visit.caller.owner, visit.path("seq")
+    session = await visit.hf.session_named(owner, visit.path("id"))
+    seq = int(number) if number.isdecimal() and len(number) < 16 else 0
+    page = await visit.hf.messages(
+        owner, session.conversation_id, first=seq, last=seq, limit=1, excluded=False
+    )
+    if not page.items or page.items[0].role != "user":
+        raise Conflict(
+            f"message {number!r:.20} cannot be edited: it is not a message of yours in the context"
+        )
+    return page.items[0], session
+
+
+async def withdraw(visit: PageRequest) -> HttpResponse:
+    """Withdraw a turn that is queued."""
+    turn = await visit.ask("DELETE", "/api/turns/{id}", names={"id": visit.path("id")})
+    return go(visit.link(f"/sessions/{turn['session_id']}") + "#end")
+
+
+# --- export --------------------------------------------------------------------------------------------
+
+
+async def export(visit: PageRequest) -> HttpResponse:
+    """A conversation as a file: every message as JSON, or what was said as Markdown."""
+    kind = visit.path("kind")
+    if kind not in KINDS:
+        raise BadInput(f"a conversation is exported as json or md, not {kind!r:.20}")
+    session, messages = await _whole(visit, visit.path("id"), visit.owner_named)
+    if kind == "json":
+        content = _as_json({"session": session, "messages": [objects.message(each) for each in messages]})
+    else:
+        content = as_markdown(session["title"] or session["key"] or session["id"], messages).encode()
+    return _file(content, f"holdfast-{session['conversation_id']}.{kind}", KINDS[kind])
+
+
+async def export_several(visit: PageRequest) -> HttpResponse:
+    """The conversations that were chosen in the list, as one JSON file."""
+    found = []
+    for field, owner in chosen_fields(visit).items():
+        session, messages = await _whole(visit, field.removeprefix(CHOSEN), owner or visit.owner_named)
+        found.append({"session": session, "messages": [objects.message(each) for each in messages]})
+    return _file(_as_json({"conversations": found}), "holdfast-conversations.json", KINDS["json"])
+
+
+async def _whole(visit: PageRequest, name: str, owner_named: str | None) -> tuple[Any, list[Message]]:
+    """A session as the API's object, and all messages of its conversation."""
+    inner = visit.inner("GET", names={"id": name}, query={"owner": owner_named})
+    owner = owner_of(inner)
+    session = await visit.ask("GET", "/api/sessions/{id}", names={"id": name}, query={"owner": owner_named})
+    found = await visit.hf.find_session(owner, session["id"])
+    messages: list[Message] = []
+    while True:
+        page = await visit.hf.messages(
+            owner,
+            found.conversation_id,
+            first=messages[-1].seq + 1 if messages else 1,
+            limit=PAGE,
+            most_bytes=PAGE_BYTES,
+        )
+        messages += page.items
+        if not page.has_more:
+            break
+    await note_reading(inner, owner, found)
+    return session, messages
+
+
+def _as_json(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2)
+
+
+def _file(content: bytes, name: str, media_type: str) -> JsonResponse:
+    sent_as = {"content-disposition": f'attachment; filename="{name}"'}
+    return JsonResponse(content, 200, {**HEADERS, **sent_as}, media_type)
+
+
+def as_markdown(title: str, messages: Sequence[Message]) -> str:
+    """What was said, as a Markdown document."""
+    parts = [f"# {' '.join(title.split())}"]
+    for message in messages:
+        text = text_of(message.content().get("content")).strip()
+        if text and message.role in ("user", "assistant") and not message.inner:
+            parts.append(f"## {message.role}, {message.created_at:%Y-%m-%d %H:%M:%S} UTC\n\n{text}")
+    return "\n\n".join(parts) + "\n"
