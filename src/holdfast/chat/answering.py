@@ -11,18 +11,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..app import Answered, RunningTurn, TurnSpec, Unanswered
-from ..cli.format import Styled, complain, next_step_after, sentences
+from ..cli.format import Styled, complain, next_step_after, on_terminal, sentences
 from ..cli.run import SAY_WAITING_SECONDS, ReplyPrinter
+from ..cli.server_model import ServerModel
 from ..domain.conversations import Address
 from ..domain.ids import new_id
 from ..domain.messages import NewMessage, instruction, user_message
 from ..domain.sessions import Edge
 from ..domain.turns import Turn, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
 from ..errors import BadInput, ConversationBusy, HoldfastError, LeaseLost, ModelError, NodeReaped, TurnStopped
+from ..models.base import Chunk
+from .reply import ReplyView
 from .state import ChatState
 
 BY_PERSON = "a person interrupted it"
 LOOK_SECONDS = 0.1
+MOST_CUTS = 3
+"""So many times in a row a reply is generated again by itself after the server stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class Ended:
 class Answering:
     def __init__(self, room: ChatState) -> None:
         self._room = room
+        self._cuts = 0
+        """How many replies in a row were cut because the server stopped."""
 
     async def say(self, text: str) -> Ended:
         """Send this message and show the reply."""
@@ -53,7 +60,7 @@ class Answering:
         turns = await room.node.turns(room.owner, room.conversation_id, limit=1)
         tip = await room.tip()
         if not turns or (tip.edge is Edge.RESET and turns[0].first_seq < tip.first_seq):
-            room.tell("There is nothing to take up: nobody has said anything in this session yet.")
+            room.tell("Nothing to retry: this session has no messages yet.")
             return Ended(True)
         (turn,) = turns
         if turn.status in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
@@ -67,7 +74,7 @@ class Answering:
         said = await self._room.node.turn_messages(turn.id)
         replies = tuple(message.seq for message in said if message.role == "assistant" and not message.inner)
         if not any(message.role == "user" for message in said):
-            self._room.tell("The last reply answered no message of a person; there is nothing to ask again.")
+            self._room.tell("Nothing to retry: the last reply did not answer a user message.")
             return Ended(True)
         return await self._turn(self._request(regenerates=replies, answer_existing=True))
 
@@ -87,7 +94,7 @@ class Answering:
             address=Address(id=room.conversation_id, create=False),
             messages=messages,
             attached=True,
-            model=room.invocation.settings.model.name or None,
+            model=room.model_name,
             resumes_turn=resumes_turn,
             regenerates=regenerates,
             answer_existing=answer_existing,
@@ -103,27 +110,44 @@ class Answering:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise  # the chat itself is shutting down
-            room.tell("Not said: you did not want to wait.")
+            room.tell("Not sent: you cancelled the wait.")
             return Ended(False, text)
         except ConversationBusy as error:
-            complain(f"it was not said: {error}", next_step_after(error))
+            complain(f"not sent: {error}", next_step_after(error))
             return Ended(False, text)
         except HoldfastError as error:
             complain(error)
             return Ended(False, text)
         if isinstance(begun, TurnRepeated | TurnOutdated):
-            room.tell("Somebody else has taken it up meanwhile.")
+            room.tell("It is being answered elsewhere already.")
             return Ended(True)
         room.own_turns.add(begun.turn.id)
+        await self._hear(begun)  # first, without an await before it: Ctrl-C is for this reply from now on
         room.live = await room.node.session(id=room.conversation_id)
-        await self._hear(begun)
         await room.deliver()
+        if self._was_cut(begun):
+            return await self._turn(self._request(resumes_turn=begun.turn.id))
+        self._cuts = 0
         return self._ended(begun)
+
+    def _was_cut(self, ended: RunningTurn) -> bool:
+        """True: the server stopped in the middle of this reply, and it is generated again by itself."""
+        model, outcome = self._room.model, ended.outcome
+        if not (isinstance(model, ServerModel) and model.was_cut and isinstance(outcome, Unanswered)):
+            return False
+        if not isinstance(outcome.error, ModelError) or self._cuts >= MOST_CUTS:
+            return False
+        self._cuts += 1
+        self._room.tell(
+            Styled("The server stopped during this reply. ", "yellow"),
+            "Partial reply saved; generating it again. Ctrl-C cancels.",
+        )
+        return True
 
     async def _begin(self, request: TurnRequest) -> RunningTurn | TurnRepeated | TurnOutdated:
         """Begin the turn; wait while the conversation is busy. Ctrl-C stops the wait."""
         room, settings = self._room, self._room.invocation.settings
-        prompt = settings.agent.system_prompt
+        prompt = room.system_prompt
         self._voice = _ChatReplyPrinter(room)
         order = TurnSpec(
             request,
@@ -171,11 +195,12 @@ class Answering:
         room.desk.on_interrupt = interrupt
         doing = "model"
         try:
+            self._voice.start()
             while await running.ended(LOOK_SECONDS) is None:
                 if running.doing != doing:
                     doing = running.doing
-                    if doing.startswith("tool:"):
-                        self._voice.aside(f"[{doing.removeprefix('tool:')} …]")
+                    self._voice.waits_for(doing)
+                self._voice.draw()
             await asyncio.gather(*stopping)
         finally:
             room.desk.on_interrupt = None
@@ -187,29 +212,35 @@ class Answering:
             return Ended(True)
         assert isinstance(outcome, Unanswered)
         error = outcome.error
-        kept = "What it had said is kept" if outcome.spoke else "Your message is kept"
+        kept = "Partial reply saved" if outcome.spoke else "Your message is saved"
         if isinstance(error, ModelError):
-            complain(error, sentences(kept, "/retry asks again"))
+            complain(error, sentences(kept, "/retry to generate it again"))
         elif running.stop is not None and running.stop.why == BY_PERSON:
-            room.tell(Styled("— interrupted. ", "yellow"), f"{kept}; /retry takes it up.")
+            room.tell(Styled("Interrupted. ", "yellow"), f"{kept}. /retry to generate it again.")
         elif isinstance(error, TurnStopped | LeaseLost | NodeReaped):
             why = (
-                "somebody else cancelled it"
+                "it was cancelled elsewhere"
                 if outcome.status is TurnStatus.CANCELLED
-                else "cut short from outside"
+                else "it was ended elsewhere"
             )
-            room.tell(Styled(f"— interrupted: {why}. ", "yellow"), f"{kept}; /retry takes it up.")
+            room.tell(Styled(f"Interrupted: {why}. ", "yellow"), f"{kept}. /retry to generate it again.")
         else:
-            complain(error, sentences(kept, "/retry asks again"))
+            complain(error, sentences(kept, "/retry to generate it again"))
         return Ended(False)
 
 
 class _ChatReplyPrinter(ReplyPrinter):
-    """Prints the reply to the screen, after any undelivered notices."""
+    """Shows the reply, after any undelivered notices: on a terminal rendered, in a pipe as it is."""
 
     def __init__(self, room: ChatState) -> None:
         super().__init__(nobody_listens=room.desk.stop)
         self._room = room
+        self._view = ReplyView() if room.desk.interactive and on_terminal() else None
+
+    def start(self) -> None:
+        """Show that the reply is awaited."""
+        if self._view is not None:
+            self._view.start()
 
     def begin(self, begun: TurnBegun) -> Sequence[bytes]:
         for notice in begun.notices:
@@ -218,7 +249,33 @@ class _ChatReplyPrinter(ReplyPrinter):
             self._room.told[notice.id] = False  # the model receives it in this turn
         return ()
 
-    def aside(self, words: str) -> None:
-        """Print text that is not part of the reply, on its own line."""
-        self.finish()
-        self._room.tell(words)
+    def draw(self) -> None:
+        if self._view is not None:
+            self._view.draw()
+
+    def say(self, chunk: Chunk) -> None:
+        if self._view is None:
+            super().say(chunk)
+        elif text := chunk.adds.get("content", ""):
+            self._view.add(text)
+
+    def next_message(self, seq: int, *, spoke: bool) -> Sequence[bytes]:
+        if self._view is None:
+            return super().next_message(seq, spoke=spoke)
+        if spoke:
+            self._view.add("\n\n")
+        return ()
+
+    def finish(self) -> None:
+        if self._view is not None:
+            self._view.finish()
+        super().finish()
+
+    def waits_for(self, doing: str) -> None:
+        """Show what the turn waits for, such as `tool:terminal`; in a pipe nothing is shown for the model."""
+        tool = doing.removeprefix("tool:") if doing.startswith("tool:") else ""
+        if self._view is not None:
+            self._view.doing = tool or ("" if doing == "model" else doing)
+        elif tool:
+            super().finish()
+            self._room.tell(f"[{tool} …]")

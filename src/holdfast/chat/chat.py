@@ -6,41 +6,54 @@ chat with the same key continues after it and shows the interrupted reply, marke
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 
 from ..app import answer_with
 from ..cli.context import CommandContext
-from ..cli.format import Styled, ago, complain, console, count, one_line, say, width_of
-from ..cli.run import model_usage
+from ..cli.format import Styled, ago, complain, count, one_line, say, sentences
+from ..cli.run import LONGEST_WAIT, model_usage
+from ..cli.server_model import ServerModel, model_beside
 from ..cli.session_views import ROLE_STYLES, text_of
 from ..domain.messages import Message, MessageStatus
 from ..domain.pages import SessionFilter
 from ..domain.turns import TurnStatus
-from ..errors import HoldfastError
-from ..models.choose import choose_from
+from ..errors import HoldfastError, ModelError
+from ..models.base import Model
+from ..settings import home
 from .answering import Answering, Ended
-from .commands import ChatActions, ChatCommand, ChatMessage, Slash, Unclear, meaning_of
+from .commands import ChatActions, ChatCommand, ChatMessage, Slash, Unclear, completions, meaning_of
 from .live_updates import LiveUpdates
 from .state import ChatState, enter
-from .terminal import ChatTerminal, Cleared, EndOfInput, TypedLine, Woken
+from .terminal import ENTER_HINT, ChatInput, ChatTerminal, Cleared, Keyboard
 
-PROMPT = "> "
-GOES_ON = "… "
 LOOK_BACK = 8
 """How many of the newest messages are searched for the last exchange."""
 LONGEST_SHOWN = 12
 """Lines shown of each message of the last exchange."""
+LOOK_SECONDS = 3.0
+"""How long the greeting waits for the model to say its name."""
 RECENT = 50
+"""Conversations offered as completions of /resume."""
 
 
 async def chat(
-    invocation: CommandContext, desk: ChatTerminal, key: str | None, resume: str | None, source: str
+    invocation: CommandContext, lines: ChatInput, key: str | None, resume: str | None, source: str
 ) -> int:
     """Run the chat; returns its exit code."""
+    with ChatTerminal(lines) as desk:
+        try:
+            return await _chat(invocation, desk, key, resume, source)
+        except asyncio.CancelledError:
+            return desk.exit_code
+
+
+async def _chat(
+    invocation: CommandContext, desk: ChatTerminal, key: str | None, resume: str | None, source: str
+) -> int:
     settings = invocation.settings
     with model_usage(invocation):
-        model = await choose_from(settings.model, longest_wait=60.0)
+        model = await model_beside(settings, home(), longest_wait=LONGEST_WAIT)
     try:
         async with invocation.node(existing=resume is not None, stays=True, model=model) as node:
             answer_with(node, model)
@@ -48,7 +61,10 @@ async def chat(
                 live = await enter(node, resume, settings.server.busy_wait_seconds)
             else:
                 live = await node.session(key, source=source)
-            return await Chat(ChatState(invocation, node, model, desk, live)).run()
+            room = ChatState(invocation, node, model, desk, live)
+            if isinstance(model, ServerModel):
+                model.on_wait = lambda sentence: room.tell(f"({sentence}; Ctrl-C cancels)")
+            return await Chat(room).run()
     finally:
         await model.close()
 
@@ -66,7 +82,7 @@ class Chat:
             code = await self._lines(tidings)
             await room.deliver(leaving=True)
         if room.desk.interactive:
-            room.tell(f"Kept. Go on with: {room.go_on}")
+            say(Styled(f"Saved. Continue with: {room.go_on}", "dim"))
         return code
 
     # --- reading lines ---------------------------------------------------------------------------------
@@ -77,37 +93,23 @@ class Chat:
         A failure ends a pipe, because the lines after it may depend on it.
         """
         room = self._room
-        text, begun, leaving = "", "", False
+        text, leaving = "", False
         while True:
             await tidings.tell()
-            reading = await room.desk.line(
-                self._prompt(GOES_ON if begun else PROMPT), text, await self._names()
-            )
-            text = ""
-            match reading:
-                case EndOfInput():
-                    if room.desk.interactive:
-                        say()
+            await self._offer_names()
+            try:
+                typed = await room.desk.line(text)
+            except Cleared as cleared:
+                if leaving and not cleared.text:
                     return 0
-                case Woken(typed):
-                    text = typed
-                    self._wipe(PROMPT + typed)
-                    continue
-                case Cleared(typed):
-                    say()
-                    if leaving and not typed:
-                        return 0
-                    if not typed and not begun:
-                        room.tell("Ctrl-C again, Ctrl-D or /quit leaves.")
-                    leaving, begun = not typed, ""
-                    continue
-                case TypedLine(typed):
-                    leaving = False
-                    if room.desk.interactive and typed.endswith("\\"):
-                        begun += f"{typed[:-1]}\n"
-                        continue
-                    whole, begun = begun + typed, ""
-            wanted = meaning_of(whole)
+                if not cleared.text:
+                    room.tell("Ctrl-C again, Ctrl-D or /quit leaves.")
+                text, leaving = "", not cleared.text
+                continue
+            if typed is None:
+                return 0
+            text, leaving = "", False
+            wanted = meaning_of(typed)
             if wanted is None:
                 continue
             if wanted == ChatCommand(Slash.QUIT):
@@ -131,26 +133,18 @@ class Chat:
             complain(error)
             return Ended(False)
 
-    async def _names(self) -> Sequence[str]:
-        """Completions for /resume."""
-        if not self._room.desk.interactive:
-            return ()
-        page = await self._room.node.sessions(SessionFilter(self._room.owner), limit=RECENT)
-        keys = dict.fromkeys(session.key for session in page.items if session.key)
-        return [*keys, *(session.id for session in page.items)]
+    async def _offer_names(self) -> None:
+        """Completions of /resume: keys and session ids, with the titles of their conversations."""
+        keyboard = self._room.desk.lines
+        if not isinstance(keyboard, Keyboard):
+            return
+        page = await self._room.node.session_page(SessionFilter(self._room.owner), limit=RECENT)
+        names = {(session.key or session.id): one_line(session.title or "") for session in page.items}
 
-    def _prompt(self, words: str) -> str:
-        """The prompt for readline: bytes 1 and 2 enclose what has zero width (escape sequences)."""
-        screen = console()
-        if screen.color_system is None or screen.no_color:
-            return words
-        return f"\001\033[1;36m\002{words}\001\033[0m\002"
+        def choices(typed: str) -> Iterable[tuple[str, str]]:
+            return completions(typed, names)
 
-    def _wipe(self, typed: str) -> None:
-        """Erase the prompt line, so that updates can be printed there."""
-        rows = width_of(typed) // max(1, console().width)
-        sys.stdout.write(f"\r\033[{rows}A\033[J" if rows else "\r\033[K")
-        sys.stdout.flush()
+        keyboard.choices = choices
 
     # --- greeting --------------------------------------------------------------------------------------
 
@@ -160,12 +154,15 @@ class Chat:
         if not room.desk.interactive:
             return
         named = session.key or session.title or session.id
+        trouble = await _trouble_of(room.model)
         say(Styled(one_line(named), "bold"), Styled(f"  {room.model.description}", "dim"))
+        if trouble:
+            room.tell(Styled(sentences(f"The model does not answer now: {trouble}"), "yellow"))
         said = await room.node.visible(room.owner, room.conversation_id, limit=LOOK_BACK)
         if said:
             await self._look_back(said)
         else:
-            room.tell("/help lists the commands; Ctrl-D leaves.")
+            room.tell(f"{ENTER_HINT}; /help lists the commands; Ctrl-D leaves.")
         await self._say_who_else()
 
     async def _look_back(self, said: Sequence[Message]) -> None:
@@ -175,7 +172,9 @@ class Chat:
             _show(message)
         turns = await room.node.turns(room.owner, room.conversation_id, limit=1)
         if turns and turns[0].status in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
-            room.tell(Styled(f"The last reply was {turns[0].status}. ", "yellow"), "/retry takes it up.")
+            room.tell(
+                Styled(f"The last reply was {turns[0].status}. ", "yellow"), "/retry generates it again."
+            )
 
     async def _say_who_else(self) -> None:
         """Tell the person if another process has this session open: both write to the same session."""
@@ -186,6 +185,19 @@ class Chat:
             return
         by = await self._answering.by(owner)
         room.tell(Styled(f"This session is also open elsewhere{by}; ", "yellow"), "you take turns in it.")
+
+
+async def _trouble_of(model: Model) -> str:
+    """Why the model does not answer; empty if it does. Afterwards its description names the model."""
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            await model.models()
+            await model.window()
+    except ModelError as error:
+        return str(error)
+    except TimeoutError:
+        return f"nothing came within {LOOK_SECONDS:g} s"
+    return ""
 
 
 def _last_exchange(said: Sequence[Message]) -> Sequence[Message]:

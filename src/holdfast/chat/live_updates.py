@@ -1,6 +1,6 @@
 """Shows what happens to the conversation while the prompt waits: resets, compactions, processes, other turns.
 
-Subscribes to the conversation's events and wakes the terminal for those that concern the person. Events
+Subscribes to the conversation's events and prints those that concern the person above the prompt. Events
 caused by this chat are not shown again. A notice is shown once; its row stays undelivered until then.
 """
 
@@ -39,10 +39,12 @@ TOLD = {
     EventType.CONVERSATION_DELETED,
 }
 ENDINGS: Mapping[str, str] = {
-    EndReason.REAPED: "This chat was taken for dead meanwhile, and its session was ended; simply go on.",
-    EndReason.CLOSED: "Somebody else has ended this session; the next message goes on from there.",
-    EndReason.COMPLETED: "Somebody else has ended this session; the next message goes on from there.",
-    EndReason.NEW: "Somebody else has ended this session; the next message begins afresh.",
+    EndReason.REAPED: (
+        "This chat was not responding and its session was ended; your next message continues it."
+    ),
+    EndReason.CLOSED: "This session was ended elsewhere; your next message continues the conversation.",
+    EndReason.COMPLETED: "This session was ended elsewhere; your next message continues the conversation.",
+    EndReason.NEW: "This session was ended elsewhere; your next message starts a new one.",
 }
 
 
@@ -88,7 +90,7 @@ class LiveUpdates:
                     if event.type in TOLD and event.conversation_id == room.conversation_id:
                         self._pending.append(event)
                         if not self._is_own(event):
-                            room.desk.wake()
+                            await room.desk.lines.print_above(self.tell)
             except StoreError:
                 await asyncio.sleep(1.0)  # not reported here: the next message reports the error
 
@@ -104,7 +106,7 @@ class LiveUpdates:
         room, data = self._room, event.data
         match event.type:
             case EventType.CONVERSATION_DELETED:
-                room.tell(Styled("Somebody has deleted this conversation. /new begins another.", "yellow"))
+                room.tell(Styled("This conversation was deleted elsewhere. /new starts another.", "yellow"))
             case EventType.SESSION_ENDED if (reason := str(data.get("reason"))) in ENDINGS:
                 room.tell(Styled(ENDINGS[reason], "yellow"))
             case EventType.RESET_DEFERRED:
@@ -113,9 +115,9 @@ class LiveUpdates:
                 room.tell(Styled(found.sentence, "yellow"))
             case EventType.COMPACTION_COMPLETED:
                 left = count(int(data.get("messages") or 0), "older message")
-                room.tell(f"Compacted: {left} stand as a summary now, and stay readable.")
+                room.tell(f"Compacted: a summary replaces {left} in the context; they stay readable.")
             case EventType.COMPACTION_FAILED:
-                room.tell(f"Could not compact ({data.get('reason')}); everything stays as it was.")
+                room.tell(f"Could not compact ({data.get('reason')}); nothing was changed.")
             case EventType.PROCESS_STARTED | EventType.PROCESS_ENDED | EventType.PROCESS_LOST:
                 await self._show_process(event)
             case each if each in TURN_ENDS:
@@ -128,9 +130,7 @@ class LiveUpdates:
         except NotFound:
             return  # the process row has already been pruned
         if event.type == EventType.PROCESS_STARTED:
-            self._room.tell(
-                f"Runs in the background: {shown(process.command)} ({name}); /ps shows what does."
-            )
+            self._room.tell(f"Running in the background: {shown(process.command)} ({name}); /ps lists all.")
         elif process.state is ProcessState.STOPPED:  # any other end has a notice
             self._room.tell(f"Stopped: {shown(process.command)} ({name}).")
 
@@ -140,5 +140,5 @@ class LiveUpdates:
         assert event.turn_id is not None
         said = [message for message in await room.node.turn_messages(event.turn_id) if not message.inner]
         if said:
-            room.tell("Said elsewhere, meanwhile:")
+            room.tell("Messages from elsewhere:")
             show_messages(said, room.node.now())

@@ -27,6 +27,14 @@ class ChatState:
     """Sessions that this chat ended."""
     told: dict[str, bool] = field(default_factory=dict)
     """Ids of notices shown here. True: the model must receive the notice too."""
+    model_name: str | None = None
+    """The model that is asked for; None: the one that answers by default. Changed by /model."""
+    system_prompt: str = ""
+    """The instructions of each turn. Changed by /system."""
+
+    def __post_init__(self) -> None:
+        self.model_name = self.invocation.settings.model.name or None
+        self.system_prompt = self.invocation.settings.agent.system_prompt
 
     @property
     def owner(self) -> str:
@@ -45,7 +53,7 @@ class ChatState:
     def tell(self, *parts: Cell) -> None:
         """Print text that is not a reply: to the terminal, or to stderr if stdout is a pipe."""
         if self.desk.interactive:
-            say(*(part if isinstance(part, Styled) else Styled(part, "dim") for part in parts))
+            say(*(part if isinstance(part, Styled) else Styled(part, "dim") for part in parts), fits=True)
         else:
             note("".join(part.text if isinstance(part, Styled) else part for part in parts))
 

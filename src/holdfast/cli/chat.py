@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,26 +17,27 @@ async def chat(
     invocation: CommandContext,
     key: Annotated[
         str | None,
-        typer.Option(help="Go on with the conversation of this key, or begin it; else 'cli:<you>'."),
+        typer.Option(help="Continue the conversation of this key, or begin it; default: cli:<you>."),
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID", help="Go on with this session, conversation, alias or key; it must exist."
-        ),
+        typer.Option(metavar="ID", help="Continue this session, conversation, alias or key; it must exist."),
     ] = None,
     source: Annotated[
-        str | None, typer.Option(help="Where it comes from; else read off the key, else 'cli'.")
+        str | None, typer.Option(help="Source label; default: the first part of the key, else 'cli'.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="auto|local|scripted|URL|NAME", help="Who answers.")
+        str | None,
+        typer.Option(metavar="auto|local|scripted|URL|NAME", help="The model: auto, local, a URL or a name."),
     ] = None,
 ) -> int:
-    """Talk in the terminal; /help there lists the commands.
+    """Chat in the terminal.
 
-    The session lives as long as this process. Ctrl-C interrupts a reply and keeps what it said. Kill it, and
-    the next chat goes on where it was, the reply that was cut short marked; /retry takes it up. Lines of a
-    pipe are messages, one by one.
+    The session ends with this process. Ctrl-C interrupts a reply and keeps the partial reply. After a kill
+    the next chat continues the conversation and shows the partial reply, marked; /retry generates it again.
+    In a pipe each line is one message. /help in the chat lists its commands.
+
+    If a server of the same home runs, its model is asked and none is loaded here, unless a URL is named.
 
     \b
     Examples:
@@ -46,8 +46,7 @@ async def chat(
       holdfast chat --resume sess_3f2a…
     """
     from ..chat.chat import chat as talk
-    from ..chat.input import lines_of
-    from ..chat.terminal import ChatTerminal
+    from ..chat.terminal import input_of
 
     if invocation.owner_name == EVERYBODY:
         invocation.wrong_usage("a chat belongs to one owner; name it with --owner NAME")
@@ -60,12 +59,7 @@ async def chat(
         key = f"cli:{user()}"
     if source is None:
         source = "" if resume or (key and ":" in key) else "cli"
-    desk = ChatTerminal(lines_of(home()))
-
-    def work() -> Coroutine[Any, Any, int]:
-        return talk(invocation, desk, key, resume, source)
-
-    return desk.serve(work)  # the chat runs in its own loop and thread: this thread reads the keyboard
+    return await talk(invocation, input_of(home()), key, resume, source)
 
 
 def user() -> str:

@@ -58,7 +58,7 @@ async def config(invocation: CommandContext, as_json: AsJson = False) -> None:
         rows.append(
             [
                 each["name"],
-                Styled(_shown(value) or "—", "" if default else "bold"),
+                Styled(shown_value(value) or "—", "" if default else "bold"),
                 Styled(each["origin"], "dim" if default else ""),
                 *([Styled(each["meaning"], "dim")] if wide() else []),
             ]
@@ -125,6 +125,15 @@ def effective(settings: Settings) -> Iterator[dict[str, Any]]:
                 "origin": settings.origins.get(name, "default"),
                 "meaning": each.metadata.get("meaning", ""),
             }
+    for connector, found in settings.connectors.items():
+        for each in fields(found):
+            name = f"connectors.{connector}.{each.name}"
+            yield {
+                "name": name,
+                "value": without_secret(name, getattr(found, each.name)),
+                "origin": settings.origins.get(name, "default"),
+                "meaning": each.metadata.get("meaning", ""),
+            }
 
 
 def without_secret(name: str, value: Any, environment: Mapping[str, str] = os.environ) -> Any:
@@ -136,7 +145,7 @@ def without_secret(name: str, value: Any, environment: Mapping[str, str] = os.en
     return _PASSWORD.sub(rf"\g<before>{HIDDEN}", value)
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A setting's value on one line; empty for an empty one."""
     if isinstance(value, tuple):
         return ", ".join(value)
@@ -145,9 +154,9 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-@command(app, "version")
+@command(app, "version", hides=("owner", "config", "store"))
 async def version(invocation: CommandContext, as_json: AsJson = False) -> None:
-    """Say which holdfast this is, and what it stands on.
+    """Print the versions of holdfast, Python and SQLite.
 
     \b
     Example:

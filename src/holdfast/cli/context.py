@@ -8,7 +8,7 @@ code.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,18 +27,24 @@ EVERYBODY = "*"
 
 Owner = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Whose data: 'default' unless named; '*' is everybody's."),
+    typer.Option(metavar="NAME", help="The owner of the data; default: 'default'; '*': all owners."),
 ]
-Config = Annotated[Path | None, typer.Option(metavar="FILE", help="The settings file, instead of the usual.")]
+Config = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The settings file; default: holdfast.toml of the home.")
+]
 StoreUrl = Annotated[
-    str | None, typer.Option(metavar="URL", help="The store, such as sqlite:///agent.db; else the settings'.")
+    str | None,
+    typer.Option(metavar="URL", help="The store, such as sqlite:///agent.db; default: [store] url."),
 ]
+Hidden = Annotated[str | None, typer.Option(hidden=True)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 IdOrKey = Annotated[
     str, typer.Argument(metavar="ID_OR_KEY", help="A session, conversation or turn id, a key or an alias.")
 ]
 
-Body = Callable[..., Coroutine[Any, Any, int | None]]
+After = Callable[[], int]
+"""What a command does after its event loop has been closed; returns its exit code."""
+Body = Callable[..., Coroutine[Any, Any, int | After | None]]
 
 
 @dataclass
@@ -173,7 +179,7 @@ class CommandContext:
     def nothing_yet(self) -> Exception:
         from ..errors import BadInput
 
-        return BadInput(f"there is nothing yet: no store at {self.location}. `holdfast run` begins one")
+        return BadInput(f"there is no store yet at {self.location}. `holdfast run` begins one")
 
     def start_logging(self, level: str = "warning") -> None:
         """Log to stderr, from this level on unless the settings name one. Commands report by their output."""
@@ -191,6 +197,10 @@ class Opened:
     owner: str | None
     swept: Swept
 
+    async def full_id(self, name: str) -> str:
+        """The id that `name` begins, if it is a shortened one. Raises AmbiguousId."""
+        return await self.hf.full_id(self.owner, name)
+
 
 async def sweep(hf: Holdfast, *, quiet: bool = False) -> Swept:
     """Sweep, and report on stderr what was due. A store error is reported and does not stop a reader."""
@@ -201,27 +211,37 @@ async def sweep(hf: Holdfast, *, quiet: bool = False) -> Swept:
     try:
         done = await hf.sweep()
     except StoreError as error:
-        note(f"could not sweep first: {error}")
+        note(f"cleanup failed: {error}")
         return Swept()
     reaped = done.reaped
     if not quiet and (reaped.sessions or reaped.conversations):
-        note(
-            f"swept: {count(len(reaped.nodes), 'process')} had died; "
-            f"{count(len(reaped.conversations), 'running turn')} interrupted, "
-            f"{count(len(reaped.sessions), 'session')} ended as reaped"
-        )
+        done_for = [
+            f"{count(len(reaped.conversations), 'reply')} marked interrupted",
+            f"{count(len(reaped.sessions), 'session')} ended",
+        ]
+        crashed = count(len(reaped.nodes), "crashed process")
+        note(f"cleaned up after {crashed}: {', '.join(each for each in done_for if each[0] != '0')}")
     if not quiet and done.reset.reset:
-        note(f"swept: {count(len(done.reset.reset), 'session')} reset, as due")
+        note(f"{count(len(done.reset.reset), 'session')} reset, as due")
     return done
 
 
 # --- registering commands ------------------------------------------------------------------------------
 
 
-def command(group: typer.Typer, name: str, *, fast_loop: bool = False) -> Callable[[Body], Body]:
+def command(
+    group: typer.Typer,
+    name: str,
+    *,
+    fast_loop: bool = False,
+    passes_on: bool = False,
+    hides: Collection[str] = (),
+) -> Callable[[Body], Body]:
     """Register `body` as the command `name` of a group; its own options come first, then the shared ones.
 
-    `fast_loop`: run it on uvloop, which takes longer to import than most commands take to run.
+    `fast_loop`: run it on uvloop, which takes longer to import than most commands take to run. `passes_on`:
+    everything after its first argument belongs to another program, also what looks like an option. `hides`:
+    shared options that have no effect on it; they are accepted, and not in its help.
     """
 
     def register(body: Body) -> Body:
@@ -239,21 +259,23 @@ def command(group: typer.Typer, name: str, *, fast_loop: bool = False) -> Callab
         parameters = [
             parameter("context", kind, annotation=typer.Context),
             *(each.replace(kind=kind) for each in own),
-            parameter("owner", kind, default=None, annotation=Owner),
-            parameter("config", kind, default=None, annotation=Config),
-            parameter("store", kind, default=None, annotation=StoreUrl),
+            *(
+                parameter(each, kind, default=None, annotation=Hidden if each in hides else annotation)
+                for each, annotation in (("owner", Owner), ("config", Config), ("store", StoreUrl))
+            ),
         ]
         call.__doc__ = body.__doc__
         call.__annotations__ = {each.name: each.annotation for each in parameters}
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        group.command(name)(call)
+        group.command(name, context_settings={"allow_interspersed_args": not passes_on})(call)
         return body
 
     return register
 
 
-def carry_out(work: Coroutine[Any, Any, int | None], *, fast_loop: bool = False) -> int:
-    """Run a command; returns its exit code. Expected errors are printed in a sentence or two."""
+def carry_out(work: Coroutine[Any, Any, int | After | None], *, fast_loop: bool = False) -> int:
+    """Run a command, then what it returns to be done without an event loop; returns its exit code. Expected
+    errors are printed in a sentence or two."""
     import asyncio
     import sys
 
@@ -262,7 +284,8 @@ def carry_out(work: Coroutine[Any, Any, int | None], *, fast_loop: bool = False)
 
     try:
         with asyncio.Runner(loop_factory=_uvloop if fast_loop else None) as runner:
-            code = runner.run(work) or 0
+            outcome = runner.run(work) or 0
+        code = outcome if isinstance(outcome, int) else outcome()
         sys.stdout.flush()
         return code
     except HoldfastError as error:

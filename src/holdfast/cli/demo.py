@@ -15,19 +15,20 @@ from .groups import app
 from .signals import Interrupts
 
 
-@command(app, "demo")
+@command(app, "demo", hides=("owner", "config", "store"))
 async def demo(
     invocation: CommandContext,
     no_page: Annotated[
         bool, typer.Option("--no-page", help="End after the tour, without the page and its red button.")
     ] = False,
 ) -> int:
-    """Take a tour in about a minute, on real processes.
+    """Show what survives kill -9, in about a minute.
 
-    Talks, is killed in the middle of a reply, comes back with nothing lost, leaves nothing open, compacts,
-    resets past a forgotten preview server, remembers once; each with its proof. A script answers instead of a
-    model. It all happens in a temporary home: your own is not touched. On a terminal it ends with a page
-    and a red button.
+    On real processes: kills the server in the middle of a reply, restarts it with nothing lost, lets the next
+    server finish a reply by itself, leaves no session open, compacts, resets although a preview server was
+    forgotten, and writes a memory once. Each step prints its proof. A script answers instead of a model, and
+    everything is in a temporary home: yours is not touched. On a terminal it ends with a page and a red
+    button.
 
     \b
     Examples:
@@ -67,4 +68,4 @@ async def demo(
 
 
 def _and_logged(words: str) -> str:
-    return f"What its programs said last:\n{words}" if words else ""
+    return f"Last output of its programs:\n{words}" if words else ""

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
+from ..domain.connectors import ConnectorHealth, ConnectorState
 from ..domain.figures import FlushFigures, OwnerUsage
 from ..domain.maintenance import Diagnosis
 from ..errors import BadInput, StoreError
-from ..server.objects import owner_usage
+from ..server.objects import connector, owner_usage
 from ..settings import Settings, is_postgres
 from .context import AsJson, CommandContext, command
 from .format import Styled, count, note, one_line, print_json, say, size
@@ -45,7 +46,7 @@ async def doctor(
             if as_json:
                 print_json({"object": "diagnosis", "ok": True, "store": None, "repaired": [], "data": []})
             else:
-                note(f"there is nothing to check yet: no store at {invocation.location}")
+                note(f"there is no store to check yet at {invocation.location}")
             return 0
         kept = "What was repaired stays so." if repair else "Nothing was changed."
         with bar(kept, at_once=True) as shows:
@@ -53,6 +54,7 @@ async def doctor(
                 repair=repair, progress=lambda done, whole: shows("checking the store", done, whole)
             )
         usage = await opened.hf.usage(None, limit=MOST_OWNERS)
+        connectors = await opened.hf.connector_states()
         well = all(each.ok for each in found)
         if as_json:
             print_json(
@@ -63,6 +65,7 @@ async def doctor(
                     "repaired": repaired,
                     "flushes": _flushes(await opened.hf.flush_figures()),
                     "usage": [owner_usage(each) for each in usage],
+                    "connectors": [connector(each) for each in connectors],
                     "data": [_diagnosis(each) for each in found],
                 }
             )
@@ -75,11 +78,27 @@ async def doctor(
             _explain(each)
         if waiting := _what_waits(await opened.hf.flush_figures(), invocation.settings):
             say(Styled("  · ", "dim"), waiting)
+        _how_connectors_are(connectors)
         _who_holds_how_much(usage)
         broken = sum(not each.ok for each in found)
         verdict = f"{broken} of {len(found)} broken."
         say(Styled("All is well.", "green") if well else Styled(verdict, "bold red"))
         return 0 if well else 1
+
+
+def _how_connectors_are(states: Sequence[ConnectorState]) -> None:
+    """Print the state of each connector, one per line."""
+
+    for each in states:
+        told = f"connector {each.name}: {each.health.value}"
+        if each.problem:
+            told += f" ({one_line(each.problem)})"
+        if each.pending:
+            told += f"; {count(each.pending, 'message')} to be sent"
+        if each.dead:
+            told += f"; {count(each.dead, 'dead letter')}: `GET /api/deliveries?state=dead`"
+        bad = each.health is ConnectorHealth.DOWN or each.dead
+        say(Styled("  ! ", "yellow") if bad else Styled("  · ", "dim"), told)
 
 
 def _who_holds_how_much(usage: Sequence[OwnerUsage]) -> None:
@@ -136,7 +155,7 @@ def _explain(each: Diagnosis) -> None:
     what_to_do = (
         "`holdfast doctor --repair` mends this."
         if finding.repairable
-        else "This cannot be mended safely by itself: make a copy with `holdfast backup FILE`, stop what "
+        else "This cannot be repaired automatically: make a copy with `holdfast backup FILE`, stop what "
         "writes to the store, and report it with the examples above."
     )
     say(Styled(f"      {what_to_do}", "yellow"))
@@ -147,7 +166,7 @@ async def backup(
     invocation: CommandContext,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; it must not exist yet.")],
 ) -> None:
-    """Copy the store to a file while everything goes on.
+    """Copy the store to a file while it is in use.
 
     \b
     Example:
@@ -166,7 +185,7 @@ async def restore(
     invocation: CommandContext,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `holdfast backup` wrote.")],
 ) -> None:
-    """Put a backup in the place of the store.
+    """Replace the store by a backup.
 
     Stop every process that uses the store first. The store that was there is moved aside, not deleted. The
     backup itself stays as it is.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+from ..domain.ids import short
 
 
 def ago(then: datetime | None, now: datetime) -> str:
@@ -46,9 +49,11 @@ def clock(then: datetime, now: datetime) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 session`, `2 sessions`."""
+    """`1 session`, `2 sessions`, `3 replies`."""
     if number == 1:
         return f"1 {noun}"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{number:,} {noun[:-1]}ies"
     return f"{number:,} {noun}es" if noun.endswith("s") else f"{number:,} {noun}s"
 
 
@@ -146,10 +151,11 @@ def print_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
-def say(*parts: Cell) -> None:
-    """Print a line on stdout."""
+def say(*parts: Cell, fits: bool = False) -> None:
+    """Print a line on stdout. `fits`: on a terminal it is wrapped between words, so it cannot be copied as
+    one line."""
     if on_terminal():
-        console().print(_text(parts), soft_wrap=True)
+        console().print(_text(parts), soft_wrap=not fits)
     else:
         write("".join(_plain(part) for part in parts) + "\n")
 
@@ -178,6 +184,11 @@ def remark(*pieces: str) -> None:
     _to_stderr(sentences(*pieces))
 
 
+def hint(line: str) -> None:
+    """Print a line on stderr as it is, such as a command to copy."""
+    _to_stderr(line)
+
+
 def mute() -> None:
     """Discard further output, also what is flushed at exit: stdout has no reader any more."""
     import os
@@ -187,7 +198,7 @@ def mute() -> None:
 
 def next_step_after(error: Exception | str) -> str:
     """The next step at a command line, for errors whose text does not name one."""
-    from ..errors import BadSetting, ConversationBusy, NotFound, StoreBusy
+    from ..errors import ConversationBusy, NotFound, StoreBusy
 
     match error:
         case NotFound(what="API key"):
@@ -195,15 +206,13 @@ def next_step_after(error: Exception | str) -> str:
         case NotFound(what="memory"):
             return "`holdfast memories` lists those there are; another owner's needs --owner NAME."
         case NotFound(what="flush of session"):
-            return "It was too short, goes on, or memory is off; `holdfast sessions show` says more."
+            return "It was too short, was continued, or memory is off; see `holdfast sessions show`."
         case NotFound(what="process"):
             return "`holdfast ps` lists those there are; another owner's needs --owner NAME."
         case NotFound():
             return "`holdfast sessions` lists what there is; another owner's needs --owner NAME."
         case ConversationBusy():
             return f"Or stop it: holdfast sessions cancel {error.conversation_id}"
-        case BadSetting():
-            return "Correct it and try again."
         case StoreBusy():
             return "Try again; `holdfast nodes` shows who else is there."
         case _:
@@ -248,15 +257,14 @@ def _plain_table(titles: Sequence[str], right: Sequence[bool], rows: Sequence[Se
 
 
 def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    """A table as wide as the terminal. If it does not fit, ids are shortened, which commands take too."""
     from rich.table import Table
 
-    widths = [
-        max(width_of(column.title), *(width_of(_in_table(row[n]).text) for row in rows), 0)
-        for n, column in enumerate(columns)
-    ]
-    fixed = [column.whole or width <= NARROW for column, width in zip(columns, widths, strict=True)]
-    least = sum(width if stays else NARROW for width, stays in zip(widths, fixed, strict=True))
-    if rows and least + 2 * (len(columns) - 1) > console().width:
+    widths, fixed = _widths(columns, rows)
+    if rows and _least(widths, fixed) > console().width:
+        rows = _with_short_ids(rows)
+        widths, fixed = _widths(columns, rows)
+    if rows and _least(widths, fixed) > console().width:
         _stacked(columns, rows)
         return
     grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
@@ -271,6 +279,35 @@ def _rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> No
     for row in rows:
         grid.add_row(*(_text([_in_table(cell)]) for cell in row))
     console().print(grid)
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> tuple[list[int], list[bool]]:
+    """The width that each column would take, and whether it must have it."""
+    widths = [
+        max(width_of(column.title), *(width_of(_in_table(row[n]).text) for row in rows), 0)
+        for n, column in enumerate(columns)
+    ]
+    return widths, [column.whole or width <= NARROW for column, width in zip(columns, widths, strict=True)]
+
+
+def _least(widths: Sequence[int], fixed: Sequence[bool]) -> int:
+    """The columns of a terminal that a table needs."""
+    needed = sum(width if stays else NARROW for width, stays in zip(widths, fixed, strict=True))
+    return needed + 2 * (len(widths) - 1)
+
+
+def _with_short_ids(rows: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
+    """The rows with shortened ids, unless two of them would look the same."""
+    ids = {_plain(cell) for row in rows for cell in row if short(_plain(cell)) != _plain(cell)}
+    beginnings = Counter(map(short, ids))
+    return [[_short_cell(cell, beginnings) for cell in row] for row in rows]
+
+
+def _short_cell(cell: Cell, beginnings: Mapping[str, int]) -> Cell:
+    text = short(_plain(cell))
+    if beginnings.get(text) != 1:
+        return cell
+    return Styled(text, cell.style) if isinstance(cell, Styled) else text
 
 
 def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:

@@ -1,4 +1,4 @@
-"""The tree of commands: `holdfast`, and its groups `sessions`, `keys`, `memories`, `import` and `config`."""
+"""The tree of commands: `holdfast`, and its groups, such as `sessions`, `turns`, `keys` and `config`."""
 
 from __future__ import annotations
 
@@ -131,21 +131,28 @@ app = typer.Typer(
 
 sessions = typer.Typer(
     cls=ListsByDefault,
-    help="List sessions, look at them, act on them.",
+    help="List, show and manage sessions.",
     epilog="Without a subcommand it lists: holdfast sessions --state idle --source cli",
+    rich_markup_mode=None,
+)
+
+turns = typer.Typer(
+    cls=ListsByDefault,
+    help="Running, waiting and queued turns.",
+    epilog="Without a subcommand it lists: holdfast turns --waiting",
     rich_markup_mode=None,
 )
 
 keys = typer.Typer(
     cls=ListsByDefault,
-    help="API keys: who may ask the server, and as whom.",
+    help="Create, list and revoke API keys.",
     epilog="Without a subcommand it lists: holdfast keys --owner ada",
     rich_markup_mode=None,
 )
 
 memories = typer.Typer(
     cls=ListsByDefault,
-    help="What was remembered of ended sessions, and flushes that failed.",
+    help="Memories of ended sessions, and memory jobs that failed.",
     epilog="Without a subcommand it lists: holdfast memories --key cli:ada",
     rich_markup_mode=None,
 )
@@ -153,8 +160,16 @@ memories = typer.Typer(
 
 notices = typer.Typer(
     cls=ListsByDefault,
-    help="What people should be told, such as that their chat was reset.",
+    help="List notices for people, such as that their chat was reset.",
     epilog="Without a subcommand it lists: holdfast notices --undelivered",
+    rich_markup_mode=None,
+)
+
+
+pair = typer.Typer(
+    cls=ListsByDefault,
+    help="List, approve and revoke people who wrote to a connector.",
+    epilog="Without a subcommand it lists: holdfast pair --json",
     rich_markup_mode=None,
 )
 
@@ -181,7 +196,7 @@ def holdfast(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", help="Say which holdfast this is.", callback=say_version, is_eager=True),
+        typer.Option("--version", help="Show the version.", callback=say_version, is_eager=True),
     ] = False,
     owner: Owner = None,
     config: Config = None,
@@ -193,9 +208,11 @@ def holdfast(
 GROUPS = {
     "holdfast": app,
     "sessions": sessions,
+    "turns": turns,
     "keys": keys,
     "memories": memories,
     "notices": notices,
+    "pair": pair,
     "config": settings,
     "import": imports,
 }

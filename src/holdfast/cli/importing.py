@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FEW = 5
 
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only look, and tell what it looks like. Changes nothing.")
+    bool, typer.Option("--dry-run", help="Dry run: print what would be imported; change nothing.")
 ]
 
 
@@ -41,7 +41,7 @@ async def hermes(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Take over a Hermes home.
+    """Import a Hermes home.
 
     Every conversation, under the ids and keys that it had there. The home is only read, also while Hermes
     runs. Again with a newer copy: what is new is added.
@@ -83,7 +83,7 @@ async def codex(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take over the sessions of Codex.
+    """Import the sessions of Codex.
 
     Every thread becomes a conversation under its id. The files are only read. Again later: what is new is
     added.
@@ -105,7 +105,7 @@ async def claude_code(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take over the sessions of Claude Code.
+    """Import the sessions of Claude Code.
 
     Every session becomes a conversation under its id, each sub-agent one of its own. The files are only read.
     Again later: what is new is added.
@@ -149,7 +149,7 @@ async def file(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="What `holdfast sessions export` wrote.")],
     as_json: AsJson = False,
 ) -> None:
-    """Take over conversations from a file of `holdfast sessions export`.
+    """Import a file of `holdfast sessions export`.
 
     Ids are kept. A file that is damaged, or clashes with what is there, is refused whole. Everything stays
     its owner's, unless --owner names another.
@@ -305,7 +305,7 @@ def _facts(found: Examination) -> list[tuple[str, Cell]]:
         ("wrong message counts", trouble(found.wrong_counts)),
         ("duplicate rows", trouble(found.repeated_rows)),
         ("messages without a session", trouble(found.strays)),
-        ("messages without a mark", trouble(found.unmarked, "active is NULL; they count as said")),
+        ("messages without a mark", trouble(found.unmarked, "active is NULL; counted as active")),
         ("parents that are not there", trouble(len(found.dangling), _some(found.dangling))),
         ("sessions continued twice", trouble(len(found.several), _some(found.several))),
         ("sessions in a circle", trouble(len(found.cycles), _some(found.cycles))),
@@ -382,8 +382,8 @@ def _tell_transcripts(taken: Taken, invocation: CommandContext) -> None:
     else:
         say(
             f"{count(taken.conversations, 'conversation')} imported"
-            + (f", {taken.grown:,} went on" if taken.grown else "")
-            + (f", {taken.unchanged:,} as they were" if taken.unchanged else "")
+            + (f", {taken.grown:,} continued" if taken.grown else "")
+            + (f", {taken.unchanged:,} unchanged" if taken.unchanged else "")
             + "."
         )
         facts(
@@ -395,7 +395,7 @@ def _tell_transcripts(taken: Taken, invocation: CommandContext) -> None:
         )
     _tell_left(taken)
     if taken.anything:
-        say(Styled(f"Look at it with: {invocation.command('sessions')}", "dim"))
+        say(Styled(f"Show it with: {invocation.command('sessions')}", "dim"))
 
 
 def _counts(taken: Taken) -> dict[str, Any]:
@@ -452,8 +452,8 @@ def _tell_taken(taken: HermesTaken, invocation: CommandContext) -> None:
         edges = ", ".join(f"{number:,} {edge}" for edge, number in taken.edges.items()) or "none"
         say(
             f"{count(taken.conversations, 'conversation')} imported"
-            + (f", {taken.grown:,} went on" if taken.grown else "")
-            + (f", {taken.unchanged:,} as they were" if taken.unchanged else "")
+            + (f", {taken.grown:,} continued" if taken.grown else "")
+            + (f", {taken.unchanged:,} unchanged" if taken.unchanged else "")
             + "."
         )
         facts(
@@ -474,7 +474,7 @@ def _tell_taken(taken: HermesTaken, invocation: CommandContext) -> None:
         )
     _tell_left(taken)
     if taken.anything:
-        say(Styled(f"Look at it with: {invocation.command('sessions')}", "dim"))
+        say(Styled(f"Show it with: {invocation.command('sessions')}", "dim"))
 
 
 def _tell_left(taken: Taken) -> None:
@@ -482,7 +482,7 @@ def _tell_left(taken: Taken) -> None:
     if taken.gone_on:
         say(
             Styled("  ! ", "yellow"),
-            f"{count(len(taken.gone_on), 'session')} went on both there and here; left as here: "
+            f"{count(len(taken.gone_on), 'session')} changed both there and here; kept as they are here: "
             f"{_some(taken.gone_on)}",
         )
     if taken.deleted:

@@ -30,7 +30,7 @@ async def list_(
     failed: Annotated[
         bool, typer.Option("--failed", help="Instead: sessions whose flush failed and was given up.")
     ] = False,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="The page behind this one.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="The page after this one.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +68,7 @@ async def search(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Find memories that hold all these words.
+    """Search memories that contain all these words.
 
     \b
     Example:
@@ -91,10 +91,10 @@ async def search(
 async def edit(
     invocation: CommandContext,
     memory_id: MemoryId,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What it says from now on.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The new text.")],
     as_json: AsJson = False,
 ) -> None:
-    """Change what a memory says.
+    """Edit the text of a memory.
 
     \b
     Example:
@@ -102,7 +102,7 @@ async def edit(
     """
 
     async with invocation.existing(quiet=as_json) as opened:
-        memory = await opened.hf.edit_memory(opened.owner, memory_id, text)
+        memory = await opened.hf.edit_memory(opened.owner, await opened.full_id(memory_id), text)
         if as_json:
             print_json(objects.memory(memory, with_owner=invocation.of_everybody))
         else:
@@ -115,7 +115,7 @@ async def forget(
     memory_ids: Annotated[list[str], typer.Argument(metavar="ID…", help="The memories' ids.")],
     as_json: AsJson = False,
 ) -> None:
-    """Forget memories, for good: nothing of what they said is left.
+    """Delete memories permanently.
 
     What was said stays where it was said; `holdfast sessions delete` removes that.
 
@@ -125,6 +125,7 @@ async def forget(
     """
 
     async with invocation.existing(quiet=as_json) as opened:
+        memory_ids = [await opened.full_id(each) for each in memory_ids]
         for memory_id in memory_ids:  # check that all exist before any is deleted
             await opened.hf.memory(opened.owner, memory_id)
         for memory_id in memory_ids:
@@ -143,9 +144,9 @@ async def retry(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have flushes tried again that were given up.
+    """Retry memory jobs that failed.
 
-    The server does it, or the next one that starts. Named sessions are also taken up that were skipped, or
+    The server does it, or the next one that starts. Named sessions are also retried if they were skipped, or
     that wait.
 
     \b
@@ -158,7 +159,7 @@ async def retry(
         retried = 0
         if session_ids:
             for session_id in session_ids:
-                await opened.hf.retry_flush(opened.owner, session_id)
+                await opened.hf.retry_flush(opened.owner, await opened.full_id(session_id))
                 retried += 1
         else:
             retried = await opened.hf.retry_flushes(opened.owner)
@@ -178,15 +179,15 @@ async def skip(
     ] = None,
     before: Annotated[
         str | None,
-        typer.Option(metavar="DATE", help="All that nobody has spoken in since, such as 2026-03-01."),
+        typer.Option(metavar="DATE", help="All without a message since this date, such as 2026-03-01."),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Do not flush sessions: those named, or all that are older than a date.
+    """Skip the memory jobs of sessions, by id or by date.
 
     With --before, what waits is skipped, what failed, and what open sessions have said so far, which a reset
-    would have flushed. What is said in them from now on is flushed as ever. A skipped session can be taken up
-    again by its id: `holdfast memories retry SESSION`.
+    would have flushed. What is said in them from now on is flushed as ever. A skipped session can be retried
+    by its id: `holdfast memories retry SESSION`.
 
     \b
     Examples:
@@ -201,7 +202,7 @@ async def skip(
     async with invocation.existing(quiet=as_json) as opened:
         skipped = 0
         for session_id in session_ids or ():
-            await opened.hf.skip_flush(opened.owner, session_id)
+            await opened.hf.skip_flush(opened.owner, await opened.full_id(session_id))
             skipped += 1
         if since is not None:
             skipped += await opened.hf.skip_flushes(opened.owner, since)
@@ -277,4 +278,4 @@ def _nothing(invocation: CommandContext, as_json: bool) -> None:
     if as_json:
         print_json(objects.listed([]))
     else:
-        note(f"there is nothing yet: no store at {invocation.location}")
+        note(f"there is no store yet at {invocation.location}")

@@ -30,7 +30,7 @@ async def migrate(
     """Copy this SQLite store to PostgreSQL, verified.
 
     The original is only read and stays as it is. Stop what runs on it first: what is said there meanwhile
-    does not come along. Should it be cut short, run it again: it goes on where it was.
+    does not come along. Should it be cut short, run it again: it continues where it was.
 
     \b
     Example:
@@ -53,7 +53,7 @@ async def migrate(
         mover = Mover(database_path(invocation.settings.store.url).absolute(), to, on_step)
         if running := mover.still_running():
             nodes = "a node is" if running == 1 else f"{running} nodes are"
-            note(f"{nodes} still running on this store: what is said there from now on does not come along")
+            note(f"{nodes} still running on this store: messages added from now on are not copied")
         arrived = await mover.move_once()
     for table in arrived.tables:
         say(f"  {table.table:<20} {table.rows:>10,} rows   {table.checksum[:16]}")

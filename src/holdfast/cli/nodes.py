@@ -19,7 +19,7 @@ A_FEW = 5
 
 @command(app, "sweep")
 async def sweep(invocation: CommandContext, as_json: AsJson = False) -> int:
-    """Settle what is due, and say what was done.
+    """Clean up after crashed processes and apply due resets now.
 
     What dead processes left behind: their turns are interrupted, their sessions ended. Sessions that are due
     are reset ([reset]). Every command does that first, and every running program by itself. Also drops what
@@ -56,7 +56,7 @@ async def _tell(opened: Opened, done: Reaped, reset: Reset, pruned: Pruned) -> N
         say(f"{node_id} ({process}) is dead ({why}).")
     if done.conversations:
         turns = count(len(done.conversations), "turn")
-        say(f"Interrupted {turns}, keeping what was said: {_few(done.conversations)}.")
+        say(f"Interrupted {turns}, keeping its partial reply: {_few(done.conversations)}.")
     if done.sessions:
         say(f"Ended {count(len(done.sessions), 'session')} as reaped: {_few(done.sessions)}.")
     for reason in sorted(set(reset.reset.values())):
@@ -72,9 +72,9 @@ async def _tell(opened: Opened, done: Reaped, reset: Reset, pruned: Pruned) -> N
         say(f"Deleted {count(pruned.conversations, 'conversation')}, kept long enough.")
     if pruned.spared:
         spared = count(pruned.spared, "conversation")
-        say(f"Kept {spared} as old: something still goes on there (a turn, a program, a process, a flush).")
+        say(f"Kept {spared} as old are still in use (a turn, a program, a process or a flush).")
     for trouble in [*done.troubles, *reset.troubles]:
-        say(f"Could not settle {trouble}. It will be tried again.")
+        say(f"Could not clean up after {trouble}. It will be tried again.")
 
 
 def _few(ids: list[str]) -> str:
@@ -108,7 +108,7 @@ async def nodes(
     gone: Annotated[bool, typer.Option("--all", help="Also those that have left or were reaped.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List who is alive: the holdfast processes of this store.
+    """List the living holdfast processes of this store.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ async def nodes(
             print_json(objects.listed([objects.node(*each) for each in found]))
             return
         if not found:
-            note("nobody is there" if opened else f"there is nothing yet: no store at {invocation.location}")
+            note("no node is alive" if opened else f"there is no store yet at {invocation.location}")
             return
         assert opened is not None
         now = opened.hf.now()

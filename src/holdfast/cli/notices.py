@@ -75,7 +75,7 @@ async def delivered(
       holdfast notices delivered note_0a1b2c3d
     """
     async with invocation.existing(quiet=as_json) as opened:
-        notice = await opened.hf.deliver_notice(opened.owner, notice_id)
+        notice = await opened.hf.deliver_notice(opened.owner, await opened.full_id(notice_id))
         if as_json:
             print_json(objects.notice(notice, with_owner=invocation.of_everybody))
         else:

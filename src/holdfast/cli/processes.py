@@ -50,7 +50,7 @@ async def ps(
     ] = None,
     running: Annotated[bool, typer.Option("--running", help="Only those that have not ended.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many at most.")] = 20,
-    after: Annotated[str | None, typer.Option(metavar="PROC", help="The page behind this process.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="PROC", help="The page after this process.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List background processes, newest first.
@@ -66,7 +66,7 @@ async def ps(
             if as_json:
                 print_json(objects.listed([]))
             else:
-                note(f"there is nothing yet: no store at {invocation.location}")
+                note(f"there is no store yet at {invocation.location}")
             return
         conversation = None
         if id_or_key is not None:
@@ -142,7 +142,7 @@ def _doing(each: Process, now: datetime, active: bool) -> str:
         return "has ended; what it started still runs"
     if active:
         return f"{each.activity} {ago(each.last_active_at, now)}"
-    return "nobody connected" if each.listening else f"last active {ago(each.last_active_at, now)}"
+    return "no connections" if each.listening else f"last active {ago(each.last_active_at, now)}"
 
 
 @command(app, "logs")
@@ -150,12 +150,12 @@ async def logs(
     invocation: CommandContext,
     proc: ProcessId,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the process has ended.")
+        bool, typer.Option("--follow", "-f", help="Follow until the process has ended.")
     ] = False,
     tail: Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last N lines.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a process has said.
+    """Print a process's output.
 
     Its beginning and its newest are kept; what is missing in between is said.
 
@@ -166,6 +166,7 @@ async def logs(
     """
 
     async with invocation.existing(quiet=True) as opened:
+        proc = await opened.full_id(proc)
         part = await opened.hf.process_log(opened.owner, proc, tail=tail)
         process = await opened.hf.process(opened.owner, proc)
         if as_json:
@@ -195,6 +196,7 @@ async def stop(invocation: CommandContext, proc: ProcessId, as_json: AsJson = Fa
     """
 
     async with invocation.node(existing=True, quiet=as_json) as node:
+        proc = await node.full_id(invocation.owner, proc)
         before = await node.process(invocation.owner, proc)
         with busy("waiting for it to end"):
             stopped = await node.stop_process(invocation.owner, before.id)
@@ -216,7 +218,7 @@ async def pin(
     hours: Annotated[float, typer.Option(metavar="N", help="For how long; 0: no longer.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let a process hold resets of its session up, for a stated time.
+    """Prevent resets while this process runs, for N hours.
 
     \b
     Examples:
@@ -225,7 +227,7 @@ async def pin(
     """
 
     async with invocation.existing(quiet=as_json) as opened:
-        now = opened.hf.now()
+        now, proc = opened.hf.now(), await opened.full_id(proc)
         pinned = await opened.hf.pin_process(opened.owner, proc, hours)
         if as_json:
             print_json(_object(invocation, opened.hf, pinned, now))

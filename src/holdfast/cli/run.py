@@ -45,26 +45,27 @@ async def run(
     invocation: CommandContext,
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="PROMPT|-", help="What to say; - or nothing: read it from stdin."),
+        typer.Argument(metavar="PROMPT|-", help="The prompt; - or none: read from stdin."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(help="Go on with the conversation of this key, or begin it.")
+        str | None, typer.Option(help="Continue the conversation of this key, or begin it.")
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="ID", help="Go on with the conversation this id belongs to.")
+        str | None, typer.Option(metavar="ID", help="Continue the conversation of this id.")
     ] = None,
     source: Annotated[
-        str | None, typer.Option(help="Where it comes from; else read off the key, else 'cli'.")
+        str | None, typer.Option(help="Source label; default: the first part of the key, else 'cli'.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="auto|local|scripted|URL|NAME", help="Who answers.")
+        str | None,
+        typer.Option(metavar="auto|local|scripted|URL|NAME", help="The model: auto, local, a URL or a name."),
     ] = None,
 ) -> int:
-    """Say something and print the answer, as it comes.
+    """Send a message and print the reply as it streams.
 
-    One turn of a session that ends with it. What you say is on disk before the model is asked, and what it
-    answers is never further than half a second ahead of the disk: stop it, kill it, and go on with the same
-    key.
+    One turn of a session that ends with it. The message is on disk before the model is asked, and the
+    reply is at most half a second ahead of the disk: after a stop or a kill,
+    continue with the same key.
 
     \b
     Examples:
@@ -89,14 +90,14 @@ async def run(
 def spoken(prompt: str | None, invocation: CommandContext) -> str:
     """The message to send; from stdin if the prompt is `-`, or absent and stdin is a pipe."""
     if prompt is None and sys.stdin.isatty():
-        invocation.wrong_usage('there is nothing to say; for example: holdfast run "hello"')
+        invocation.wrong_usage('no prompt given; for example: holdfast run "hello"')
     if prompt is None or prompt == "-":
         try:
             prompt = sys.stdin.buffer.read().decode()
         except UnicodeDecodeError as error:
             invocation.wrong_usage(f"stdin is not UTF-8 text: {error.reason} at byte {error.start}")
     if not prompt.strip():
-        invocation.wrong_usage("there is nothing to say: the prompt is empty")
+        invocation.wrong_usage("the prompt is empty")
     return prompt
 
 
@@ -138,12 +139,15 @@ class _Run:
 
     async def turn(self, words: str, key: str | None, resume: str | None, source: str) -> int:
 
-        from ..models.choose import choose_from
+        from ..settings import home
+        from .server_model import ServerModel, model_beside
 
         try:
             settings = self._invocation.settings
             with model_usage(self._invocation):
-                model = await choose_from(settings.model, longest_wait=LONGEST_WAIT)
+                model = await model_beside(settings, home(), longest_wait=LONGEST_WAIT)
+            if isinstance(model, ServerModel) and sys.stderr.isatty():
+                note(model.description)
             try:
                 async with self._invocation.node(existing=resume is not None) as node:
                     if resume is not None:
@@ -157,7 +161,7 @@ class _Run:
         except asyncio.CancelledError:
             return self._stopped()
         except (LeaseLost, TurnStopped):
-            complain("the turn was ended by someone else; what was said is kept", self._go_on())
+            complain("the turn was ended elsewhere; its partial reply is kept", self._go_on())
             return 1
         except ModelError as error:
             complain(error, f"Your message is kept. {self._go_on()}" if self._begun else "")
@@ -213,14 +217,14 @@ class _Run:
         if self._interrupts.number is None:
             return 141
         if self._begun:
-            remark("Interrupted; what was said is kept", self._go_on())
+            remark("Interrupted; the partial reply is kept", self._go_on())
         else:
-            remark("Interrupted before anything was said")
+            remark("Interrupted before the reply began")
         return self._interrupts.exit_code
 
     def _go_on(self) -> str:
         assert self._session is not None
-        return f"Go on with: {self._invocation.speaking(self._session.id, self._session.key)}"
+        return f"Continue with: {self._invocation.speaking(self._session.id, self._session.key)}"
 
 
 class ReplyPrinter:

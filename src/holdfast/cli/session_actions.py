@@ -1,4 +1,4 @@
-"""`holdfast sessions end|cancel|resume|fork|delete|export`: actions on a session."""
+"""`holdfast sessions end|cancel|resume|fork|title|compact|rewind|delete|export`: actions on a session."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..domain.headings import NO_HEADING
 from ..domain.ids import new_id
-from ..domain.sessions import Session
-from ..errors import BadInput
+from ..domain.rewinds import Rewound
+from ..domain.sessions import FRESH_AFTER, Session
+from ..errors import BadInput, HoldfastError
 from ..server import objects
 from .context import AsJson, CommandContext, IdOrKey, command
 from .format import complain, count, print_json, remark, say
 from .groups import sessions
-from .signals import bar
+from .signals import bar, busy
 
 if TYPE_CHECKING:
     from ..app import Holdfast
@@ -36,7 +38,7 @@ async def end(
     id_or_key: IdOrKey,
     reason: Annotated[
         EndReasonOption,
-        typer.Option(help="Why; after 'new' the next message begins afresh, else it goes on."),
+        typer.Option(help="Why; after 'new' the next message starts a new session, else it continues."),
     ] = EndReasonOption.CLOSED,
     as_json: AsJson = False,
 ) -> None:
@@ -62,7 +64,7 @@ async def end(
 
 @command(sessions, "cancel")
 async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
-    """Stop the turn that is running; what it had said is kept.
+    """Cancel the running turn; its partial reply is kept.
 
     \b
     Example:
@@ -74,7 +76,7 @@ async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
         if as_json:
             print_json(objects.turn(turn) if turn else None)
         elif turn and stopped:
-            say(f"{turn.id} was cancelled; what it had said is kept.")
+            say(f"{turn.id} was cancelled; its partial reply is kept.")
         elif turn:
             say(f"{turn.id} was not running any more: {turn.status.value}.")
         else:
@@ -83,7 +85,7 @@ async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
 
 @command(sessions, "resume")
 async def resume(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
-    """Go on from an older session.
+    """Continue from an older session.
 
     Opens a new session, detached, that sees what that very session saw. If a newer one of the conversation
     is open, it ends as 'new'.
@@ -101,9 +103,9 @@ async def resume(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
         elif resumed.id == session.id:
             say(f"{session.id} is open already.")
         else:
-            say(f"{resumed.id} goes on where {session.id} stood.")
+            say(f"{resumed.id} continues {session.id} stood.")
         if not as_json:
-            say(f"Speak to it with: {invocation.speaking(resumed.id, resumed.key, resumed.owner)}")
+            say(f"Send it a message with: {invocation.speaking(resumed.id, resumed.key, resumed.owner)}")
 
 
 @command(sessions, "fork")
@@ -133,7 +135,129 @@ async def fork(
             await _print_session(node, forked)
         else:
             say(f"{forked.id} in {forked.conversation_id} begins as a copy of {session.id}.")
-            say(f"Speak to it with: {invocation.speaking(forked.id, forked.key, forked.owner)}")
+            say(f"Send it a message with: {invocation.speaking(forked.id, forked.key, forked.owner)}")
+
+
+@command(sessions, "title")
+async def title(
+    invocation: CommandContext,
+    id_or_key: IdOrKey,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TITLE…]", help="The new title; without it, print it."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name a conversation, or print its name.
+
+    A title that you set is never replaced by one that the model makes.
+
+    \b
+    Examples:
+      holdfast sessions title cli:ada Holidays in Brittany
+      holdfast sessions title sess_3f2a61bc
+    """
+
+    async with invocation.existing(quiet=as_json) as opened:
+        session = await opened.hf.session_named(opened.owner, id_or_key)
+        if words:
+            await opened.hf.set_title(opened.owner, session.conversation_id, " ".join(words))
+            session = await opened.hf.find_session(opened.owner, session.id)
+        if as_json:
+            await _print_session(opened.hf, session)
+            return
+        headings = await opened.hf.headings_of([session])
+        first_words = headings[session.conversation_id].first_words
+        say(session.title or first_words or "It has no title, and nothing was said in it yet.")
+
+
+@command(sessions, "compact")
+async def compact(
+    invocation: CommandContext,
+    id_or_key: IdOrKey,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="auto|local|URL|NAME", help="Model for the summary; else the settings'."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replace older messages of a context by a summary, now.
+
+    The messages stay readable; only what the model is given changes. A new session continues.
+
+    \b
+    Examples:
+      holdfast sessions compact cli:ada
+      holdfast sessions compact sess_3f2a61bc --json
+    """
+
+    from ..app import answer_with
+    from ..models.choose import choose_from
+    from .run import LONGEST_WAIT, model_setting, model_usage
+
+    with model_usage(invocation):
+        invocation.overrides = {"model": model_setting(model)} if model is not None else {}
+        answers = await choose_from(invocation.settings.model, longest_wait=LONGEST_WAIT)
+    try:
+        async with invocation.node(existing=True, quiet=as_json) as node:
+            answer_with(node, answers)
+            before = await node.resolve_name(invocation.owner, id_or_key)
+            tip = before.tip
+            if tip.ended and tip.end_reason not in FRESH_AFTER:  # its context goes on: so does the session
+                tip = await node.resume_session(tip.owner, tip.id)
+            try:
+                with busy("writing a summary"):
+                    session = await node.compact(tip.owner, tip.id)
+            except HoldfastError:
+                if tip.id != before.tip.id:
+                    await node.end_session(tip.owner, tip.id)
+                raise
+            if as_json:
+                await _print_session(node, session)
+            else:
+                say(f"{session.id} continues {before.tip.id}, with a summary of its older messages.")
+    finally:
+        await answers.close()
+
+
+@command(sessions, "rewind")
+async def rewind(
+    invocation: CommandContext,
+    id_or_key: IdOrKey,
+    message_or_turn: Annotated[
+        str | None, typer.Argument(help="A message's id or number, or a turn's id: its end.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="ID", help="The same, as an option.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue from an earlier message; what followed stays readable.
+
+    What followed leaves the context. Rewinding to a later message brings it back. Refused while a turn runs.
+
+    \b
+    Examples:
+      holdfast sessions rewind cli:ada 4
+      holdfast sessions rewind cli:ada --to turn_3f2a…
+    """
+
+    named = message_or_turn or to
+    if named is None or (message_or_turn and to):
+        invocation.wrong_usage("name the message or turn to continue from, once")
+    async with invocation.existing(quiet=as_json) as opened:
+        target = int(named) if named.isdecimal() else named
+        done = await opened.hf.rewind(opened.owner, id_or_key, target)
+        if as_json:
+            await _print_session(opened.hf, done.session)
+        else:
+            say(rewound_sentence(done))
+
+
+def rewound_sentence(done: Rewound) -> str:
+    """What a rewind has done, for a person."""
+    left, restored = count(done.left, "message"), count(done.restored, "message")
+    changed = f"{left} left the context" + (f", {restored} came back" if done.restored else "")
+    at = f"message {done.to}" if done.to else "the beginning"
+    return f"{done.session.id} continues from {at}: {changed}. All of them stay readable."
 
 
 @command(sessions, "delete")
@@ -142,7 +266,7 @@ async def delete(
     id_or_key: IdOrKey,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int:
-    """Delete a whole conversation, for good.
+    """Delete a whole conversation permanently.
 
     The one the session belongs to, with every session and message in it; a running turn is cancelled.
 
@@ -173,7 +297,9 @@ async def delete(
 async def _print_session(hf: Holdfast, session: Session) -> None:
 
     states, flushes = await hf.states_of([session]), await hf.flushes_of([session])
-    print_json(objects.session(session, states[session.id], flushes.get(session.id)))
+    headings = await hf.headings_of([session])
+    heading = headings.get(session.conversation_id, NO_HEADING)
+    print_json(objects.session(session, states[session.id], flushes.get(session.id), heading=heading))
 
 
 @command(sessions, "export")
@@ -185,9 +311,7 @@ async def export(
             metavar="[ID_OR_KEY]", help="The conversation that this session id, key or alias leads to."
         ),
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Every conversation, also without saying so.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Export everything (default).")] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to; it must not exist yet.")
     ] = None,
@@ -203,13 +327,13 @@ async def export(
     """
 
     if id_or_key is not None and everything:
-        invocation.wrong_usage("name one conversation, or say --all, but not both")
+        invocation.wrong_usage("name one conversation or pass --all, not both")
     _require_new(output)
     async with invocation.existing(quiet=True) as opened:
         chosen = None
         if id_or_key is not None:
             chosen = (await opened.hf.resolve_name(opened.owner, id_or_key)).conversation.id
-        lines = opened.hf.export(opened.owner, chosen)
+        lines = opened.hf.exported(opened.owner, chosen)
         if output is None:
             async for line in lines:
                 sys.stdout.buffer.write(line + b"\n")

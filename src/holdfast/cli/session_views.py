@@ -8,6 +8,7 @@ from typing import Any
 
 from ..domain.figures import Statistics
 from ..domain.flushes import Flush
+from ..domain.headings import NO_HEADING, Heading
 from ..domain.messages import Message, MessageStatus
 from ..domain.pages import Found, LineageTree
 from ..domain.sessions import Edge, Session, SessionState
@@ -35,15 +36,23 @@ from .format import (
 
 
 def show_list(
-    sessions: Sequence[Session], states: Mapping[str, SessionState], now: datetime, *, with_owner: bool
+    sessions: Sequence[Session],
+    states: Mapping[str, SessionState],
+    now: datetime,
+    headings: Mapping[str, Heading],
+    *,
+    with_owner: bool,
+    folded: bool = False,
 ) -> None:
+    """`folded`: each row is a conversation, and says how many sessions it has."""
     narrow = not wide()
     columns = [
         Column("session", whole=True),
         Column("state", whole=True),
         *([Column("owner")] if with_owner else []),
-        Column("key" if narrow else "key or title"),
+        Column("key or title"),
         *([] if narrow else [Column("source"), Column("messages", right=True)]),
+        *([Column("sessions", right=True)] if folded and not narrow else []),
         Column("last" if narrow else "last activity", whole=True),
     ]
     table(
@@ -53,13 +62,26 @@ def show_list(
                 session.id,
                 _state(session, states[session.id], narrow),
                 *([session.owner] if with_owner else []),
-                session.key or session.title or Styled("—", "dim"),
-                *([] if narrow else [session.source, str(session.message_count)]),
+                _name(session, headings),
+                *([] if narrow else [_source(session), str(session.message_count)]),
+                *([str(session.ordinal)] if folded and not narrow else []),
                 ago(session.last_activity_at, now),
             ]
             for session in sessions
         ],
     )
+
+
+def _name(session: Session, headings: Mapping[str, Heading]) -> Cell:
+    """What people know the conversation by: its key and title, else its first words."""
+    title = session.title or headings.get(session.conversation_id, NO_HEADING).first_words
+    if session.key:
+        return f"{session.key}  {title}" if title else session.key
+    return title or Styled("—", "dim")
+
+
+def _source(session: Session) -> str:
+    return f"{session.source}, sub-agent" if session.edge is Edge.SUBAGENT else session.source
 
 
 def _state(session: Session, seen: SessionState, narrow: bool) -> Styled:
@@ -69,16 +91,28 @@ def _state(session: Session, seen: SessionState, narrow: bool) -> Styled:
     return state(seen.value)
 
 
-def show_one(session: Session, seen: SessionState, now: datetime, flush: Flush | None = None) -> None:
+def show_one(
+    session: Session,
+    seen: SessionState,
+    now: datetime,
+    flush: Flush | None = None,
+    heading: Heading = NO_HEADING,
+    side_requests: int = 0,
+    names: Sequence[str] = (),
+) -> None:
+    """`names`: its aliases, such as the id by which an agent program knows it."""
     say(Styled(session.id, "bold"), "  ", state(seen.value))
     tokens = f"{session.input_tokens:,} in, {session.output_tokens:,} out"
     pairs: list[tuple[str, Cell]] = [
         ("conversation", session.conversation_id),
         ("key", session.key or Styled("—", "dim")),
-        ("title", session.title or Styled("—", "dim")),
+        *([("also called", ", ".join(names))] if names else []),
+        ("title", session.title or heading.first_words or Styled("—", "dim")),
+        *([("last message", heading.preview)] if heading.preview else []),
         ("owner", session.owner),
         ("source", session.source),
         ("messages", _messages(session)),
+        *([("side requests", str(side_requests))] if side_requests else []),
         ("tokens", tokens),
         ("model", session.model or Styled("—", "dim")),
         ("opened", moment(session.opened_at, now)),
@@ -93,12 +127,14 @@ def show_one(session: Session, seen: SessionState, now: datetime, flush: Flush |
             pairs.append(("flush", f"{flush.state.value}, {count(flush.attempts, 'attempt')}{why}"))
     elif session.attached:
         pairs.append(("attached", f"lives as long as {session.node_id} on {session.host}"))
-    if session.running_turn:
+    if session.running_turn and session.running_node is None:
+        pairs.append(("waiting", f"{session.running_turn}, to be retried by a server"))
+    elif session.running_turn:
         pairs.append(("running", f"{session.running_turn} on {session.running_node}"))
     if session.answering_node:
         pairs.append(("last beat", moment(session.last_heartbeat_at, now)))
     if session.tip_id != session.id:
-        pairs.append(("went on in", session.tip_id))
+        pairs.append(("continues in", session.tip_id))
     facts(pairs)
 
 
@@ -107,14 +143,15 @@ def _messages(session: Session) -> str:
     return f"{number} (numbers {session.first_seq} to {session.last_seq})" if number else "none"
 
 
-def show_turns(turns: Sequence[Turn], now: datetime) -> None:
+def show_turns(turns: Sequence[Turn], now: datetime, most_attempts: int | None = None) -> None:
     columns = [
         Column("turn", whole=True),
         Column("status", whole=True),
+        Column("attempt", right=True, whole=True),
         Column("started", whole=True),
         Column("took", right=True, whole=True),
         Column("tokens", right=True),
-        Column("error"),
+        Column("why"),
     ]
     rows: list[list[Cell]] = []
     for turn in turns:
@@ -122,11 +159,12 @@ def show_turns(turns: Sequence[Turn], now: datetime) -> None:
         rows.append(
             [
                 turn.id,
-                state(turn.status.value),
+                state("waiting" if turn.waits else turn.status.value),
+                str(turn.attempt),
                 ago(turn.started_at, now),
-                took((turn.ended_at or now) - turn.started_at),
+                took((now if turn.waits else turn.ended_at or now) - turn.started_at),
                 f"{tokens.input_tokens:,}+{tokens.output_tokens:,}" if tokens else "—",
-                turn.error or "",
+                (turn.reason(most_attempts) if turn.waits else turn.error or turn.why) or "",
             ]
         )
     table(columns, rows)

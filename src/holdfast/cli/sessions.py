@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..domain.figures import Statistics
+from ..domain.headings import NO_HEADING
 from ..domain.messages import Message
 from ..domain.pages import SessionFilter
 from ..domain.sessions import Session, SessionState
@@ -27,11 +28,16 @@ async def list_(
     source: Annotated[str | None, typer.Option(help="Only sessions from this source.")] = None,
     key: Annotated[str | None, typer.Option(help="Only sessions of this key.")] = None,
     words: Annotated[str | None, typer.Option("-q", help="A part of the title or key.")] = None,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="The page behind this session.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="The page after this session.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
+    each: Annotated[
+        bool, typer.Option("--each", help="Every session, also the older ones of a conversation.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List sessions, the most recently active first.
+
+    One row for each conversation: its newest session. With --each, --key or --json: every session.
 
     \b
     Examples:
@@ -43,19 +49,31 @@ async def list_(
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
             return _nothing(invocation, as_json)
-        wanted = SessionFilter(opened.owner, source=source, key=key, title=words)
+        folded = not (each or key or as_json)
+        wanted = SessionFilter(opened.owner, source=source, key=key, title=words, newest=folded)
+        after = await opened.full_id(after) if after else None
         page, states = await opened.hf.sessions_with_states(wanted, state, after=after, limit=limit)
         everybody = invocation.of_everybody
+        headings = {} if everybody else await opened.hf.headings_of(page.items)
         if as_json:
             flushes = await opened.hf.flushes_of(page.items)
             print_json(
-                objects.sessions(page.items, states, flushes, has_more=page.has_more, with_owner=everybody)
+                objects.sessions(
+                    page.items,
+                    states,
+                    flushes,
+                    has_more=page.has_more,
+                    with_owner=everybody,
+                    headings=headings,
+                )
             )
         elif not page.items:
             filtered = any((state, source, key, words, after))
             note("no session matches" if filtered else "there is no session yet")
         else:
-            session_views.show_list(page.items, states, opened.hf.now(), with_owner=everybody)
+            session_views.show_list(
+                page.items, states, opened.hf.now(), headings, with_owner=everybody, folded=folded
+            )
             if page.has_more:
                 note(f"there are more: --after {page.items[-1].id}")
 
@@ -82,7 +100,7 @@ async def stats(invocation: CommandContext, as_json: AsJson = False) -> None:
             print_json(objects.statistics(numbers, leaked))
         else:
             if opened is None:
-                note(f"there is nothing yet: no store at {invocation.location}")
+                note(f"there is no store yet at {invocation.location}")
             session_views.show_statistics(numbers, leaked)
 
 
@@ -93,7 +111,7 @@ async def search(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Find messages that hold all these words.
+    """Search messages that contain all these words.
 
     Each word counts from its beginning: data finds database.
 
@@ -106,7 +124,7 @@ async def search(
     async with invocation.reading(quiet=as_json) as opened:
         if opened is None:
             return _nothing(invocation, as_json)
-        found = await opened.hf.search(opened.owner, " ".join(words), limit=limit + 1)
+        found = await opened.hf.search_messages(opened.owner, " ".join(words), limit=limit + 1)
         found, has_more = found[:limit], len(found) > limit
         if as_json:
             print_json(objects.listed([objects.found(each) for each in found], has_more=has_more))
@@ -123,7 +141,7 @@ def _nothing(invocation: CommandContext, as_json: bool) -> None:
     if as_json:
         print_json(objects.listed([]))
     else:
-        note(f"there is nothing yet: no store at {invocation.location}. `holdfast run` begins one")
+        note(f"there is no store yet at {invocation.location}. `holdfast run` begins one")
 
 
 if TYPE_CHECKING:
@@ -152,11 +170,16 @@ async def show(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson =
         session = await opened.hf.session_named(opened.owner, id_or_key)
         states = await opened.hf.states_of([session])
         flush = (await opened.hf.flushes_of([session])).get(session.id)
+        everybody = invocation.of_everybody
+        headings = {} if everybody else await opened.hf.headings_of([session])
+        heading = headings.get(session.conversation_id, NO_HEADING)
         if as_json:
-            everybody = invocation.of_everybody
-            print_json(objects.session(session, states[session.id], flush, with_owner=everybody))
+            shown = objects.session(session, states[session.id], flush, with_owner=everybody, heading=heading)
+            print_json(shown)
         else:
-            session_views.show_one(session, states[session.id], opened.hf.now(), flush)
+            aside = await opened.hf.count_side_requests(opened.owner, session.conversation_id)
+            names = await opened.hf.aliases(opened.owner, session.conversation_id)
+            session_views.show_one(session, states[session.id], opened.hf.now(), flush, heading, aside, names)
             say(Styled(f"\n{_next_step(invocation, session)}", "dim"))
 
 
@@ -170,7 +193,7 @@ async def messages(
     ] = MessageScopeOption.SESSION,
     as_json: AsJson = False,
 ) -> None:
-    """Read what was said.
+    """Print a session's messages.
 
     \b
     Examples:
@@ -196,14 +219,14 @@ async def messages(
                 message_views.show_messages(found, opened.hf.now())
             shown = len(found)
         if not shown and not as_json:
-            note("nothing was said yet")
+            note("no messages yet")
 
 
 @command(sessions, "turns")
 async def turns(
     invocation: CommandContext,
     id_or_key: IdOrKey,
-    after: Annotated[str | None, typer.Option(metavar="TURN", help="The page behind this turn.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="TURN", help="The page after this turn.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -234,7 +257,7 @@ async def turns(
 
 @command(sessions, "lineage")
 async def lineage(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
-    """Draw a conversation's line of sessions, and its forks.
+    """Show a conversation's sessions and forks as a tree.
 
     \b
     Example:
@@ -257,7 +280,7 @@ def _next_step(invocation: CommandContext, session: Session) -> str:
         return f"Stop what is running: {invocation.command('sessions', 'cancel', session.id)}"
     if session.tip_id != session.id:
         return f"Go back to it: {invocation.command('sessions', 'resume', session.id)}"
-    return f"Go on with: {invocation.speaking(session.id, session.key, session.owner)}"
+    return f"Continue with: {invocation.speaking(session.id, session.key, session.owner)}"
 
 
 async def _said(hf: Holdfast, owner: str | None, session: Session, scope: str) -> list[Message]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from ..domain.events import Event
+from ..domain.queue import QueuedTurn
 from ..domain.why import Why
 from ..server import objects
 from .context import AsJson, CommandContext, IdOrKey, command
@@ -14,7 +16,7 @@ from .groups import app
 
 @command(app, "why")
 async def why(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
-    """Say whether and when a session will be reset.
+    """Explain whether and when a session will be reset.
 
     By which rule, and what defers it until when.
 
@@ -33,6 +35,7 @@ async def why(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = 
             print_json(objects.why(found))
         else:
             _show(found, opened.hf.now())
+            _show_queue(await opened.hf.queue(opened.owner, session.conversation_id))
 
 
 def _show(found: Why, now: datetime) -> None:
@@ -56,6 +59,15 @@ def _show(found: Why, now: datetime) -> None:
         table(
             [Column("when"), Column("what", whole=True), Column("which")],
             [[clock(event.at, now), event.type, _data(event)] for event in found.history],
+        )
+
+
+def _show_queue(queue: Sequence[QueuedTurn]) -> None:
+    if queue:
+        say(Styled("\nQueued turns", "bold"))
+        table(
+            [Column("position"), Column("turn", whole=True), Column("behind", whole=True)],
+            [[str(each.position), each.turn.id, each.behind or ""] for each in queue],
         )
 
 

@@ -30,13 +30,17 @@ PATIENCE = 60.0
 SETTINGS = """\
 [reset.sources.telegram]
 mode = "idle"
-idle_minutes = 0.1              # six seconds, so that nobody has to wait for it
+idle_minutes = 0.1              # six seconds, so that the demo is short
 
 [processes]
 active_window_seconds = 1
 
 [agent]
 tools = ["terminal"]            # so that a session may start a process
+
+[turns]
+recover = "all"                 # a killed server's reply is finished by the next
+max_attempts = 20               # on the page the red button may be clicked again and again
 
 [compaction]
 keep_first = 0
@@ -145,7 +149,7 @@ class Stage:
         while line := await within(process.stdout.readline(), f"a program says {words!r}"):
             if words in line.decode():
                 return line.decode()
-        raise WentWrong(f"a program ended before it said {words!r}")
+        raise WentWrong(f"a program ended before it printed {words!r}")
 
     async def _stop_processes(self) -> None:
         """Stop the sessions' background processes: they outlive servers."""

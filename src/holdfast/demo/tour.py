@@ -39,7 +39,7 @@ async def keep_page(stage: Stage) -> None:
         assert stage.server is not None
         code = await stage.server.wait()
         if code != -signal.SIGKILL:
-            raise WentWrong(f"the server ended by itself, with exit code {code}")
+            raise WentWrong(f"the server exited with code {code}")
         pid, killed = await stage.serve(), killed + 1
         say(Styled(f"  killed {count(killed, 'time')}; the server is process {pid} now", "dim"))
 
@@ -53,6 +53,7 @@ def on_desktop() -> bool:
 
 
 KEY = "cli:ada"
+RECOVERED = "cli:eve"
 TELEGRAM = "telegram:dm:42"
 WORDS = 25
 """Words of the story that are received before the server is killed."""
@@ -75,6 +76,7 @@ class Tour:
             self._talks,
             self._is_killed,
             self._comes_back,
+            self._finishes_by_itself,
             self._leaves_nothing_open,
             self._compacts,
             self._resets,
@@ -102,9 +104,13 @@ class Tour:
         self._title(
             "It is killed in the middle of a reply", "kill -9: no handler runs, nothing is tidied up."
         )
-        self._spoken("Tell me a story.")
-        heard = ""
-        async for word in self._stage.stream("Tell me a story.", **self._story()):
+        await self._hear_until_killed("Tell me a story.", **self._story())
+
+    async def _hear_until_killed(self, text: str, **headers: str) -> None:
+        """Ask for a story, and kill the server after some words of it."""
+        self._spoken(text)
+        heard, pid = "", 0
+        async for word in self._stage.stream(text, **headers):
             self._word(word)
             heard += word
             if len(heard.split()) >= WORDS:
@@ -118,7 +124,7 @@ class Tour:
 
     async def _comes_back(self) -> None:
         self._title(
-            "It comes back, and nothing is lost",
+            "It comes back, and nothing stored is lost",
             "Another server on the same file, and the same request again.",
         )
         began = time.monotonic()
@@ -128,7 +134,9 @@ class Tour:
         self._check(
             half["role"] == "assistant" and half["status"] == "interrupted", "the half reply is marked"
         )
-        self._proof(f"kept, and marked {half['status']}: “…{_end(half['content'])}”")
+        self._proof(
+            f"kept up to the last half second, and marked {half['status']}: “…{_end(half['content'])}”"
+        )
         self._did("the client sends its request again, with the same Idempotency-Key")
         self._word("     ")
         async for word in self._stage.stream("Tell me a story.", **self._story()):
@@ -141,7 +149,27 @@ class Tour:
         self._proof(f"{count(len(turns), 'turn')}, all completed; the question is stored once")
 
     def _story(self) -> dict[str, str]:
-        return {"X_Holdfast_Session_Key": KEY, "Idempotency_Key": "story-1"}
+        return {"X_Holdfast_Session_Key": KEY, "Idempotency_Key": "story-1", "X_Holdfast_Recover": "no"}
+
+    async def _finishes_by_itself(self) -> None:
+        self._title(
+            "A reply finishes by itself",
+            "Killed once more. This time the client sends nothing again: the next server finishes the turn.",
+        )
+        await self._hear_until_killed("Tell me a story.", X_Holdfast_Session_Key=RECOVERED)
+        pid = await self._stage.serve()
+
+        async def completed() -> dict[str, Any] | None:
+            turns = await self._stage.data(f"/api/sessions/{RECOVERED}/turns")
+            return turns[0] if len(turns) == 1 and turns[0]["status"] == "completed" else None
+
+        turn = await until(completed, "the turn is completed")
+        assert turn is not None
+        self._check(turn["attempt"] == 2, "the second attempt completed the turn")
+        path = f"/api/sessions/{RECOVERED}/messages?scope=conversation"
+        reply = (await self._stage.data(path))[-1]
+        self._check(reply["status"] == "completed", "the reply is whole")
+        self._proof(f"process {pid} has completed attempt {turn['attempt']}: “…{_end(reply['content'])}”")
 
     # --- nothing stays open by accident ----------------------------------------------------------------
 
@@ -184,12 +212,12 @@ class Tour:
         self._promise("An id keeps working")
         self._title(
             "It compacts, and the first id still works",
-            "What is older becomes a summary in a new session. The client knows nothing of it.",
+            "Older messages become a summary in a new session. The client does not notice.",
         )
         await self._say("Thank you.", KEY)
         compacted, _ = await self._stage.ask("POST", f"/api/sessions/{self._first_session}/compact")
         newest = compacted["id"]
-        self._did(f"{self._first_session} went on in {newest}")
+        self._did(f"{self._first_session} continues in {newest}")
         reply, ids, headers = await self._say("What is my name?", session_id=self._first_session)
         self._check(
             ids["session_id"] == newest and "Ada" in reply, "the first id leads to the newest session"
@@ -238,7 +266,7 @@ class Tour:
         self._quote("holdfast why", why["sentence"])
         notices = await self._stage.data("/api/notices?undelivered=1")
         told = next((notice["text"] for notice in notices if notice["kind"] == "reset"), None)
-        self._check(told is not None, "the person will be told of the reset")
+        self._check(told is not None, "there is a notice of the reset")
         self._quote("the notice for the person", str(told))
         self._proof(f"ended as idle; {process['id']} is {state}")
 
@@ -248,11 +276,11 @@ class Tour:
         self._promise("Memory is flushed once")
         self._title(
             "It remembers once, whatever happens",
-            "What the reset session is worth is being carried into memory; the server is killed meanwhile.",
+            "The model is asked what to remember of the reset session; the server is killed meanwhile.",
         )
         await within(self._teller.silent.wait(), "the model is asked what to remember")
         assert self._stage.server is not None
-        self._did(f"the model is being asked what to remember; kill -9 {self._stage.server.pid}")
+        self._did(f"the model is being asked; kill -9 {self._stage.server.pid}")
         await self._stage.kill_server()
         self._teller.keeps_flushes_waiting = False
         await self._stage.serve()
@@ -275,7 +303,7 @@ class Tour:
         reply, _, headers = await self._say("What is my name?", TELEGRAM)
         self._check("Ada" in reply, "the next session knows")
         self._proof(
-            f"a fresh session (X-Holdfast-Reset: {headers.get('X-Holdfast-Reset')}) that has been told"
+            f"a fresh session (X-Holdfast-Reset: {headers.get('X-Holdfast-Reset')}), with that memory"
         )
 
     async def _is_examined(self) -> None:
