@@ -20,16 +20,19 @@ from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .domain.conversations import Address
+from .connectors.base import Connector, ConnectorDown, WrongSignature
+from .connectors.worker import Connectors, ConnectorWorker
+from .domain.conversations import Address, Conversation
 from .domain.events import Event
 from .domain.ids import DEFAULT_OWNER, check_name
 from .domain.maintenance import Progress, no_progress
 from .domain.nodes import BeatWatch, NodeKind
-from .domain.sessions import EndReason
+from .domain.pages import Found, SessionFilter
+from .domain.sessions import EndReason, Session
 from .domain.turns import TurnStatus
-from .errors import BadInput, StoreError, StoreUnusable
+from .errors import BadInput, BadSetting, StoreError, StoreUnusable
 from .models.base import Model
 from .models.scripted import Answers, CallableModel
 from .operations import Operations
@@ -40,20 +43,35 @@ from .runtime.agents.flusher import Flusher
 from .runtime.agents.heartbeat import Heartbeat
 from .runtime.agents.model_watch import ModelWatch
 from .runtime.agents.notifier import Notifier
+from .runtime.agents.queue_runner import QueueRunner
 from .runtime.agents.reaper import Reaper
+from .runtime.agents.recoverer import Recoverer
 from .runtime.agents.resetter import Resetter
+from .runtime.agents.stored_turns import Rebuild, StoredTurns
 from .runtime.agents.sweeper import Pruner, Sweeper
+from .runtime.agents.titler import Titler
 from .runtime.processes.supervisor import Supervisor
 from .runtime.shutdown import ExitSignals, finished
 from .runtime.tools.choose import toolbox_of
 from .runtime.turns.gate import TurnGate
-from .runtime.turns.history_matcher import HistoryMatcher, Placement
-from .runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec, Unanswered
+from .runtime.turns.history_matcher import ClientCompaction, HistoryMatcher, Placement
+from .runtime.turns.live import Answered, Outcome, RunningTurn, TurnRenderer, TurnSpec, Unanswered
 from .runtime.turns.preamble import TurnPreamble
 from .runtime.turns.receipts import Receipts
 from .runtime.turns.runner import TurnRunner
 from .session import LiveSession, NodeServices
-from .settings import Settings, database_path, is_postgres, load, store_location
+from .settings import (
+    ConnectorSettings,
+    MatrixSettings,
+    Settings,
+    SlackSettings,
+    TelegramSettings,
+    WebhookSettings,
+    database_path,
+    is_postgres,
+    load,
+    store_location,
+)
 from .store.store import Store
 from .wiring import (
     command_environment,
@@ -66,14 +84,21 @@ from .wiring import (
     processes_directory,
     quotas_of,
     recall_of,
+    recovery_rules_of,
     reschedule_mode_of,
     retention_of,
     store_policy_of,
+    title_rules_of,
 )
+
+if TYPE_CHECKING:
+    from .runtime.otel import Telemetry
 
 # Surfaces import from here what they need of the runtime by name.
 __all__ = [
     "Answered",
+    "ClientCompaction",
+    "ConnectorDown",
     "Holdfast",
     "ModelWatch",
     "Operations",
@@ -81,17 +106,22 @@ __all__ = [
     "OwnModel",
     "Placement",
     "Receipts",
+    "Recoverer",
     "RunningTurn",
+    "TurnRenderer",
     "TurnRunner",
     "TurnSpec",
     "Unanswered",
+    "WrongSignature",
     "answer_with",
     "as_model",
     "check_postgres",
     "effective_settings",
     "finished",
+    "import_engine",
     "open",
     "open_store",
+    "recover_with",
     "restore_store",
 ]
 
@@ -99,6 +129,7 @@ log = logging.getLogger(__name__)
 
 SERVER_SWEEP_SECONDS = 1.0
 DATING_SECONDS = 3.0
+LEAVE_SECONDS = 5.0  # to leave in good order, however short `drain_seconds` is
 
 OwnModel: TypeAlias = Answers
 """A program's own model: `async (messages, purpose) -> str`."""
@@ -108,6 +139,14 @@ def check_postgres() -> None:
     """Raises StoreUnusable unless the packages for a PostgreSQL store are installed."""
     if find_spec("psycopg") is None:
         raise StoreUnusable("a PostgreSQL store needs one more package: pip install 'psycopg[binary]'")
+
+
+def import_engine(settings: Settings) -> None:
+    """Import the engine that `open_store` will use, so that processes forked later share its memory."""
+    if is_postgres(settings.store.url):
+        check_postgres()
+    else:
+        from .store.sqlite import engine as _sqlite  # noqa: F401
 
 
 async def open_store(settings: Settings, kind: NodeKind = NodeKind.CLI, model: Model | None = None) -> Store:
@@ -158,9 +197,11 @@ class Holdfast(Operations):
         catch_signals: bool = True,
         model: Model | None = None,
         joins: bool = True,
+        flushes: bool = True,
     ) -> None:
         """`model`: called to flush ended sessions into memory, and for summaries. `joins`: False opens the
-        store without becoming a node, for short commands; operations that need a node then raise."""
+        store without becoming a node, for short commands; operations that need a node then raise.
+        `flushes`: False leaves flushing to another node of the same program."""
         super().__init__(settings)
         self._model = model
         self.owner = check_name("an owner", owner)
@@ -168,6 +209,12 @@ class Holdfast(Operations):
         self._sweep = sweep
         self._signals = ExitSignals() if catch_signals else None
         self._joins = joins
+        self.recoverer: Recoverer | None = None
+        """Takes up waiting turns; only servers have one."""
+        self.connectors = Connectors({})
+        self._flushes = flushes
+        self.telemetry: Telemetry | None = None
+        """Exports traces and metrics; None: off."""
         self.backlog: str | None = None
         """A sentence about the flush backlog at start, if it was large."""
 
@@ -204,8 +251,12 @@ class Holdfast(Operations):
             self.notifier = Notifier(store, settings.notify.webhook, sweep_seconds)
         self.flusher: Flusher | None = None
         target = flush_target_of(settings, self._kind, self._model)
-        if self._sweep and target is not None:
+        if self._sweep and self._flushes and target is not None:
             self.flusher = Flusher(store, lambda: self.node_id, target, pace_of(settings), sweep_seconds)
+        self.titler: Titler | None = None
+        titling = title_rules_of(settings, self._kind, self._model)
+        if self._model is not None and titling is not None:
+            self.titler = Titler(store, self._model, titling)
         self.gate = TurnGate(store, self.heartbeat, self.reaper)
         self.matcher = HistoryMatcher(store)
         self.authenticator = Authenticator(store, os.environ.get("HOLDFAST_API_KEY"), settings.agent.tools)
@@ -261,15 +312,21 @@ class Holdfast(Operations):
             self._signals.catch()
 
     async def stop(self, reason: str = EndReason.CLOSED) -> None:
-        """Interrupt turns, release leases and end sessions of this node, within `drain_seconds`; then close
-        the store."""
+        """Interrupt turns, release leases and end sessions of this node, within `drain_seconds` or five
+        seconds; then close the store."""
         store, self._store = self._store, None
         if store is None:
             return
         try:
+            if self.recoverer is not None:
+                await self.recoverer.stop()
+            if self.queue_runner is not None:
+                await self.queue_runner.stop()
             if self._runner is not None:
                 await self._runner.close()
-            async with asyncio.timeout(self.settings.server.drain_seconds):
+            await self.connectors.stop()
+            async with asyncio.timeout(max(LEAVE_SECONDS, self.settings.server.drain_seconds)):
+                await self.authenticator.uses.close()
                 await self.sweeper.stop()
                 if self.notifier is not None:
                     await self.notifier.stop()
@@ -277,11 +334,15 @@ class Holdfast(Operations):
                     await self.flusher.stop(self.settings.server.drain_seconds / 2)
                 if self.compactor is not None:
                     await self.compactor.close()
+                if self.titler is not None:
+                    await self.titler.stop()
                 await self.supervisor.stop_loop()
                 await self.heartbeat.leave(reason)
         except (TimeoutError, StoreError) as error:
-            log.warning("could not leave in good order (%s); the next sweep settles what is left", error)
+            log.warning("could not leave in good order (%s); the next sweep cleans up what is left", error)
         finally:
+            if self.telemetry is not None:
+                await asyncio.to_thread(self.telemetry.shutdown)
             await store.close()
             if self._signals is not None:
                 self._signals.release()
@@ -335,6 +396,8 @@ class Holdfast(Operations):
         (`attached=False`) lives as long as its policy says.
         """
         store = self.store
+        if id is not None:
+            id = await self.full_id(self.owner, id)
         address = Address(id=id, key=key)
         if source:
             check_name("a source", source)
@@ -348,6 +411,51 @@ class Holdfast(Operations):
             return LiveSession(self._services, session, attached)
 
         return await self.heartbeat.as_living(open_session)
+
+    async def sessions(
+        self,
+        *,
+        key: str | None = None,
+        source: str | None = None,
+        title: str | None = None,
+        ended: bool | None = None,
+        newest: bool = False,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Session]:
+        """Sessions of this owner, the most recently active first.
+
+        `title`: a part of the title or key. `newest`: only the newest session of each conversation. `after`:
+        the id of the last session of the previous page. `limit`: at most 1,000.
+        """
+        wanted = SessionFilter(self.owner, ended, source, key, title, newest)
+        return list((await self.store.sessions(wanted, after=after, limit=limit)).items)
+
+    async def search(self, words: str, *, limit: int = 20) -> list[Found]:
+        """Messages of this owner that hold all these words, the best first. Each word counts from its
+        beginning; double quotes enclose a phrase. Raises SearchTimeout."""
+        return list(await self.store.search(self.owner, words, limit=limit))
+
+    async def conversation(self, name: str) -> Conversation:
+        """The conversation of this id (its own, or of a session, turn or response), key or alias. Raises
+        NotFound."""
+        found = await self.resolve_name(self.owner, name)
+        return await self.store.conversation(self.owner, Address(id=found.conversation.id, create=False))
+
+    async def delete(self, name: str) -> None:
+        """Delete the whole conversation of this id, key or alias, for good; a running turn is cancelled.
+        Raises NotFound."""
+        found = await self.resolve_name(self.owner, name)
+        await self.delete_conversation(self.owner, found.conversation.id, found.tip.running_turn)
+
+    async def export(self, name: str | None = None) -> AsyncIterator[bytes]:
+        """The conversation of this id, key or alias, or all of this owner's, as lines of JSON without line
+        ends; `holdfast import` reads them. Raises NotFound."""
+        chosen = None
+        if name is not None:
+            chosen = (await self.resolve_name(self.owner, name)).conversation.id
+        async for line in self.exported(self.owner, chosen):
+            yield line
 
     def events(self, after: int = 0, *, follow: bool = False) -> EventFeed:
         """The events after event `after`: `await` it for a list, or `async for` over it.
@@ -376,7 +484,75 @@ def answer_with(
         node.toolbox,
         node.preamble,
         node.compactor or _compactor_of(node, model),
+        node.titler,
+        recovery_rules_of(node.settings),
     )
+    node.connectors = connectors_of(node)
+    _export_telemetry(node, model, node._runner)
+
+
+def recover_with(node: Holdfast, rebuild: Rebuild) -> None:
+    """Build what takes up waiting turns and begins queued ones, on a node that answers. `rebuild` makes the
+    turn of a stored request."""
+    stored = StoredTurns(node.store, node.authenticator, rebuild)
+    most = node.settings.server.max_requests
+    node.recoverer = Recoverer(
+        node.store, node.runner, stored, recovery_rules_of(node.settings), max(1, most // 4)
+    )
+    node.queue_runner = QueueRunner(
+        node.store,
+        node.runner,
+        stored,
+        most=max(1, most // 2),
+        collects=node.settings.turns.collect,
+        own_node=lambda: node.node_id,
+    )
+
+
+def connectors_of(node: Holdfast) -> Connectors:
+    """The connectors of the settings, for a node that answers. Raises BadSetting if a token is missing."""
+    return Connectors(
+        {
+            name: ConnectorWorker(name, settings, _connector_of(name, settings), node)
+            for name, settings in node.settings.connectors.items()
+        }
+    )
+
+
+def _connector_of(name: str, settings: ConnectorSettings) -> Connector:
+    """The registry of connectors: one line for each platform. Its file is imported when it is used."""
+    match settings:
+        case MatrixSettings():
+            from .connectors.matrix import MatrixConnector
+
+            return MatrixConnector(name, settings)
+        case SlackSettings():
+            from .connectors.slack import SlackConnector
+
+            return SlackConnector(name, settings)
+        case TelegramSettings():
+            from .connectors.telegram import TelegramConnector
+
+            return TelegramConnector(name, settings)
+        case WebhookSettings():
+            from .connectors.webhook import WebhookConnector
+
+            return WebhookConnector(name, settings)
+    raise BadSetting(f"connectors.{name}.kind: there is no connector {settings.kind!r}")
+
+
+def _export_telemetry(node: Holdfast, model: Model, runner: TurnRunner) -> None:
+    """Trace and measure this node's turns, if the settings name a receiver."""
+    settings = node.settings
+    if not settings.otel.endpoint:
+        return
+    if find_spec("opentelemetry.sdk") is None or find_spec("opentelemetry.exporter") is None:
+        raise BadSetting("[otel] endpoint needs more packages: the extra `otel` of holdfast")
+    from .runtime.otel import Telemetry
+
+    provider = settings.model.kind if settings.model.kind in ("anthropic", "local", "scripted") else "openai"
+    node.telemetry = Telemetry(settings.otel.endpoint, settings.otel.service_name, node.node_id, provider)
+    node.telemetry.instrument(node.store, node.matcher, model, node.toolbox, runner)
 
 
 def _compactor_of(node: Holdfast, model: Model) -> Compactor:

@@ -2,6 +2,7 @@
 
     HoldfastError
     ├── BadInput                the input cannot be used; nothing was changed
+    │   ├── AmbiguousId         a shortened id that may mean several objects
     │   ├── BadMessage          a body that is not an OpenAI message, or cannot be stored
     │   ├── BadSetting          an unknown or invalid setting
     │   ├── NotAllowed          the API key's scope does not permit this
@@ -9,16 +10,20 @@
     │   └── TooLarge            larger than the store can hold or return in one piece
     │       └── ContextTooLarge a session's context is larger than any that is sent to a model
     ├── BadKey                  an unknown, wrong or revoked API key
+    │   ├── KeyExpired          the key's expiry has passed
     │   └── KeyRevoked          the key was revoked after the request had arrived
+    ├── RateLimited             the API key's requests or tokens of this minute or day are used up
     ├── NotFound                no such object for this owner
     ├── QuotaExceeded           a conversation or an owner has reached a storage limit; nothing was changed
     ├── Conflict                it conflicts with the current state; nothing was changed
     │   ├── ConversationBusy    another turn holds the conversation
     │   │   └── NestedTurn      the caller's own turn holds it: waiting would deadlock
+    │   ├── QueueFull           as many turns are queued in a conversation as may be
     │   ├── LeaseLost           another holder has the lease now: this write came too late
     │   ├── RequestMismatch     a request key used again with another body
     │   ├── TurnSuperseded      a retry of a turn that is no longer the newest
     │   ├── ToolCallClosed      a result for a tool call that is no longer awaited
+    │   ├── ConnectorLost       another node runs the connector now: this write came too late
     │   ├── NotCompacted        a context is unchanged: there is nothing to gain, or not now
     │   └── IllegalTransition   a transition that the state machine does not have
     ├── NodeReaped              this node was reaped as dead; it must register again
@@ -42,6 +47,8 @@ return values of the store, not errors.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class HoldfastError(Exception):
@@ -71,6 +78,16 @@ class SearchTimeout(BadInput):
             "or rarer words"
         )
         self.seconds = seconds
+
+
+class AmbiguousId(BadInput):
+    """A shortened id that may mean several objects of this owner."""
+
+    def __init__(self, name: str, candidates: Sequence[str], more: bool = False) -> None:
+        listed = ", ".join(candidates) + (", …" if more else "")
+        super().__init__(f"{name!r} may mean several; use the whole id: {listed}")
+        self.name = name
+        self.candidates = tuple(candidates)
 
 
 class NotAllowed(BadInput):
@@ -115,6 +132,31 @@ class KeyRevoked(BadKey):
         )
 
 
+class KeyExpired(BadKey):
+    """The secret is right, and the key's expiry has passed."""
+
+    def __init__(self, expired_at: str) -> None:
+        HoldfastError.__init__(
+            self,
+            f"this API key expired at {expired_at}; on the server, `holdfast keys create` makes a new one",
+        )
+
+
+class RateLimited(HoldfastError):
+    """A limit of the request's API key is reached; nothing was done. `seconds`: when its window ends."""
+
+    def __init__(self, limit: str, most: int, seconds: float) -> None:
+        what, _, window = limit.partition("_per_")
+        super().__init__(
+            f"this API key may use {most:,} {what} per {window}, and has; the next {window} begins in "
+            f"{seconds:.0f} s"
+        )
+        self.limit = limit
+        """Such as `tokens_per_day`."""
+        self.most = most
+        self.seconds = seconds
+
+
 class NotFound(HoldfastError):
     """No such object for this owner. The message is the same for what never existed and for
     another owner's."""
@@ -149,7 +191,11 @@ class ConversationBusy(Conflict):
     def __init__(self, conversation_id: str, holder: str | None = None, turn_id: str | None = None) -> None:
         by = f" (turn {turn_id} on {holder})" if turn_id else f" (held by {holder})" if holder else ""
         super().__init__(
-            f"conversation {conversation_id} is busy with another turn{by}; try again when it has ended"
+            f"turn {turn_id} of conversation {conversation_id} has no answer yet: it is queued or waits for "
+            "a retry; try again when it has ended, send this request with X-Holdfast-When-Busy: interrupt, "
+            f"or withdraw the turn with POST /api/sessions/{conversation_id}/cancel"
+            if turn_id and not holder
+            else f"conversation {conversation_id} is busy with another turn{by}; try again when it has ended"
         )
         self.conversation_id = conversation_id
         self.holder = holder
@@ -170,16 +216,36 @@ class NestedTurn(ConversationBusy):
         self.turn_id = turn_id
 
 
+class QueueFull(Conflict):
+    """As many turns are queued in a conversation as [turns] queue allows; nothing was changed."""
+
+    def __init__(self, conversation_id: str, most: int) -> None:
+        super().__init__(
+            f"{most} turns are queued in conversation {conversation_id}, which is as many as may be "
+            "([turns] queue); wait until one has begun, or withdraw one"
+        )
+        self.conversation_id = conversation_id
+        self.most = most
+
+
 class LeaseLost(Conflict):
     """Another holder has the conversation's lease now. This writer wrote nothing."""
 
     def __init__(self, conversation_id: str, token: int) -> None:
         super().__init__(
             f"the lease on {conversation_id} (token {token}) was lost: "
-            "this node was taken for dead or the turn was ended by someone else; nothing was written"
+            "this node was declared dead or the turn was ended elsewhere; nothing was written"
         )
         self.conversation_id = conversation_id
         self.token = token
+
+
+class ConnectorLost(Conflict):
+    """Another claim of this connector was made since. This writer wrote nothing."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"another node runs the connector {name!r} now; nothing was written")
+        self.name = name
 
 
 class RequestMismatch(Conflict):
@@ -202,7 +268,7 @@ class ToolCallClosed(Conflict):
     """A result for a tool call that is no longer awaited: the conversation has continued without it."""
 
     def __init__(self, call_id: str) -> None:
-        super().__init__(f"tool call {call_id!r} is closed: the conversation went on without its result")
+        super().__init__(f"tool call {call_id!r} is closed: the conversation continued without its result")
         self.call_id = call_id
 
 
@@ -257,7 +323,7 @@ class TurnStopped(HoldfastError):
     """A turn was interrupted or cancelled before its answer was complete. Its output so far is kept."""
 
     def __init__(self, turn_id: str, status: str, why: str, retry: bool = False) -> None:
-        super().__init__(f"turn {turn_id} was {status}: {why}; what it had said is kept")
+        super().__init__(f"turn {turn_id} was {status}: {why}; its partial reply is kept")
         self.turn_id = turn_id
         self.status = status
         self.code = status

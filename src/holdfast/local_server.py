@@ -63,7 +63,7 @@ def local_address(home: Path) -> str | None:
         url = _noted(home)
     except OSError:
         return None
-    return url if url and _somebody_listens(url) else None
+    return url if url and is_listening(url) else None
 
 
 def _noted(home: Path) -> str | None:
@@ -73,7 +73,8 @@ def _noted(home: Path) -> str | None:
         return None
 
 
-def _somebody_listens(url: str) -> bool:
+def is_listening(url: str) -> bool:
+    """True if a server accepts connections at this URL."""
     try:
         place = urlsplit(url)
         with socket.create_connection((place.hostname or "", place.port or 0), PATIENCE_SECONDS):
@@ -164,7 +165,7 @@ def _keep_private(path: Path) -> None:
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
         log.warning(
-            "%s could be read by others, and no longer can. If somebody did, revoke its key "
+            "%s was readable by other users; its mode is now 0600. If it may have been read, revoke its key "
             "(holdfast keys list, holdfast keys revoke ID); a new one is then made",
             path,
         )

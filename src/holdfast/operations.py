@@ -18,22 +18,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from .domain.api_keys import ApiKey, Scope, Token, new_key
+from .domain.api_keys import UNLIMITED, ApiKey, RateLimits, Scope, Token, new_key
+from .domain.connectors import LinkCode, Pairing, new_pairing_code
 from .domain.conversations import Address, Conversation
 from .domain.flushes import Flush
-from .domain.ids import is_ours
+from .domain.headings import Heading
+from .domain.ids import is_ours, is_short
 from .domain.maintenance import Diagnosis, Progress, Pruned, Reset, Swept, no_progress
 from .domain.messages import NewMessage
 from .domain.nodes import Liveness, Node
 from .domain.pages import LineageTree, Page, Resolved, SessionFilter
 from .domain.processes import LogPart, Process, is_active, pinned_until
+from .domain.rewinds import Rewound
 from .domain.sessions import EndReason, Session, SessionState, continued_by
-from .domain.turns import Turn, TurnStatus
-from .errors import BadInput, NotCompacted, NotFound
+from .domain.turns import Turn, TurnRepeated, TurnRequest, TurnStatus
+from .errors import AmbiguousId, BadInput, NotCompacted, NotFound
 from .local_server import ensure_local_key
 from .runtime.agents.authenticator import Authenticator
 from .runtime.agents.doctor import Doctor
 from .runtime.agents.heartbeat import Heartbeat
+from .runtime.agents.queue_runner import QueueRunner
+from .runtime.agents.reaper import Reaper
 from .runtime.agents.resetter import Resetter
 from .runtime.agents.sweeper import Pruner, Sweeper
 from .runtime.processes.launcher import Command
@@ -43,7 +48,7 @@ from .runtime.turns.gate import TurnGate
 from .runtime.turns.history_matcher import HistoryMatcher
 from .runtime.turns.runner import TurnRunner
 from .runtime.turns.windows import is_known
-from .settings import Settings, home
+from .settings import Settings, check_notifies, home
 from .store.store import Store
 
 if TYPE_CHECKING:
@@ -62,9 +67,11 @@ SCAN = 200
 MOST_LIVING = 10_000
 DEEPEST_FORK = 50
 MOST_AT_ONCE = 1000
+MOST_CANDIDATES = 5
 SKIPPED = "a person skipped it"
 CANCELLED = "a person cancelled it"
 STOPPED = "a person stopped it"
+PAIRED = "You are paired. Write to me; /help lists the commands."
 
 
 async def _unchecked() -> None:
@@ -116,6 +123,7 @@ class Operations:
 
     heartbeat: Heartbeat
     gate: TurnGate
+    reaper: Reaper
     resetter: Resetter
     first_sweep: Sweeper
     pruner: Pruner
@@ -124,6 +132,8 @@ class Operations:
     matcher: HistoryMatcher
     authenticator: Authenticator
     _runner: TurnRunner | None = None
+    queue_runner: QueueRunner | None = None
+    """Begins queued turns; only servers have one."""
 
     def __init__(self, settings: Settings, store: Store | None = None) -> None:
         self.settings = settings
@@ -160,15 +170,18 @@ class Operations:
     backup = store_method(Store.backup)
 
     resolve = store_method(Store.resolve)
-    conversation = store_method(Store.conversation)
+    find_conversation = store_method(Store.conversation, "conversation")
     conversations = store_method(Store.conversations)
     set_title = store_method(Store.set_title)
     set_metadata = store_method(Store.set_metadata)
     add_alias = store_method(Store.add_alias)
+    aliases = store_method(Store.aliases)
     note_side_request = store_method(Store.note_side_request)
+    count_side_requests = store_method(Store.count_side_requests)
+    side_requests = store_method(Store.side_requests)
 
     find_session = store_method(Store.session, "session")
-    sessions = store_method(Store.sessions)
+    session_page = store_method(Store.sessions, "sessions")
     line = store_method(Store.line)
     forks = store_method(Store.forks)
     alive = store_method(Store.alive)
@@ -180,12 +193,19 @@ class Operations:
 
     messages = store_method(Store.messages)
     visible = store_method(Store.visible)
+    headings = store_method(Store.headings)
     context = store_method(Store.context)
     delete_message = store_method(Store.delete_message)
     reduce_message = store_method(Store.reduce_message)
     note_reading = store_method(Store.note_reading)
-    search = store_method(Store.search)
+    search_messages = store_method(Store.search, "search")
 
+    stored_request = store_method(Store.stored_request)
+    waiting_turns = store_method(Store.waiting_turns)
+    running_turns = store_method(Store.running_turns)
+    retry_turn = store_method(Store.retry_turn)
+    count_waiting = store_method(Store.count_waiting)
+    give_up_turn = store_method(Store.give_up_turn)
     turn = store_method(Store.turn)
     turns = store_method(Store.turns)
     turn_messages = store_method(Store.turn_messages)
@@ -194,6 +214,12 @@ class Operations:
     last_number = store_method(Store.last_number)
     response = store_method(Store.response)
     delete_response = store_method(Store.delete_response)
+
+    queue = store_method(Store.queue)
+    edit_queued = store_method(Store.edit_queued)
+    withdraw_queued = store_method(Store.withdraw_queued)
+    queued_turns = store_method(Store.queued_turns)
+    count_queued = store_method(Store.count_queued)
 
     event_page = store_method(Store.events, "events")
     event_bounds = store_method(Store.event_bounds)
@@ -211,25 +237,50 @@ class Operations:
     process = store_method(Store.process)
     processes = store_method(Store.processes)
 
+    connector_states = store_method(Store.connector_states)
+    places_of = store_method(Store.places_of)
+    attachment = store_method(Store.attachment)
+    attachments = store_method(Store.attachments)
+    deliveries = store_method(Store.deliveries)
+    delivery = store_method(Store.delivery)
+    retry_delivery = store_method(Store.retry_delivery)
+    pairings = store_method(Store.pairings)
+    revoke_pairing = store_method(Store.revoke_pairing)
+
     keys = store_method(Store.keys)
     find_key = store_method(Store.key, "key")
     revoke_key = store_method(Store.revoke_key)
+    count_request = store_method(Store.count_request)
+    spend_tokens = store_method(Store.spend_tokens)
     add_login = store_method(Store.add_login)
     login = store_method(Store.login)
     end_login = store_method(Store.end_login)
 
     nodes = store_method(Store.nodes)
+    store_id = store_method(Store.store_id)
     statistics = store_method(Store.statistics)
     usage = store_method(Store.usage)
-    pulse = store_method(Store.pulse)
+    turns_ended = store_method(Store.turns_ended)
     figures = store_method(Store.figures)
     flush_figures = store_method(Store.flush_figures)
 
     # --- finding sessions -------------------------------------------------------------------------------
 
+    async def full_id(self, owner: str | None, name: str) -> str:
+        """The id of this owner's object that begins with `name`, if it is a shortened id of ours and there
+        is one; else `name`. Raises AmbiguousId if there are several."""
+        if not is_short(name):
+            return name
+        found = await self.store.ids_like(owner, name, limit=MOST_CANDIDATES + 1)
+        if len(found) > 1 and name not in found:
+            raise AmbiguousId(name, found[:MOST_CANDIDATES], len(found) > MOST_CANDIDATES)
+        return found[0] if found else name
+
     async def resolve_name(self, owner: str | None, name: str) -> Resolved:
-        """Resolve a name that a person typed: one of our ids, else a session key, else an alias."""
+        """Resolve a name that a person typed: one of our ids, which may be shortened, else a session key,
+        else an alias."""
         if is_ours(name):
+            name = await self.full_id(owner, name)
             return await self.store.resolve(owner, Address(id=name, create=False))
         try:
             return await self.store.resolve(owner, Address(key=name, create=False))
@@ -300,8 +351,14 @@ class Operations:
             and (wanted.source is None or session.source == wanted.source)
             and (wanted.key is None or session.key == wanted.key)
             and (wanted.title is None or wanted.title.lower() in _heading(session).lower())
+            and (not wanted.newest or session.id == session.tip_id)
         ]
         return Page(found[:limit], len(found) > limit), states
+
+    async def headings_of(self, sessions: Iterable[Session]) -> Mapping[str, Heading]:
+        """First words and previews of the conversations of these sessions, by conversation id. They are text
+        of messages: only for a reader who may see it."""
+        return await self.store.headings([session.conversation_id for session in sessions])
 
     async def lineage(self, owner: str | None, conversation_id: str, deep: int = 0) -> LineageTree:
         """The sessions of a conversation and everything forked from it."""
@@ -376,19 +433,36 @@ class Operations:
     async def cancel_running(self, owner: str | None, name: str) -> tuple[Turn | None, bool]:
         """Cancel this turn, or the one that runs in the conversation of this name: the turn (None: none runs)
         and whether it was still running. Its output so far is kept."""
+        name = await self.full_id(owner, name)
         found = await self.resolve_name(owner, name)
         turn_id = name if name.startswith("turn_") else found.tip.running_turn
+        if turn_id != name:
+            await self.store.withdraw_queue(owner, found.conversation.id, CANCELLED)
         if turn_id is None:
             return None, False
         stopped = await self.stop_turn(owner, turn_id, TurnStatus.CANCELLED, CANCELLED)
         return await self.store.turn(owner, turn_id), stopped
 
     async def stop_turn(self, owner: str | None, turn_id: str, status: TurnStatus, why: str) -> bool:
-        """End a running turn, on any node, and keep its output; its subscribers here are notified. False: it
-        was not running."""
+        """End a running turn, on any node, and keep its output; its subscribers here are notified. A queued
+        one is withdrawn. False: it was neither."""
         if self._runner is None:
-            return await self.store.cancel_turn(owner, turn_id, status, why)
-        return await self._runner.stop(owner, turn_id, status, why)
+            stopped = await self.store.cancel_turn(owner, turn_id, status, why)
+        else:
+            stopped = await self._runner.stop(owner, turn_id, status, why)
+        return stopped or await self.store.withdraw_queued(owner, turn_id, why)
+
+    async def queue_turn(self, request: TurnRequest, *, most: int, steers: bool) -> TurnRepeated | None:
+        """Store a request as a queued turn, which a server begins when its conversation is free. None: it
+        need not be queued any more. Raises QueueFull."""
+        queued = await self.heartbeat.as_living(
+            lambda: self.store.enqueue_turn(replace(request, node_id=self.node_id), most=most, steers=steers)
+        )
+        if queued is None:
+            return None
+        if self.queue_runner is not None:
+            self.queue_runner.wake()
+        return TurnRepeated(queued.turn, await self.store.session(None, queued.turn.session_id))
 
     async def resume_session(
         self,
@@ -433,13 +507,33 @@ class Operations:
             lambda: self.store.fork(owner, session_id, self.node_id, up_to=up_to, key=key, attached=attached)
         )
 
+    async def rewind(
+        self,
+        owner: str | None,
+        name: str,
+        to: str | int,
+        *,
+        check: Callable[[], Awaitable[None]] = _unchecked,
+    ) -> Rewound:
+        """Continue a conversation from one of its messages, or from the end of a turn. What followed leaves
+        the context and stays readable; rewinding to a later message brings it back. Raises ConversationBusy
+        while a turn runs.
+        """
+        found = await self.resolve_name(owner, name)
+
+        async def rewind() -> Rewound:
+            await check()
+            return await self.store.rewind(owner, found.conversation.id, to)
+
+        return await self.gate.when_free(rewind, 0.0)
+
     async def compact(self, owner: str | None, name: str) -> Session:
         """Replace older messages by a summary, now; returns the session that continues. Raises NotCompacted
         if there is nothing to gain."""
         tip = (await self.resolve_name(owner, name)).tip
         compactor = self._runner.compactor if self._runner is not None else None
         if compactor is None:
-            raise NotCompacted("this server compacts nothing")
+            raise NotCompacted("this server has no model to compact with")
         return await compactor.by_hand(tip, self.settings.server.busy_wait_seconds)
 
     async def known_window(self, model: str | None) -> int | None:
@@ -515,14 +609,47 @@ class Operations:
         """A process's output from byte `after` on, or only its last `tail` lines."""
         return await self.supervisor.log(owner, process_id, after=after, tail=tail)
 
+    # --- connectors -------------------------------------------------------------------------------------
+
+    async def approve_pairing(self, code: str, owner: str | None = None, key: str | None = None) -> Pairing:
+        """Let the person with this code write; `owner` and `key` bind them to an existing conversation.
+        The person is told. Raises NotFound."""
+        return await self.store.approve_pairing(code, owner, key, PAIRED)
+
+    async def new_link(self, owner: str | None, conversation_id: str) -> LinkCode:
+        """A code by which a place of the same owner joins this conversation, once, within an hour."""
+        return await self.store.new_link(owner, conversation_id, new_pairing_code())
+
     # --- API keys ---------------------------------------------------------------------------------------
 
     async def create_key(
-        self, owner: str, scope: Scope, tools: Iterable[str], *, keeps: bool = True
+        self,
+        owner: str,
+        scope: Scope,
+        tools: Iterable[str],
+        *,
+        keeps: bool = True,
+        name: str = "",
+        expires_days: float | None = None,
+        limits: RateLimits = UNLIMITED,
+        webhook: str = "",
     ) -> tuple[ApiKey, Token]:
         """A new API key and its token, which is not stored and cannot be shown again. `keeps`: False stores
-        nothing of its requests."""
-        key, token = new_key(owner, scope, tools, self.store.now(), keeps=keeps)
+        nothing of its requests. `webhook`: the connector that is notified when a background response ends;
+        its address and secret are the operator's settings. Raises BadInput."""
+        if webhook:
+            check_notifies(self.settings.connectors, webhook)
+        key, token = new_key(
+            owner,
+            scope,
+            tools,
+            self.store.now(),
+            keeps=keeps,
+            name=name,
+            expires_days=expires_days,
+            limits=limits,
+            webhook=webhook,
+        )
         await self.store.add_key(key, token.hash)
         return key, token
 
@@ -583,15 +710,16 @@ class Operations:
 
     # --- conversations in and out -----------------------------------------------------------------------
 
-    def export(self, owner: str | None, conversation_id: str | None = None) -> AsyncIterator[bytes]:
+    def exported(self, owner: str | None, conversation_id: str | None = None) -> AsyncIterator[bytes]:
         """The lines of an export of this conversation, or of all, without line ends."""
-        from .transfer.files import all_conversations, exported
+        from .transfer.files import all_conversations
+        from .transfer.files import exported as lines_of
 
         async def only(chosen: str) -> AsyncIterator[str]:
             yield chosen
 
         wanted = all_conversations(self.store, owner) if conversation_id is None else only(conversation_id)
-        return exported(self.store, owner, wanted)
+        return lines_of(self.store, owner, wanted)
 
     async def import_file(self, path: Path, owner: str | None, progress: Progress) -> Carried:
         """Import a file of an export. `owner`: the new owner of everything; None: each keeps its own."""

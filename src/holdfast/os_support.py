@@ -320,6 +320,36 @@ def _macos_processes(listing: str) -> dict[int, Running]:
     return found
 
 
+def resources_of(pids: Collection[int]) -> dict[int, tuple[float, int]]:
+    """CPU seconds and resident bytes of each of these processes with its descendants; those that do not run
+    are left out. Memory is 0 where it is unknown."""
+    running = running_processes()
+    children: dict[int, list[int]] = {}
+    for each in running.values():
+        children.setdefault(each.parent, []).append(each.pid)
+    found = {}
+    for pid in pids:
+        if pid not in running:
+            continue
+        family, at = [pid], 0
+        while at < len(family):
+            family += children.get(family[at], ())
+            at += 1
+        found[pid] = (
+            sum(running[each].cpu_seconds for each in family),
+            sum(_resident_bytes(each) for each in family),
+        )
+    return found
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
 def bytes_moved_by(pid: int) -> int:
     """Bytes a process has read and written so far, anywhere; 0 where this is unknown."""
     try:
@@ -364,6 +394,19 @@ def hide_from_own_user() -> bool:
 
 def is_hidden() -> bool:
     return not IS_MACOS and _prctl(PR_GET_DUMPABLE, 0) == 0
+
+
+M_MMAP_THRESHOLD, LARGE_BUFFER_BYTES = -3, 1024 * 1024
+
+
+def return_freed_buffers() -> bool:
+    """Have the C library give buffers of more than a mebibyte back to the system when they are freed. By
+    default glibc keeps those that requests of many MiB have used, for the life of the process. False where
+    the library cannot do it (musl, macOS)."""
+    try:
+        return bool(_libc().mallopt(M_MMAP_THRESHOLD, LARGE_BUFFER_BYTES))
+    except AttributeError:
+        return False
 
 
 def before_exec() -> Callable[[], None]:

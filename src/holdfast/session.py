@@ -174,6 +174,10 @@ class LiveSession(SessionMessages):
         )
         return list(page.items)
 
+    async def set_title(self, title: str) -> None:
+        """Set the title of the conversation."""
+        await self._services.store.set_title(self._services.owner, self.conversation_id, title)
+
     async def end(self, reason: str = EndReason.CLOSED) -> None:
         """End the session; within one of its turns, as soon as that turn has ended. Idempotent."""
         for conversation_id, turn_id in own_turns.get():

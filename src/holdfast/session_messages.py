@@ -15,6 +15,7 @@ from .domain.session_messages import Named
 from .errors import BadInput
 
 if TYPE_CHECKING:
+    from .domain.sessions import Session
     from .session import NodeServices
 
 T = TypeVar("T")
@@ -27,11 +28,26 @@ class SessionMessages:
     """A part of `LiveSession`."""
 
     _services: NodeServices
+    _session: Session
 
     if TYPE_CHECKING:
 
         @property
         def conversation_id(self) -> str: ...
+
+    async def rewind(self, to: str | int) -> None:
+        """Continue from an earlier message: its id, its number (0: before the first), or a turn's id, which
+        means its end.
+
+        What followed leaves the context and stays readable; rewinding to a later message brings it back. `id`
+        may become that of another session. Raises ConversationBusy while a turn runs.
+        """
+        services = self._services
+
+        async def rewind() -> Session:
+            return (await services.store.rewind(services.owner, self.conversation_id, to)).session
+
+        self._session = await services.gate.when_free(rewind, 0.0)
 
     async def append(self, content: Content, *, names: Sequence[str] | None = None) -> int:
         """Append messages outside of any turn, in one transaction; returns how many were stored.

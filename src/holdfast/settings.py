@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 from urllib.parse import unquote
 
 from .domain.api_keys import TOOLS, holds_token
-from .errors import BadSetting
+from .errors import BadInput, BadSetting
 from .trust import check_private, is_trusted, trust
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
@@ -29,6 +29,7 @@ SMALLEST_WINDOW = 256  # tokens; fewer leave no room for a question and its answ
 _NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY", "HOLDFAST_DEMO"}
 _UNMISTAKABLE = {"port", "host", "base_url", "api_key_env", "idle_minutes", "timezone"}
 _ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
+_PRICE = re.compile(r"\d{1,9}(\.\d{1,9})?/\d{1,9}(\.\d{1,9})?")
 _WEBHOOK = re.compile(r"https?://[^/\s]+(/\S*)?")
 _HEADER = re.compile(r"[A-Za-z0-9_-]+")
 _PASSWORD = re.compile(r"(?<=^)(\w+://[^:/?#@]*):[^@]*@|(?<=[?&])(password)=[^&#]*")
@@ -73,6 +74,7 @@ class StoreSettings:
 class ServerSettings:
     host: str = _setting("127.0.0.1", "the address to listen on", not_empty=True)
     port: int = _setting(8377, "the port to listen on; 0: any free one", at_least=0, at_most=65535)
+    workers: int = _setting(1, "how many processes serve the port, each a node", at_least=1, at_most=64)
     max_body_mb: float = _setting(20.0, "how large a request may be, in MiB", above=0)
     max_requests: int = _setting(1000, "how many requests may be under way at once", at_least=1)
     checkpoint_seconds: float = _setting(
@@ -85,7 +87,7 @@ class ServerSettings:
         "finish", "what becomes of a turn whose client is gone", choices=("finish", "interrupt")
     )
     drain_seconds: float = _setting(
-        5.0, "how long leaving in good order may take; what is left then is settled by a sweep", at_least=0
+        5.0, "how long leaving in good order may take; what is left then is cleaned up by a sweep", at_least=0
     )
     cors_origins: tuple[str, ...] = _setting(
         (),
@@ -125,6 +127,19 @@ class ModelSettings:
     windows: Mapping[str, int] = _setting(
         {}, "the context window of a model, by its name", at_least=SMALLEST_WINDOW
     )
+    prices: Mapping[str, str] = _setting(
+        {},
+        "what a million tokens of a model cost, input/output, by its name; only for figures",
+        texts=True,
+        shape=_PRICE,
+        such_as="2.5/10",
+    )
+
+    @property
+    def price_table(self) -> dict[str, tuple[float, float]]:
+        """`prices` as numbers."""
+        pairs = {name: price.partition("/") for name, price in self.prices.items()}
+        return {name: (float(given), float(said)) for name, (given, _, said) in pairs.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +147,22 @@ class AgentSettings:
     system_prompt: str = _setting("", "instructions for every turn")
     tools: tuple[str, ...] = _setting(
         (),
-        "what the server may do for a model or a client whose key allows it; empty: nothing",
+        "server-side tools, for keys that allow them; empty: none",
         shape=re.compile("|".join(TOOLS)),
         such_as=" or ".join(TOOLS),
     )
-    max_steps: int = _setting(50, "how often the model may be asked within one turn", at_least=1)
+    max_steps: int = _setting(50, "most model calls in one turn", at_least=1)
     search: str = _setting(
         "key",
         "what the search tool sees: this conversation, or all of its owner's",
         choices=("key", "owner"),
+    )
+    reconcile: str = _setting(
+        "",
+        "this address is asked for the outcome of tool calls that a crash left open; empty: none is",
+        shape=_WEBHOOK,
+        such_as="https://example.com/hook",
+        outgoing=True,
     )
 
 
@@ -165,15 +187,42 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnSettings:
+    recover: str = _setting(
+        "background",
+        "which turns a server finishes by itself when their own server died or was stopped",
+        choices=("background", "all", "never"),
+    )
+    max_attempts: int = _setting(
+        5, "a turn is given up after so many deaths since its last stored step", at_least=1
+    )
+    max_deaths: int = _setting(20, "and after so many in all", at_least=1)
+    recover_hours: float = _setting(
+        24.0, "a turn older than this is given up, not retried", above=0, at_most=FAR
+    )
+    retry_model: bool = _setting(
+        True, "does a turn for which no client waits wait for a model that cannot answer now?"
+    )
+    retry_hours: float = _setting(6.0, "for so long at most", above=0, at_most=FAR)
+    when_busy: str = _setting(
+        "wait",
+        "what a request does that finds its conversation busy, unless it says so itself",
+        choices=("wait", "queue", "steer", "interrupt", "reject"),
+    )
+    queue: int = _setting(16, "turns that may be queued in one conversation", at_least=0, at_most=1000)
+    collect: bool = _setting(False, "do messages queued during one turn become one turn?")
+
+
+@dataclass(frozen=True, slots=True)
 class ResetSettings:
     mode: str = _setting("none", "when a session is reset", choices=("none", "idle", "daily", "both"))
     idle_minutes: float = _setting(
-        1440.0, "idle: this long after anybody spoke", above=0, at_most=MOST_MINUTES
+        1440.0, "idle: this long after the last message", above=0, at_most=MOST_MINUTES
     )
     at_hour: float = _setting(4.0, "daily: at this hour; 4.5 is half past four", at_least=0, below=24)
     quiet_minutes: float = _setting(
         15.0,
-        "a due daily reset waits until nobody has spoken for this long",
+        "a due daily reset waits until there was no message for this long",
         at_least=0,
         at_most=MOST_MINUTES,
     )
@@ -197,9 +246,7 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
-    flush: bool = _setting(
-        True, "is what is worth remembering of an ended session kept? With the local model: no, unless said"
-    )
+    flush: bool = _setting(True, "keep a memory of each ended session; off by default with the local model")
     min_messages: int = _setting(4, "a session with fewer messages is too short to be flushed", at_least=1)
     concurrency: int = _setting(4, "how many flushes run at once, over all nodes", at_least=1)
     per_minute: int = _setting(30, "how many flushes are attempted in a minute, over all nodes", at_least=1)
@@ -207,8 +254,8 @@ class MemorySettings:
     retry_seconds: float = _setting(
         5.0, "how long after a failed flush it is tried again, doubled at each attempt", above=0, at_most=3600
     )
-    model: str = _setting("", "the model that is asked; empty: [model] name")
-    prompt: str = _setting("", "what it is told to do; empty: our own words")
+    model: str = _setting("", "the model used; empty: [model] name")
+    prompt: str = _setting("", "the instructions; empty: the built-in ones")
     webhook: str = _setting(
         "",
         "sessions are flushed to this address instead of the model; empty: to the model",
@@ -233,7 +280,17 @@ class CompactionSettings:
     keep_last: int = _setting(12, "and so many at its end", at_least=1)
     summary_timeout_seconds: float = _setting(120.0, "how long a summary may take", above=0, at_most=3600)
     model: str = _setting("", "who summarises; empty: [model] name, else the model that answers")
-    prompt: str = _setting("", "what is asked for, instead of our own words; empty: those")
+    prompt: str = _setting("", "the instructions; empty: the built-in ones")
+
+
+@dataclass(frozen=True, slots=True)
+class TitleSettings:
+    generate: bool = _setting(
+        True, "the model names conversations without a title; off by default with the local model"
+    )
+    min_messages: int = _setting(4, "a conversation with fewer messages is not named", at_least=1)
+    per_minute: int = _setting(10, "how many a server names in a minute at most", at_least=1, at_most=1000)
+    model: str = _setting("", "the model used; empty: [model] name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,23 +302,27 @@ class NotifySettings:
         such_as="https://example.com/hook",
         outgoing=True,
     )
+    home: str = _setting(
+        "",
+        "the session key of the chat that gets notices of conversations without one, such as telegram:dm:42",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    heartbeat_seconds: float = _setting(15.0, "how often a node says that it lives", above=0)
-    stale_seconds: float = _setting(
-        90.0, "a node whose beat stands still this long is taken for hung", above=0
-    )
+    heartbeat_seconds: float = _setting(15.0, "interval of a node's heartbeat", above=0)
+    stale_seconds: float = _setting(90.0, "a node without a heartbeat for this long counts as hung", above=0)
     sweep_seconds: float = _setting(5.0, "how often what is due is looked for", above=0)
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
     events_days: float = _setting(30.0, "how long events are kept", above=0)
-    requests_days: float = _setting(30.0, "how long a retried request is recognised", above=0)
+    requests_days: float = _setting(
+        30.0, "how long a retried request is recognised, and side requests are kept", above=0
+    )
     conversations_days: float = _setting(
-        0.0, "how long a conversation is kept after somebody last spoke in it; 0: for ever", at_least=0
+        0.0, "how long a conversation is kept after its last message; 0: for ever", at_least=0
     )
 
 
@@ -283,16 +344,164 @@ class ClientSettings:
     )
     store_false: str = _setting(
         "keep",
-        "what becomes of a request that carries such a name and says store: false",
+        "what happens to a named request with store: false",
         choices=("keep", "drop"),
+    )
+    hosted_tools: str = _setting(
+        "ignore",
+        "what happens to tools that only OpenAI can run, such as web_search",
+        choices=("ignore", "refuse"),
+    )
+
+
+_CONNECTOR_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorSettings:
+    """What every `[connectors.<name>]` has. Each kind adds its own; see CONNECTOR_KINDS."""
+
+    kind: str = _setting("", "the messaging platform", not_empty=True)
+    token_env: str = _setting(
+        "",
+        "the environment variable that holds the platform's token or the signing secret",
+        shape=_VARIABLE_NAME,
+        such_as="TELEGRAM_TOKEN",
+    )
+    allow: tuple[str, ...] = _setting(
+        (),
+        "people and rooms that may write, by their id on the platform; `*`: everyone; empty: paired people",
+    )
+    tools: tuple[str, ...] = _setting(
+        (),
+        "server-side tools for its conversations, of those that [agent] tools names; empty: none",
+        shape=re.compile("|".join(TOOLS)),
+        such_as=" or ".join(TOOLS),
+    )
+    when_busy: str = _setting(
+        "queue",
+        "what happens to a message that arrives while a reply is being written",
+        choices=("wait", "queue", "steer", "interrupt", "reject"),
+    )
+    gather_seconds: float = _setting(
+        0.0,
+        "messages that arrive within this time of each other are one turn; 0: each is its own",
+        at_least=0,
+        at_most=60,
+    )
+    attachment_mb: float = _setting(
+        20.0,
+        "files that come with messages are stored up to this size, larger ones only named; 0: none is stored",
+        at_least=0,
+        at_most=100,
+    )
+    images: bool = _setting(
+        False, "whether images are sent to the model, which must be able to see; else only their names"
     )
 
 
 @dataclass(frozen=True, slots=True)
+class TelegramSettings(ConnectorSettings):
+    mode: str = _setting(
+        "polling",
+        "how updates arrive; `webhook`: Telegram posts them to this server",
+        choices=("polling", "webhook"),
+    )
+    secret_env: str = _setting(
+        "",
+        "mode webhook: the environment variable that holds the secret given to setWebhook",
+        shape=_VARIABLE_NAME,
+        such_as="TELEGRAM_SECRET",
+    )
+    api_url: str = _setting(
+        "https://api.telegram.org",
+        "the Bot API's address, for a Bot API server of your own",
+        shape=_WEBHOOK,
+        such_as="https://api.telegram.org",
+        outgoing=True,
+    )
+    poll_seconds: float = _setting(30.0, "how long one poll waits for updates", at_least=0, at_most=50)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings(ConnectorSettings):
+    url: str = _setting(
+        "",
+        "replies and notices are sent here, signed; empty: nowhere, they stay pending",
+        shape=_WEBHOOK,
+        such_as="https://example.com/hook",
+        outgoing=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixSettings(ConnectorSettings):
+    homeserver: str = _setting(
+        "",
+        "the homeserver's address",
+        shape=_WEBHOOK,
+        such_as="https://matrix.org",
+        outgoing=True,
+    )
+    poll_seconds: float = _setting(30.0, "how long one sync waits for events", at_least=1, at_most=50)
+
+
+@dataclass(frozen=True, slots=True)
+class SlackSettings(ConnectorSettings):
+    app_token_env: str = _setting(
+        "",
+        "the environment variable that holds the app-level token, for socket mode",
+        shape=_VARIABLE_NAME,
+        such_as="SLACK_APP_TOKEN",
+    )
+    api_url: str = _setting(
+        "https://slack.com/api",
+        "the Web API's address",
+        shape=_WEBHOOK,
+        such_as="https://slack.com/api",
+        outgoing=True,
+    )
+
+
+def check_notifies(connectors: Mapping[str, ConnectorSettings], name: str) -> None:
+    """Raises BadInput unless events can be sent to this connector: it is a webhook with a url."""
+    found = connectors.get(name)
+    if not isinstance(found, WebhookSettings) or not found.url:
+        raise BadInput(
+            f"{name!r:.80} is no connector that can be notified; it needs [connectors.{name:.80}] with "
+            'kind = "webhook", url and token_env'
+        )
+
+
+CONNECTOR_KINDS: Mapping[str, type[ConnectorSettings]] = {
+    "matrix": MatrixSettings,
+    "slack": SlackSettings,
+    "telegram": TelegramSettings,
+    "webhook": WebhookSettings,
+}
+"""The settings of each kind of connector."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
-    level: str = _setting("info", "how much is told", choices=("debug", "info", "warning", "error"))
-    format: str = _setting("text", "how it is told", choices=("text", "json"))
+    level: str = _setting(
+        "info", "the least severe level logged", choices=("debug", "info", "warning", "error")
+    )
+    format: str = _setting("text", "the format of log lines", choices=("text", "json"))
     access: bool = _setting(True, "does the server log a line for each request, without its content?")
+
+
+@dataclass(frozen=True, slots=True)
+class OtelSettings:
+    endpoint: str = _setting(
+        "",
+        "traces and metrics are sent to this OTLP receiver over HTTP; empty: none are made",
+        shape=_WEBHOOK,
+        such_as="http://127.0.0.1:4318",
+        outgoing=True,
+    )
+    service_name: str = _setting("holdfast", "the name of this service in them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,15 +511,19 @@ class Settings:
     model: ModelSettings = field(default_factory=ModelSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    turns: TurnSettings = field(default_factory=TurnSettings)
     reset: ResetSettings = field(default_factory=ResetSettings)
     processes: ProcessSettings = field(default_factory=ProcessSettings)
     memory: MemorySettings = field(default_factory=MemorySettings)
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    titles: TitleSettings = field(default_factory=TitleSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
+    otel: OtelSettings = field(default_factory=OtelSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    connectors: Mapping[str, ConnectorSettings] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     """The origin of each value that is not a default, by `section.name`."""
     ignored: Path | None = None
@@ -318,7 +531,9 @@ class Settings:
 
 
 SECTIONS: Mapping[str, type[Any]] = {
-    name: kind for name, kind in get_type_hints(Settings).items() if name not in ("origins", "ignored")
+    name: kind
+    for name, kind in get_type_hints(Settings).items()
+    if name not in ("connectors", "origins", "ignored")
 }
 
 
@@ -357,7 +572,7 @@ def load(
             f"lease.stale_seconds ({settings.lease.stale_seconds:g}, from "
             f"{settings.origins.get('lease.stale_seconds', 'the default')}) must be at least twice "
             f"lease.heartbeat_seconds ({settings.lease.heartbeat_seconds:g}), "
-            "or a living node would be taken for hung"
+            "or a healthy node would count as hung"
         )
     return settings
 
@@ -434,7 +649,10 @@ def trust_file(path: Path, environment: Mapping[str, str] = os.environ) -> list[
 
 
 def _apply_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    for variable, text in sorted(environment.items()):
+    # A connector's kind first: it decides which settings there are.
+    for variable, text in sorted(
+        environment.items(), key=lambda each: (not each[0].endswith("__KIND"), each)
+    ):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS:
             continue
         section, separator, name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
@@ -461,6 +679,10 @@ def _refuse_misspelt(variable: str, name: str) -> None:
 def _apply(settings: Settings, values: Mapping[str, Any], origin: str) -> Settings:
     origins = dict(settings.origins)
     for section, content in values.items():
+        if section == "connectors":
+            connectors = _connectors(settings.connectors, content, origin, origins)
+            settings = replace(settings, connectors=connectors)
+            continue
         if section not in SECTIONS:
             raise BadSetting(f"{origin}: there is no section [{section}]{_nearest(section, SECTIONS)}")
         if not isinstance(content, Mapping):
@@ -505,6 +727,40 @@ def _by_source(
             converted = _convert(given, known[name], f"{origin}: {where}.{source}.{name}")
             found.setdefault(source, {})[name] = converted
             origins[f"{where}.{source}.{name}"] = origins[where] = origin
+    return found
+
+
+def _connectors(
+    before: Mapping[str, ConnectorSettings], value: Any, origin: str, origins: dict[str, str]
+) -> dict[str, ConnectorSettings]:
+    """The connectors, merged into the earlier ones. The kind decides which settings one has."""
+    if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
+        raise BadSetting(f"{origin}: connectors must be a table for each connector, not {value!r}")
+    found = dict(before)
+    for connector, content in value.items():
+        where = f"connectors.{connector}"
+        if not _CONNECTOR_NAME.fullmatch(connector):
+            raise BadSetting(
+                f"{origin}: a connector's name has small letters, digits, - and _, not {connector!r}"
+            )
+        earlier = found.get(connector)
+        kind = content.get("kind", earlier.kind if earlier else "")
+        if kind not in CONNECTOR_KINDS:
+            raise BadSetting(
+                f"{origin}: {where}.kind must be one of {', '.join(CONNECTOR_KINDS)}, not {kind!r}"
+            )
+        if earlier is None or earlier.kind != kind:
+            earlier = CONNECTOR_KINDS[kind](kind=kind)
+        known = {item.name: item for item in fields(earlier)}
+        changes = {}
+        for name, given in content.items():
+            if name not in known:
+                raise BadSetting(
+                    f"{origin}: there is no setting {where}.{name}{_nearest(name, known, where)}"
+                )
+            changes[name] = _convert(given, known[name], f"{origin}: {where}.{name}")
+            origins[f"{where}.{name}"] = origin
+        found[connector] = replace(earlier, **changes)
     return found
 
 
@@ -630,7 +886,8 @@ def _table(value: Any, limits: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(table, Mapping) or not all(isinstance(name, str) and name for name in table):
         raise BadSetting(f"{where} must be a table of {what} by name, not {value!r}")
     if limits.get("texts"):
-        return {name: _text(item, {"not_empty": True}, f"{where}.{name}") for name, item in table.items()}
+        needs = {"not_empty": True, **{name: limits[name] for name in ("shape", "such_as") if name in limits}}
+        return {name: _text(item, needs, f"{where}.{name}") for name, item in table.items()}
     return {name: _number(number, int, limits, f"{where}.{name}") for name, number in table.items()}
 
 

@@ -23,12 +23,14 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from .app import Holdfast, OwnModel, as_model, effective_settings
+from .domain.conversations import Conversation
 from .domain.events import Event
 from .domain.ids import DEFAULT_OWNER
 from .domain.memories import Memory
 from .domain.messages import Message
+from .domain.pages import Found
 from .domain.processes import Process
-from .domain.sessions import EndReason
+from .domain.sessions import EndReason, Session
 from .domain.why import Why
 from .errors import StoreClosed
 from .runtime.processes.launcher import Command
@@ -123,6 +125,7 @@ class BlockingHoldfast:
 
     @property
     def node_id(self) -> str:
+        """The id of this node in the store."""
         return self._inner.node_id
 
     @property
@@ -146,6 +149,41 @@ class BlockingHoldfast:
         """Resume or start the session that the next message of this key (or id) belongs to."""
         live = self._loop.call(self._inner.session(key, id=id, source=source, attached=attached))
         return BlockingSession(self._loop, live)
+
+    def sessions(
+        self,
+        *,
+        key: str | None = None,
+        source: str | None = None,
+        title: str | None = None,
+        ended: bool | None = None,
+        newest: bool = False,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Session]:
+        return self._loop.call(
+            self._inner.sessions(
+                key=key, source=source, title=title, ended=ended, newest=newest, after=after, limit=limit
+            )
+        )
+
+    def search(self, words: str, *, limit: int = 20) -> list[Found]:
+        return self._loop.call(self._inner.search(words, limit=limit))
+
+    def conversation(self, name: str) -> Conversation:
+        return self._loop.call(self._inner.conversation(name))
+
+    def delete(self, name: str) -> None:
+        self._loop.call(self._inner.delete(name))
+
+    def export(self, name: str | None = None) -> Iterator[bytes]:
+        lines = self._inner.export(name)
+
+        async def following() -> bytes | None:
+            return await anext(lines, None)
+
+        while (line := self._loop.call(following())) is not None:
+            yield line
 
     def events(self, after: int = 0) -> Iterator[Event]:
         """The events after event `after`."""
@@ -188,14 +226,17 @@ class BlockingSession:
 
     @property
     def id(self) -> str:
+        """The id of the conversation's newest session, `sess_…`."""
         return self._live.id
 
     @property
     def conversation_id(self) -> str:
+        """The id of the conversation, `conv_…`; it never changes."""
         return self._live.conversation_id
 
     @property
     def key(self) -> str | None:
+        """The session key that names the conversation, such as `cli:ada`."""
         return self._live.key
 
     def turn(
@@ -242,6 +283,12 @@ class BlockingSession:
     def end(self, reason: str = EndReason.CLOSED) -> None:
         self._loop.call(self._live.end(reason))
 
+    def set_title(self, title: str) -> None:
+        self._loop.call(self._live.set_title(title))
+
+    def rewind(self, to: str | int) -> None:
+        self._loop.call(self._live.rewind(to))
+
     def compact(self) -> None:
         self._loop.call(self._live.compact())
 
@@ -273,22 +320,27 @@ class BlockingTurn:
 
     @property
     def id(self) -> str:
+        """The id of the turn, `turn_…`."""
         return self._live.id
 
     @property
     def conversation_id(self) -> str:
+        """The id of the conversation, `conv_…`."""
         return self._live.conversation_id
 
     @property
     def repeated(self) -> bool:
+        """True: this request was answered before; `reply()` returns that answer."""
         return self._live.repeated
 
     @property
     def taken_up(self) -> bool:
+        """True: the turn had no answer yet, and this is a retry of it."""
         return self._live.taken_up
 
     @property
     def usage(self) -> dict[str, int]:
+        """Token counts, added up over the model calls of this turn. Assign the `usage` of each response."""
         return self._live.usage
 
     @usage.setter

@@ -21,6 +21,7 @@ from .domain.flushes import FlushPolicy, FlushRules
 from .domain.nodes import NodeKind
 from .domain.processes import ProcessLimits
 from .domain.quotas import Quotas, to_bytes
+from .domain.recovery import RecoveryRules
 from .domain.resets import DEFAULT, ResetMode, ResetPolicies, ResetPolicy
 from .models.base import Model
 from .os_support import timezone
@@ -28,6 +29,7 @@ from .runtime.agents.compactor import CompactionRules
 from .runtime.agents.flusher import Pace
 from .runtime.agents.memory_writers import FlushTarget, ModelTarget, WebhookTarget
 from .runtime.agents.resetter import RescheduleMode
+from .runtime.agents.titler import TitleRules
 from .runtime.turns.preamble import Recall
 from .settings import (
     ENVIRONMENT_PREFIX,
@@ -50,6 +52,18 @@ def retention_of(settings: Settings) -> Retention:
         events=timedelta(days=kept.events_days),
         requests=timedelta(days=kept.requests_days),
         conversations=timedelta(days=kept.conversations_days) if kept.conversations_days else None,
+    )
+
+
+def recovery_rules_of(settings: Settings) -> RecoveryRules:
+    turns = settings.turns
+    return RecoveryRules(
+        turns.recover,
+        turns.max_attempts,
+        turns.max_deaths,
+        timedelta(hours=turns.recover_hours),
+        turns.retry_model,
+        timedelta(hours=turns.retry_hours),
     )
 
 
@@ -128,7 +142,12 @@ def command_environment(settings: Settings, kind: NodeKind) -> Mapping[str, str]
     PostgreSQL, and any other value with a key of holdfast's form."""
     if not (kind is NodeKind.SERVER or settings.agent.tools):
         return dict(os.environ)
-    hidden = {"OPENAI_API_KEY", "PGPASSWORD", "PGPASSFILE", settings.model.api_key_env}
+    hidden = {"OPENAI_API_KEY", "PGPASSWORD", "PGPASSFILE", "PROMETHEUS_MULTIPROC_DIR"}
+    hidden.add(settings.model.api_key_env)
+    for connector in settings.connectors.values():
+        hidden |= {
+            str(getattr(connector, each.name)) for each in fields(connector) if each.name.endswith("_env")
+        }
     return {
         name: value
         for name, value in os.environ.items()
@@ -176,7 +195,7 @@ def answers_locally(settings: Settings, model: Model | None) -> bool:
     if model is None:
         return settings.model.kind == "local"
     from .models.local import LocalModel
-    from .models.names import innermost
+    from .models.measured import innermost
 
     return isinstance(innermost(model), LocalModel)
 
@@ -218,6 +237,24 @@ def compaction_rules_of(settings: Settings) -> CompactionRules:
         compaction.model,
         compaction.prompt,
     )
+
+
+def title_rules_of(settings: Settings, kind: NodeKind, model: Model | None) -> TitleRules | None:
+    """How this program names conversations; None: it does not. Only a server does. The local model and a
+    script do only if the settings say so."""
+    titles = settings.titles
+    if kind is not NodeKind.SERVER or model is None or not titles.generate:
+        return None
+    if "titles.generate" not in settings.origins and (answers_locally(settings, model) or is_scripted(model)):
+        return None
+    return TitleRules(titles.min_messages, titles.per_minute, titles.model or settings.model.name or None)
+
+
+def is_scripted(model: Model) -> bool:
+    from .models.measured import innermost
+    from .models.scripted import ScriptedModel
+
+    return isinstance(innermost(model), ScriptedModel)
 
 
 def recall_of(settings: Settings) -> Recall | None:

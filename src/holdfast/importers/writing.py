@@ -228,6 +228,6 @@ class PartWriter:
             self._taken.names += 1
             return
         self._taken.problems.append(
-            f"the id {name} already leads to {place.conversation.id}, which somebody began under it; "
+            f"the id {name} already leads to {place.conversation.id}, created under it since; "
             f"what was imported is {writing.conversation.id}"
         )

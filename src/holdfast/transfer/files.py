@@ -128,8 +128,8 @@ def lines_of(path: Path) -> Iterator[Line]:
                     yield decode_line(line)
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                     raise BadInput(
-                        f"line {number} of {path} is damaged or none of an export ({error}). "
-                        "Nothing was imported"
+                        f"{path} is not a holdfast export, or is damaged: line {number} cannot be read "
+                        f"({error}). Nothing was imported"
                     ) from error
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}") from None
@@ -305,9 +305,9 @@ class _Check:
     def line(self, number: int, line: Line) -> None:
         self._number = number
         if number == 1 and not isinstance(line, RecordsBegin):
-            raise self._wrong("it is no export of holdfast: its first line should say so")
+            raise self._wrong("it is not a holdfast export: its first line has no export header")
         if self._end is not None:
-            raise self._wrong("something stands behind its end")
+            raise self._wrong("it has data after its end")
         match line:
             case RecordsBegin():
                 if number > 1 or line.format != FORMAT:

@@ -342,7 +342,7 @@ def _oddities(lineage: HermesLineage) -> Iterator[str]:
     for ids, what in (
         (lineage.cycles, "among its own ancestors; a conversation begins with it"),
         (lineage.dangling, "without its parent, which is not there; a conversation of its own"),
-        (lineage.several, "continued by several sessions; one goes on, the others are forks"),
+        (lineage.several, "continued by several sessions; one is the continuation, the others are forks"),
     ):
         if ids:
             named = ", ".join([*ids[:SHOWN], *(["…"] if len(ids) > SHOWN else [])])
