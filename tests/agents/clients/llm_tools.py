@@ -1,0 +1,3 @@
+def weather(city: str) -> str:
+    """The weather of a city"""
+    return "tide-42"
