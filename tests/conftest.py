@@ -14,7 +14,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import postgres_server
+from tests import new_stores, postgres_server
 from tests.postgres_server import TEMPLATE, PostgresServer, ReusedDatabase
 
 # Tests start hundreds of interpreters, and each worker rewrites every test module. Without bytecode on disk,
@@ -48,6 +48,12 @@ def one_ssl_context() -> Iterator[None]:
     all clients share what the first has read."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def copied_stores() -> Iterator[None]:
+    with new_stores.copied():
         yield
 
 

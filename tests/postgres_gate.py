@@ -25,7 +25,7 @@ Chosen = Callable[[list[str]], bool]
 """Given the names of a transaction's statements up to the next one: is it stopped before that?"""
 
 LOOK_SECONDS = 0.001
-LONGEST_SECONDS = 20.0
+LONGEST_SECONDS = 120.0
 """A transaction that gets nowhere for so long is a failure of the test, on any machine."""
 
 

@@ -45,14 +45,18 @@ class Home:
         }
 
     def run(
-        self, *arguments: str, said: str | bytes = b"", env: Mapping[str, str] = {}
+        self,
+        *arguments: str,
+        said: str | bytes = b"",
+        env: Mapping[str, str] = {},
+        patience: float = PATIENCE,
     ) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
         text = said.encode() if isinstance(said, str) else said
         if self._forked:
             running = warm.start(arguments, {**self.environment, **env}, self.path.parent, text)
             try:
-                out, err = running.communicate(timeout=PATIENCE)
+                out, err = running.communicate(timeout=patience)
             finally:
                 running.kill()
             code = running.wait()
@@ -63,7 +67,7 @@ class Home:
             capture_output=True,
             env={**self.environment, **env},
             cwd=self.path.parent,
-            timeout=PATIENCE,
+            timeout=patience,
             check=False,
         )
         return subprocess.CompletedProcess(

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import Any
 
 FINISH, BREAK_OFF = object(), object()
@@ -34,6 +35,7 @@ class Talker:
         """What it says of every answer; nothing, if that is empty."""
         self.answering: set[int] = set()
         """Requests under way: whoever is told the next words. One that was given up stays for a moment."""
+        self._calls = count()
         talker = self
 
         class Handler(_Handler):
@@ -54,7 +56,7 @@ class Talker:
     def call(self, name: str, **arguments: Any) -> None:
         """Call a tool."""
         function = {"name": name, "arguments": json.dumps(arguments)}
-        call = {"index": 0, "id": f"call_{self.lines.qsize()}", "type": "function", "function": function}
+        call = {"index": 0, "id": f"call_{next(self._calls)}", "type": "function", "function": function}
         self.lines.put({"tool_calls": [call]})
 
     def finish(self) -> None:

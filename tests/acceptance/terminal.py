@@ -18,8 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyte
+
 PATIENCE = 90.0
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
+
+ROWS, COLUMNS = 40, 120
+NO_REPLIES = {"PROMPT_TOOLKIT_NO_CPR": "1"}
+"""This terminal does not tell where its cursor is."""
 
 CTRL_C, CTRL_D, CTRL_Z, TAB, UP = "\x03", "\x04", "\x1a", "\t", "\x1b[A"
 
@@ -27,7 +33,7 @@ CTRL_C, CTRL_D, CTRL_Z, TAB, UP = "\x03", "\x04", "\x1a", "\t", "\x1b[A"
 class Terminal:
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], place: Path) -> None:
         self._keys, inside = os.openpty()
-        fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
 
         def take_terminal() -> None:
             os.setsid()
@@ -39,18 +45,35 @@ class Terminal:
             stdin=inside,
             stdout=inside,
             stderr=inside,
-            env={**{n: v for n, v in environment.items() if n not in unset}, "TERM": "xterm-256color"},
+            env={
+                **{n: v for n, v in environment.items() if n not in unset},
+                "TERM": "xterm-256color",
+                **NO_REPLIES,
+            },
             cwd=place,
             preexec_fn=take_terminal,  # noqa: PLW1509 - nothing else runs in this child
         )
         os.close(inside)
         self.raw = ""
+        self._columns = COLUMNS
         self._read = 0
 
     @property
     def screen(self) -> str:
         """Everything that was shown so far."""
         return ESCAPES.sub("", self.raw)
+
+    @property
+    def displayed(self) -> str:
+        """What is on the screen now, and above it, as a person sees it."""
+        seen = pyte.HistoryScreen(self._columns, ROWS, history=10_000)
+        pyte.Stream(seen).feed(self.raw)
+        above = ("".join(line[at].data for at in range(seen.columns)) for line in seen.history.top)
+        return "\n".join(line.rstrip() for line in (*above, *seen.display)).rstrip()
+
+    def resize(self, columns: int) -> None:
+        self._columns = columns
+        fcntl.ioctl(self._keys, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
 
     def type(self, text: str) -> None:
         """A line, and Enter."""

@@ -16,7 +16,8 @@ from holdfast.store.sqlite.engine import open_store
 from holdfast.store.store import Store
 
 from .command import Home, drafts, installed, until
-from .serving import serving
+from .serving import READY, serving
+from .shell import free_port
 from .talker import Talker
 from .terminal import CTRL_C, CTRL_D, CTRL_Z, TAB, UP, Terminal, terminal
 
@@ -105,10 +106,10 @@ def test_replies_stream_lines_are_remembered_and_the_session_lives_as_long_as_th
         screen.press(CTRL_C)  # clears the line
         screen.expect("> ")
         screen.press(f"/ti{TAB}Of tides\r")
-        screen.expect("is called 'Of tides' now")
+        screen.expect("Title: 'Of tides'.")
         screen.expect("> ")
         screen.press(CTRL_D)
-        screen.expect(f"Go on with: holdfast chat --key {KEY}")
+        screen.expect(f"Continue with: holdfast chat --key {KEY}")
         assert screen.end() == 0
     (session,) = line(talking)
     assert (session.end_reason, session.title) == ("closed", "Of tides")
@@ -125,7 +126,7 @@ def test_ctrl_c_interrupts_the_reply_and_retry_takes_it_up_as_the_same_turn(
         talker.say("The tide")
         screen.expect("The tide")
         screen.press(CTRL_C)
-        screen.expect("interrupted. What it had said is kept")
+        screen.expect("Interrupted. Partial reply saved")
         assert messages(talking) == [("tell me", "completed"), ("The tide", "interrupted")]
         screen.expect("> ")
         until(lambda: not talker.answering, "the first request is given up")
@@ -161,7 +162,7 @@ def test_after_kill_9_the_next_chat_shows_the_half_reply_marked_and_takes_it_up(
         shown = screen.screen
         assert "user: tell me" in shown
         assert "assistant: The tide  — interrupted" in shown
-        assert "/retry takes it up" in shown
+        assert "/retry generates it again" in shown
         screen.type("/retry")
         talker.answer("The tide rises.")
         screen.expect("The tide rises.\n> ")
@@ -191,7 +192,7 @@ def test_stopped_with_ctrl_z_and_reaped_meanwhile_it_simply_goes_on(talking: Hom
         screen.expect("Stopped")
         until(lambda: line(talking)[0].end_reason == "reaped", "the server takes it for hung")
         screen.type("fg")
-        screen.expect("taken for dead meanwhile")
+        screen.expect("was not responding and its session was ended")
         screen.expect("> ")
         screen.type("what is my name?")
         talker.answer("Ada.")
@@ -219,6 +220,86 @@ def test_pasted_lines_are_one_message(home: Home) -> None:
         chat.type("/quit")
     said = [text for text, _ in messages(home)]
     assert said == ["one\ntwo\nthree\nfour", "You said: one\ntwo\nthree\nfour"]
+
+
+ALT_ENTER = "\x1b\r"
+TABLE = "| tide | height |\n|---|---|\n| high | 3 m |\n\n"
+
+
+def test_markdown_is_rendered_as_it_streams(talking: Home, talker: Talker) -> None:
+    with chatting(talking) as screen:
+        screen.type("tell me")
+        talker.say("# Tides\n\nThey *rise*", " and `fall`.\n\n", TABLE[:20], TABLE[20:], "```python\nx = 1\n")
+        screen.expect("high")
+        talker.answer("```\n\n- one\n- [two](http://example.test)")
+        screen.expect("two (http://example.test)\n> ")
+        shown = screen.displayed
+    assert "They rise and fall." in shown, "emphasis and code are styled, not shown as characters"
+    assert "tide" in shown and "|" not in shown and "```" not in shown
+    assert [line.strip() for line in shown.splitlines() if "x = 1" in line] == ["x = 1"], "drawn once"
+    assert "• one" in shown
+
+
+def test_a_reply_longer_than_the_screen_is_there_whole(talking: Home, talker: Talker) -> None:
+    numbers = [f"- number {each}" for each in range(100)]
+    with chatting(talking) as screen:
+        screen.type("count")
+        for line in numbers:
+            talker.say(line + "\n")
+        talker.answer("\nDone.")
+        screen.expect("Done.\n> ")
+        shown = [line.strip() for line in screen.displayed.splitlines()]
+    counted = [line.removeprefix("• ") for line in shown if line.startswith("• number")]
+    assert counted == [f"number {each}" for each in range(100)]
+
+
+def test_a_message_of_several_lines_is_typed_and_edited_in_any_script(home: Home) -> None:
+    with chatting(home) as chat:
+        chat.press(f"Grüße, мир 海{ALT_ENTER}two\\\rthree")
+        chat.resize(60)
+        chat.press("!\r")
+        chat.expect("You said:")
+        until(lambda: len(messages(home)) == 2, "it was answered")
+        chat.type("/quit")
+        chat.end()
+    assert messages(home)[0] == ("Grüße, мир 海\ntwo\nthree!", "completed")
+    assert (home.path / "chat_history").read_text("utf-8").splitlines()[0] == "Grüße, мир 海\\ntwo\\nthree!"
+
+
+def test_the_menu_says_what_each_command_does(home: Home) -> None:
+    with chatting(home) as chat:
+        chat.press("/re")
+        chat.expect("generate the last reply again")
+        assert "/resume" in chat.displayed
+        chat.press(CTRL_C)
+
+
+def test_resume_lists_conversations_and_takes_a_number(home: Home) -> None:
+    home.ok("chat", "--key", "cli:other", said="about the moon\n")
+    with chatting(home) as chat:
+        chat.type("/resume")
+        chat.expect("about the moon")
+        chat.expect("> ")
+        chat.type("/resume 1")
+        chat.expect("(cli:other)")
+        chat.type("/quit")
+        chat.end()
+
+
+def test_model_system_save_and_cost(talking: Home, talker: Talker) -> None:
+    file = talking.path.parent / "saved.md"
+    talker.usage = {"prompt_tokens": 1200, "completion_tokens": 34, "total_tokens": 1234}
+    talker.answer("Hello.")
+    said = f"/model tidal\n/system Be brief.\nhi\n/cost\n/save {file}\n/copy\n"
+    done = talking.run("chat", "--key", KEY, said=said)
+    assert "Answered by tidal." in done.stderr
+    assert "1,200 tokens in, 34 out" in done.stderr
+    assert talker.heard[0] == {"role": "system", "content": "Be brief."}
+    assert file.read_text() == "## user\n\nhi\n\n## assistant\n\nHello.\n"
+    assert (done.returncode, "/copy needs a terminal" in done.stderr) == (1, True)
+    done = talking.run("chat", "--key", KEY, said=f"/save {file}\n")
+    assert (done.returncode, "File exists" in done.stderr) == (1, True)
+    assert file.read_text().startswith("## user"), "an existing file is not replaced"
 
 
 def test_sigterm_ends_it_in_good_order(talking: Home, talker: Talker) -> None:
@@ -251,7 +332,7 @@ def test_what_happens_meanwhile_is_shown_at_the_prompt_and_the_line_being_typed_
         screen.expect("Good.\n> ")
         assert talker.heard[-1]["content"] == "half a line"
         talking.ok("sessions", "end", KEY, "--reason", "new")
-        screen.expect("Somebody else has ended this session; the next message begins afresh")
+        screen.expect("This session was ended elsewhere; your next message starts a new one")
         screen.expect("> ")
 
 
@@ -264,17 +345,17 @@ def test_two_chats_of_one_key_take_turns_and_say_whom_they_wait_for(talking: Hom
         second.type("two")
         second.expect(f"in cli process {first.process.pid} on ")
         second.press(CTRL_C)
-        second.expect("you did not want to wait")
+        second.expect("you cancelled the wait")
         second.expect("> two")  # what could not be said is given back
         second.press("\r")
         second.expect("Another turn is running here")
         assert "was cancelled" in talking.ok("sessions", "cancel", KEY)
-        first.expect("somebody else cancelled it")
+        first.expect("it was cancelled elsewhere")
         until(lambda: len(talker.requests) == 2, "the second is asked")
         until(lambda: len(talker.answering) == 1, "the first request is given up")
         talker.answer("second")
         second.expect("second\n")
-        first.expect("Said elsewhere, meanwhile:")
+        first.expect("Messages from elsewhere:")
         first.expect("two")
     assert [text for text, _ in messages(talking)] == ["one", "slowly", "two", "second"]
 
@@ -293,9 +374,9 @@ def test_every_command_does_what_it_says(home: Home) -> None:
     assert "is never reset" in done.stdout
     assert "You said: afresh" in done.stdout
     assert "/resume [ID_OR_KEY]" in done.stdout
-    assert "is called 'Of tides'" in done.stderr
+    assert "Title: 'Of tides'." in done.stderr
     assert "started no process" in done.stderr
-    assert "nothing to take up" in done.stderr
+    assert "Nothing to retry" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert context(home) == ["afresh", "You said: afresh"]
 
@@ -320,7 +401,7 @@ def test_compact_goes_on_with_a_summary_and_says_where(talking: Home, talker: Ta
     assert done.returncode == 0, done.stderr
     oldest, newest = line(talking)
     assert (newest.edge, oldest.end_reason) == ("compaction", "compaction")
-    assert f"Compacted: goes on in {newest.id}; {oldest.id} leads there" in done.stderr
+    assert f"Compacted: continues in {newest.id}; {oldest.id} leads there" in done.stderr
     heard = [str(each["content"]) for each in talker.heard]
     assert any("A summary of waves and tides." in each for each in heard)
     assert heard[-3:] == ["three", "Yes.", "what was it about?"]
@@ -362,3 +443,91 @@ def test_wrong_usage_is_said_before_anything_is_stored(home: Home) -> None:
 def test_without_a_key_the_conversation_is_the_users_own(home: Home) -> None:
     assert home.ok("chat", said="hello\n", env={"LOGNAME": "ada", "USER": "ada"}) == "You said: hello\n"
     assert messages(home) == [("hello", "completed"), ("You said: hello", "completed")]
+
+
+# --- beside a server ----------------------------------------------------------------------------------------
+
+
+def beside(home: Home) -> None:
+    """Settings that name no model: only the server, by its option, has one."""
+    home.path.mkdir(mode=0o700, exist_ok=True)
+    home.environment = {
+        name: value for name, value in home.environment.items() if not name.startswith("HOLDFAST_MODEL__")
+    }
+    home.environment["HOLDFAST_SERVER__PORT"] = str(free_port())
+
+
+def test_a_chat_asks_the_running_server_instead_of_loading_a_second_model(home: Home, talker: Talker) -> None:
+    beside(home)
+    server = home.start("serve", "--model", talker.url)
+    try:
+        server.wait_for(READY)
+        with chatting(home) as screen:
+            assert "asked through the server at http://127.0.0.1:" in screen.screen
+            talker.say("The tide ", "turns.")
+            talker.finish()
+            screen.type("hello")
+            screen.expect("The tide turns.")
+            screen.expect("> ")
+            screen.press(CTRL_D)
+            assert screen.end() == 0
+    finally:
+        server.send(signal.SIGKILL)
+        server.end()
+    assert messages(home) == [("hello", "completed"), ("The tide turns.", "completed")]
+    (asked,) = talker.requests
+    assert "store" not in asked
+    assert home.json("sessions", "stats")["total"] == 1, "the server recorded nothing of its own"
+
+
+def test_a_server_killed_during_a_chats_reply_is_waited_for_and_the_reply_finishes(
+    home: Home, talker: Talker
+) -> None:
+    beside(home)
+    server = home.start("serve", "--model", talker.url)
+    try:
+        server.wait_for(READY)
+        with chatting(home) as screen:
+            talker.say("Half a ")
+            screen.type("hello")
+            screen.expect("Half a")
+            until(lambda: drafts(home) > 0, "the half reply is on disk")
+            server.send(signal.SIGKILL)
+            server.end()
+            screen.expect("The server stopped during this reply.")
+            screen.expect("waiting up to 60 s for it")
+            until(lambda: not talker.answering, "the talker has noticed that the server is gone")
+            talker.say("A whole reply.")
+            talker.finish()
+            server = home.start("serve", "--model", talker.url)
+            server.wait_for(READY)
+            screen.expect("A whole reply.")
+            screen.expect("> ")
+            screen.press(CTRL_D)
+            assert screen.end() == 0
+    finally:
+        server.send(signal.SIGKILL)
+        server.end()
+    assert messages(home) == [
+        ("hello", "completed"),
+        ("Half a ", "interrupted"),
+        ("A whole reply.", "completed"),
+    ]
+    assert context(home) == ["hello", "A whole reply."]
+
+
+def test_ctrl_c_stops_waiting_for_a_server_that_stopped(home: Home, talker: Talker) -> None:
+    beside(home)
+    server = home.start("serve", "--model", talker.url)
+    server.wait_for(READY)
+    with chatting(home) as screen:
+        server.send(signal.SIGKILL)
+        server.end()
+        screen.type("hello")
+        screen.expect("waiting up to 60 s for it")
+        screen.press(CTRL_C)
+        screen.expect("Interrupted. Your message is saved.")
+        screen.expect("> ")
+        screen.press(CTRL_D)
+        assert screen.end() == 0
+    assert messages(home) == [("hello", "completed")]

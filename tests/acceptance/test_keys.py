@@ -49,7 +49,7 @@ def test_env_finds_a_server_that_was_given_its_port_by_an_option(home: Home) -> 
     running = home.start("serve", "--port", "0")
     running.wait_for(READY)
     url = home.json("env")["OPENAI_BASE_URL"]
-    with urllib.request.urlopen(f"{url.removesuffix('/v1')}/healthz", timeout=30) as answer:
+    with urllib.request.urlopen(f"{url.removesuffix('/v1')}/healthz", timeout=60) as answer:
         assert json.load(answer)["status"] == "ok"
     named = home.ok("env", env={"HOLDFAST_SERVER__PORT": "9000"})
     assert "http://127.0.0.1:9000/v1" in named

@@ -40,3 +40,12 @@ def test_notices_are_listed_and_marked(home: Home) -> None:
     assert home.json("notices", "--undelivered")["data"] == []
     refused = home.run("notices", "delivered", "note_" + "0" * 32)
     assert refused.returncode == 1 and "note_" in refused.stderr
+
+
+def test_waiting_turns_are_listed_and_given_up(home: Home) -> None:
+    assert home.json("turns")["data"] == []
+    assert home.json("turns", "list", "--waiting")["data"] == []
+    for act in ("retry", "give-up"):
+        refused = home.run("turns", act, "turn_" + "0" * 32)
+        assert refused.returncode == 1
+        assert "no turn" in refused.stderr or "no store" in refused.stderr

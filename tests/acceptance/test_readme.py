@@ -99,7 +99,7 @@ def test_the_five_lines_survive_being_killed_and_so_does_their_server(
         _hear(second, "and ")
         until(lambda: drafts(talking), "what was said is on disk")
         server.kill()  # and now the server
-        second.communicate(timeout=30)
+        second.communicate(timeout=60)
         until(lambda: not talker.answering, "the dead server's request is given up")
         server.start()
         question, half = talking.json("sessions", "messages", "cli:ada")["data"]
@@ -107,7 +107,7 @@ def test_the_five_lines_survive_being_killed_and_so_does_their_server(
         assert half["content"].startswith("The tide ")
         third = _start(tmp_path, talking, server.client_environment)
         talker.answer("The tide rises and falls.")
-        out, _ = third.communicate(timeout=30)
+        out, _ = third.communicate(timeout=60)
         assert out == b"The tide rises and falls."
         (turn,) = talking.json("sessions", "turns", "cli:ada")["data"]
         assert turn["status"] == "completed"

@@ -9,6 +9,8 @@ import subprocess
 import pytest
 
 from .command import Home, installed, until, write_lock_held
+from .serving import READY
+from .shell import free_port
 from .talker import Talker
 
 
@@ -174,7 +176,7 @@ def test_after_kill_9_the_next_command_shows_the_interrupted_reply(talking: Home
     run.send(signal.SIGKILL)
     run.end()
     done = talking.run("sessions", "messages", "cli:ada")
-    assert "1 process had died" in done.stderr
+    assert "cleaned up after 1 crashed process: 1 reply marked interrupted, 1 session ended" in done.stderr
     assert "The tide" in done.stdout
     assert "interrupted" in done.stdout
     (session,) = talking.sessions()
@@ -209,7 +211,7 @@ def test_nohup_is_honoured(talking: Home, talker: Talker) -> None:
     assert talker.asked.wait(30)
     run.send_signal(signal.SIGHUP)
     talker.answer("still here")
-    out, _ = run.communicate(timeout=30)
+    out, _ = run.communicate(timeout=60)
     assert (run.returncode, out) == (0, b"still here\n")
 
 
@@ -228,7 +230,7 @@ def test_a_reader_that_leaves_interrupts_the_turn_without_a_word(talking: Home, 
     assert os.read(read, 100) == b"one"
     os.close(read)
     talker.say(" two", " three")
-    _, err = run.communicate(timeout=30)
+    _, err = run.communicate(timeout=60)
     assert (run.returncode, err) == (141, b"")
     (turn,) = talking.json("sessions", "turns", "k")["data"]
     assert turn["status"] == "interrupted"
@@ -305,7 +307,7 @@ def test_cancel_stops_a_run_even_while_its_model_is_silent(talking: Home, talker
     assert "cancelled" in talking.ok("sessions", "cancel", "k")
     code, out, err = run.end()
     assert (code, out) == (1, "The tide\n")
-    assert "ended by someone else" in err
+    assert "ended elsewhere" in err
     (turn,) = talking.json("sessions", "turns", "k")["data"]
     assert turn["status"] == "cancelled"
     assert reply_of(talking, "k")["content"] == "The tide"
@@ -347,3 +349,34 @@ def test_a_background_process_outlives_the_run_and_the_next_can_look_at_it(
     talker.answer("It is built.")
     assert talking.ok("run", "--key", "cli:ada", "and?", env=named) == "It is built.\n"
     assert talker.heard[-1]["content"] == f"{process['id']} (exit code 0): sleep 1; echo built\nbuilt"
+
+
+def test_a_run_asks_the_running_server_for_what_it_offers_and_for_nothing_else(
+    home: Home, talker: Talker
+) -> None:
+    home.environment.pop("HOLDFAST_MODEL__KIND")  # settings that name no model: only the server has one
+    home.environment["HOLDFAST_MEMORY__FLUSH"] = "false"
+    home.environment["HOLDFAST_SERVER__PORT"] = str(free_port())
+    server = home.start("serve", "--model", talker.url)
+    try:
+        server.wait_for(READY)
+        talker.answer("From the ", "server.")
+        assert home.ok("run", "--key", "cli:ada", "hello") == "From the server.\n"
+        talker.answer("By name.")
+        assert home.ok("run", "--key", "cli:ada", "--model", "talker", "again") == "By name.\n"
+        refused = home.run("run", "--model", "gpt-4o", "hello")
+        assert refused.returncode == 2
+        assert "nothing here serves the model 'gpt-4o'" in refused.stderr
+        assert len(talker.requests) == 2
+        talker.say("Half a ")
+        running = home.start("run", "--key", "cli:ada", "once more")
+        running.wait_for("Half a ")
+    finally:
+        server.send(signal.SIGKILL)
+        server.end()
+    code, _, err = running.end()
+    assert code == 1
+    assert "Continue with: holdfast run --key cli:ada" in err
+    assert reply_of(home, "cli:ada") | {"content": "Half a ", "status": "interrupted"} == reply_of(
+        home, "cli:ada"
+    )

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.api_keys import ApiKey, Scope, new_key
+from holdfast.domain.api_keys import ApiKey, RateLimits, Scope, new_key
+from holdfast.domain.attachments import FileRef
 from holdfast.domain.checkpoints import NewCheckpoint
 from holdfast.domain.compaction import Claim, CompactionFailure, CompactionStats, Trigger
+from holdfast.domain.connectors import Batch, ConnectorClaim, ConnectorHealth, Incoming, Place, PlaceKind
 from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import Flush, FlushState
 from holdfast.domain.ids import new_id
@@ -18,7 +20,7 @@ from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.records import Part
 from holdfast.domain.session_messages import Named
-from holdfast.domain.turns import Delivery, TurnBegun, TurnFailure, TurnStatus
+from holdfast.domain.turns import Delivery, TurnBegun, TurnFailure, TurnRequest, TurnStatus
 from holdfast.domain.views import View
 from holdfast.errors import BadInput, HoldfastError, StoreClosed
 from holdfast.os_support import identity
@@ -238,12 +240,17 @@ def a_claim(begun: TurnBegun) -> Claim:
 
 Verb = Callable[[Store, TurnBegun, Path], Awaitable[object]]
 
+PHONE = ConnectorClaim("phone", 1, None)
+A_PLACE = Place("place_1", "phone", "dm:42", PlaceKind.DIRECT, OWNER, "telegram:dm:42", None, False, False)
+
 VERBS: dict[str, Verb] = {
     "resolve": lambda s, b, _: s.resolve(OWNER, Address(id=b.session.id)),
     "session": lambda s, b, _: s.session(OWNER, b.session.id),
     "sessions": lambda s, b, _: s.sessions(SessionFilter(OWNER)),
     "conversation": lambda s, b, _: s.conversation(OWNER, Address(id=b.session.id)),
     "conversations": lambda s, b, _: s.conversations(OWNER),
+    "aliases": lambda s, b, _: s.aliases(OWNER, b.session.conversation_id),
+    "store_id": lambda s, b, _: s.store_id(),
     "line": lambda s, b, _: s.line(OWNER, b.session.conversation_id),
     "forks": lambda s, b, _: s.forks(OWNER, b.session.conversation_id),
     "messages": lambda s, b, _: s.messages(OWNER, b.session.conversation_id),
@@ -274,8 +281,13 @@ VERBS: dict[str, Verb] = {
         OWNER, b.session.conversation_id, b.lease.node_id, [to_message("late")]
     ),
     "set_metadata": lambda s, b, _: s.set_metadata(OWNER, b.session.conversation_id, {"sea": "calm"}),
+    "ids_like": lambda s, b, _: s.ids_like(OWNER, "sess_0000"),
+    "headings": lambda s, b, _: s.headings([b.session.conversation_id]),
+    "suggest_title": lambda s, b, _: s.suggest_title("default", "conv_1", "x"),
     "set_title": lambda s, b, _: s.set_title(OWNER, b.session.conversation_id, "Kelp"),
     "note_side_request": lambda s, b, _: s.note_side_request(OWNER, "late", "title", {}),
+    "side_requests": lambda s, b, _: s.side_requests(OWNER, b.session.conversation_id),
+    "count_side_requests": lambda s, b, _: s.count_side_requests(OWNER, b.session.conversation_id),
     "add_alias": lambda s, b, _: s.add_alias(OWNER, "kelp", b.session.conversation_id),
     "exclude": lambda s, b, _: s.exclude(OWNER, b.session.conversation_id, [1], "wrong"),
     "delete_message": lambda s, b, _: s.delete_message(OWNER, b.session.conversation_id, 1),
@@ -301,8 +313,18 @@ VERBS: dict[str, Verb] = {
     "key": lambda s, b, _: s.key("key_1"),
     "keys": lambda s, b, _: s.keys(None),
     "revoke_key": lambda s, b, _: s.revoke_key("key_1", None),
+    "note_key_uses": lambda s, b, _: s.note_key_uses({"key_1": s.now()}),
+    "count_request": lambda s, b, _: s.count_request("key_1", RateLimits(requests_per_day=1)),
+    "spend_tokens": lambda s, b, _: s.spend_tokens("key_1", 1),
     "visible": lambda s, b, _: s.visible(None, b.session.conversation_id),
     "conversations_with_history": lambda s, b, _: s.conversations_with_history("default", b""),
+    "due_turns": lambda s, b, _: s.due_turns(),
+    "waiting_turns": lambda s, b, _: s.waiting_turns(None),
+    "running_turns": lambda s, b, _: s.running_turns(None),
+    "retry_turn": lambda s, b, _: s.retry_turn(None, b.turn.id),
+    "count_waiting": lambda s, b, _: s.count_waiting(),
+    "give_up_turn": lambda s, b, _: s.give_up_turn(b.turn.id, "no"),
+    "stored_request": lambda s, b, _: s.stored_request(None, b.turn.id),
     "turn_answer": lambda s, b, _: s.turn_answer(b.turn.id),
     "response": lambda s, b, _: s.response(None, "resp_1"),
     "delete_response": lambda s, b, _: s.delete_response("default", "resp_1"),
@@ -315,7 +337,7 @@ VERBS: dict[str, Verb] = {
     "alive": lambda s, b, _: s.alive(None),
     "ended_since": lambda s, b, _: s.ended_since(None, s.now()),
     "resets_waiting": lambda s, b, _: s.resets_waiting(None),
-    "pulse": lambda s, b, _: s.pulse(None, timedelta(minutes=1), 60),
+    "turns_ended": lambda s, b, _: s.turns_ended(None, s.now()),
     "figures": lambda s, b, _: s.figures(),
     "event_bounds": lambda s, b, _: s.event_bounds(),
     "note_reading": lambda s, b, _: s.note_reading("default", "key_1"),
@@ -391,6 +413,21 @@ VERBS: dict[str, Verb] = {
     "replace_messages": lambda s, b, _: s.replace_messages(
         OWNER, b.session.conversation_id, b.lease.node_id, since=1, messages=[]
     ),
+    "enqueue_turn": lambda s, b, _: s.enqueue_turn(
+        TurnRequest("turn_late", OWNER, b.lease.node_id, Address(key="k"), (to_message("late"),)), most=1
+    ),
+    "edit_queued": lambda s, b, _: s.edit_queued(OWNER, b.turn.id, [to_message("late")]),
+    "withdraw_queued": lambda s, b, _: s.withdraw_queued(OWNER, b.turn.id, "late"),
+    "withdraw_queue": lambda s, b, _: s.withdraw_queue(OWNER, b.session.conversation_id, "late"),
+    "take_steering": lambda s, b, _: s.take_steering(b.lease),
+    "has_steering": lambda s, b, _: s.has_steering(b.session.conversation_id),
+    "queue_heads": lambda s, b, _: s.queue_heads(),
+    "count_queued": lambda s, b, _: s.count_queued(),
+    "queued_turns": lambda s, b, _: s.queued_turns(OWNER),
+    "queue": lambda s, b, _: s.queue(OWNER, b.session.conversation_id),
+    "replace_results": lambda s, b, _: s.replace_results(b.lease, [], []),
+    "rewind": lambda s, b, _: s.rewind(OWNER, b.session.conversation_id, 1),
+    "newest_turn": lambda s, b, _: s.newest_turn(OWNER, b.session.conversation_id),
     "state": lambda s, b, _: s.state(OWNER, b.session.conversation_id),
     "update_state": lambda s, b, _: s.update_state(OWNER, b.session.conversation_id, {"late": 1}),
     "put_items": lambda s, b, _: s.put_items(OWNER, [PutItem("test", "a", "x", "1")]),
@@ -406,6 +443,47 @@ VERBS: dict[str, Verb] = {
     "copy_checkpoints": lambda s, b, _: s.copy_checkpoints(OWNER, "t", "u", b.lease.node_id),
     "delete_checkpoints": lambda s, b, _: s.delete_checkpoints(OWNER, "t", [("", "1")]),
     "delete_checkpoints_of_runs": lambda s, b, _: s.delete_checkpoints_of_runs(OWNER, ["r"]),
+    "claim_connector": lambda s, b, _: s.claim_connector("phone", "telegram", b.lease.node_id),
+    "release_connector": lambda s, b, _: s.release_connector(PHONE),
+    "note_connector": lambda s, b, _: s.note_connector(PHONE, ConnectorHealth.UP),
+    "connector_states": lambda s, b, _: s.connector_states(),
+    "receive": lambda s, b, _: s.receive("phone", [], []),
+    "waiting_places": lambda s, b, _: s.waiting_places("phone"),
+    "take_messages": lambda s, b, _: s.take_messages(PHONE, "place_1", "turn_1", "telegram", timedelta(0)),
+    "urgent_commands": lambda s, b, _: s.urgent_commands("phone"),
+    "newer_messages": lambda s, b, _: s.newer_messages("phone", "place_1"),
+    "assign_turn": lambda s, b, _: s.assign_turn(PHONE, Batch(A_PLACE, (), "x"), b.turn.id),
+    "settle_messages": lambda s, b, _: s.settle_messages(PHONE, Batch(A_PLACE, (), "turn_1")),
+    "postpone_messages": lambda s, b, _: s.postpone_messages(PHONE, Batch(A_PLACE, (), "x"), timedelta(1)),
+    "place_of": lambda s, b, _: s.place_of("place_1"),
+    "places_of": lambda s, b, _: s.places_of(None),
+    "set_home": lambda s, b, _: s.set_home("telegram:dm:42"),
+    "clear_home": lambda s, b, _: s.clear_home(),
+    "new_link": lambda s, b, _: s.new_link(OWNER, b.session.conversation_id, "AAAA-BBBB"),
+    "link_place": lambda s, b, _: s.link_place("place_1", "AAAA-BBBB", hears_all=False),
+    "unlink_place": lambda s, b, _: s.unlink_place("place_1"),
+    "ask_pairing": lambda s, b, _: s.ask_pairing("phone", Incoming("1", "dm:42", "k", "42", ""), "AAAA-BBBB"),
+    "approve_pairing": lambda s, b, _: s.approve_pairing("AAAA-BBBB"),
+    "revoke_pairing": lambda s, b, _: s.revoke_pairing("pair_1"),
+    "pairings": lambda s, b, _: s.pairings(),
+    "steering_messages": lambda s, b, _: s.steering_messages(PHONE, A_PLACE.id, "turn_1"),
+    "add_attachment": lambda s, b, _: s.add_attachment(
+        PHONE, Batch(A_PLACE, (), "t"), "m 0", FileRef("f"), b"x"
+    ),
+    "stored_attachments": lambda s, b, _: s.stored_attachments(b.turn.id),
+    "attachment": lambda s, b, _: s.attachment(None, "att_1"),
+    "attachments": lambda s, b, _: s.attachments(None, b.session.conversation_id),
+    "deliver_reply": lambda s, b, _: s.deliver_reply(PHONE, b.session.conversation_id, b.turn.id),
+    "grow_delivery": lambda s, b, _: s.grow_delivery(PHONE, A_PLACE, b.turn.id, None),
+    "stop_growing": lambda s, b, _: s.stop_growing(PHONE, "dlv_1", "late"),
+    "claim_deliveries": lambda s, b, _: s.claim_deliveries(PHONE),
+    "next_delivery": lambda s, b, _: s.next_delivery("phone"),
+    "note_parts": lambda s, b, _: s.note_parts(PHONE, "dlv_1", []),
+    "delivery_sent": lambda s, b, _: s.delivery_sent(PHONE, "dlv_1", []),
+    "delivery_failed": lambda s, b, _: s.delivery_failed(PHONE, "dlv_1", 1, "late"),
+    "retry_delivery": lambda s, b, _: s.retry_delivery(None, "dlv_1"),
+    "delivery": lambda s, b, _: s.delivery(None, "dlv_1"),
+    "deliveries": lambda s, b, _: s.deliveries(None),
     "changed": lambda s, b, _: s.changed(0, 0),
     "backup": lambda s, b, tmp_path: s.backup(tmp_path / "copy.db"),
     "check": lambda s, b, _: s.check(),
@@ -438,5 +516,6 @@ async def test_a_closed_store_says_so_whatever_it_is_asked(
 
 def test_every_method_of_the_store_is_on_that_list() -> None:
     others = {"location", "close", "begin_turn", "version", "start_indexing", "invariants", "now", "failure"}
+    others.add("blocking")  # the same methods
     verbs = {name for part in (Store, Engine) for name in vars(part) if not name.startswith("_")}
     assert verbs == {*VERBS, *others}

@@ -9,10 +9,12 @@ from msgspec import Raw
 
 from holdfast.domain.api_keys import Scope, new_key
 from holdfast.domain.compaction import Claim, CompactionFailure, CompactionStats, Trigger
+from holdfast.domain.connectors import ConnectorClaim, Incoming
 from holdfast.domain.conversations import Address
 from holdfast.domain.events import EVENT_MEANINGS, Event
 from holdfast.domain.nodes import Node
 from holdfast.domain.processes import ProcessState
+from holdfast.domain.recovery import Cause, Origin, RequestToStore
 from holdfast.domain.turns import Draft, RequestKey, TurnFailure, TurnStatus
 from holdfast.domain.views import Range, Summary, View
 from holdfast.os_support import identity
@@ -28,6 +30,7 @@ from tests.contract.steps import (
     ended,
     new_node,
     reap,
+    request,
     result,
     say,
     sweep,
@@ -140,7 +143,7 @@ async def test_a_reader_that_follows_misses_nothing_of_many_writers(
                 await store.changed(since, 5)
         return told
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         told, _, _ = await asyncio.gather(follow(), speak(store, node), speak(second_store, second_node))
     assert told == await all_events(store)
 
@@ -152,6 +155,25 @@ async def test_what_was_deleted_leaves_no_gap_in_the_order(store: Store, node: N
     told = await store.events(owner=None, after=last)
     assert types(told) == ["conversation.deleted"]
     assert told[0].id > last
+
+
+async def connected(store: Store, node: Node) -> None:
+    """A person is paired, linked and refused again, and a reply to them is given up and retried."""
+    claim = await store.claim_connector("phone", "telegram", node.id)
+    assert isinstance(claim, ConnectorClaim)
+    wrote = Incoming("1", "dm:42", "telegram:dm:42", "42", CANARY)
+    assert await store.ask_pairing("phone", wrote, CANARY)
+    pairing = await store.approve_pairing(CANARY, OWNER, greeting=CANARY)
+    assert (await store.receive("phone", [wrote], [], claimed=claim)).stored == 1
+    (out,) = await store.claim_deliveries(claim)
+    assert await store.delivery_failed(claim, out.id, 1, CANARY, for_good=True)
+    await store.retry_delivery(None, out.id)
+    (place,) = await store.places_of(OWNER)
+    chat = await say(store, node, CANARY, CANARY, key="linked")
+    await store.new_link(OWNER, chat.session.conversation_id, CANARY)
+    assert await store.link_place(place.id, CANARY, hears_all=True)
+    assert await store.unlink_place(place.id)
+    await store.revoke_pairing(pairing.id)
 
 
 async def test_no_event_holds_what_was_said(
@@ -171,6 +193,10 @@ async def test_no_event_holds_what_was_said(
         more = await begin(store, node, CANARY, key="cli:ada")
         await store.append_draft(more.lease, draft(0, CANARY))
         assert await store.cancel_turn(OWNER, more.turn.id, status, "somebody said stop")
+    waiting = await begin(store, node, CANARY, key="waiting", stored=RequestToStore(CANARY.encode()))
+    refused = TurnFailure(TurnStatus.FAILED, error=CANARY, cause=Cause.MODEL)
+    await store.settle_turn(waiting.lease, refused)
+    assert await store.give_up_turn(waiting.turn.id, "Given up.")
     await store.exclude(OWNER, conversation, [1], "wrong")
     await store.delete_message(OWNER, conversation, 2)
     made = await store.create_conversation(
@@ -178,6 +204,18 @@ async def test_no_event_holds_what_was_said(
     )
     await store.reduce_message(OWNER, made.id, 1, to_message(calling("a")))
     assert await store.remove_last(OWNER, made.id, 1)
+    busy = await begin(store, node, CANARY, key="busy")
+    for steers in (False, True):
+        wanted = replace(
+            request(node, CANARY, key="busy"), stored=RequestToStore(b"{}", Origin.QUEUED, recover=True)
+        )
+        waits = await store.enqueue_turn(wanted, most=2, steers=steers)
+        assert waits is not None
+        await store.edit_queued(OWNER, waits.turn.id, [to_message(CANARY)])
+    await store.take_steering(busy.lease)
+    await store.withdraw_queue(OWNER, busy.session.conversation_id, "enough")
+    await store.commit_reply(busy.lease, [to_message(CANARY, "assistant")])
+    await store.rewind(OWNER, conversation, 3)
     fork = await store.fork(OWNER, again.session.id, node.id)
     await store.end_session(OWNER, again.session.id, "new")
     await store.resume_session(OWNER, again.session.id, node.id)
@@ -238,6 +276,7 @@ async def test_no_event_holds_what_was_said(
     await store.edit_memory(OWNER, memory.id, f"{CANARY} again")
     await store.forget_memory(OWNER, memory.id)
     await store.note_suspected_window(begun.session, "a-model", reported=1, given=2, reports=3, window=8192)
+    await connected(store, node)
     await store.leave(node.id, "closed")
 
     told = await all_events(store)

@@ -1,11 +1,13 @@
 """API keys: found by their hash, revoked for good, bound to their owner."""
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 
 import msgspec
 import pytest
 
-from holdfast.domain.api_keys import ApiKey, Scope, Token, new_key
+from holdfast.domain.api_keys import ApiKey, LimitReached, RateLimits, Scope, Token, new_key
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.store import Store
 from tests.contract.steps import OTHER, OWNER, Clock, all_events, unchanged
@@ -120,3 +122,91 @@ async def test_keys_leave_events_that_never_hold_the_secret(store: Store) -> Non
     told = msgspec.json.encode(await all_events(store))
     assert token.secret.encode() not in told
     assert token.hash.hex().encode() not in told
+
+
+# --- expiry, last use and limits -----------------------------------------------------------------------
+
+
+async def test_a_key_keeps_its_name_expiry_and_limits(store: Store) -> None:
+    limits = RateLimits(1, 2, 3, 4)
+    key, token = new_key(OWNER, Scope.CHAT, (), store.now(), name="laptop", expires_days=2, limits=limits)
+    await store.add_key(key, token.hash)
+    assert key.expires_at == store.now() + timedelta(days=2)
+    assert await store.key(key.id) == (key, token.hash)
+    assert not key.has_expired(store.now())
+    assert key.has_expired(key.expires_at)
+
+
+async def test_the_last_use_of_a_key_only_moves_forward(store: Store, clock: Clock) -> None:
+    key, _ = await made(store)
+    clock.move(seconds=1)
+    revoked, _ = await made(store)
+    await store.revoke_key(revoked.id, None)
+    early, late = store.now(), clock.move(seconds=70)
+    await store.note_key_uses({key.id: late, revoked.id: late, "key_unknown": late})
+    await store.note_key_uses({key.id: early})
+    used, unused = await store.keys(OWNER)
+    assert used == replace(key, last_used_at=late)
+    assert unused.last_used_at is None
+
+
+async def limited(store: Store, **limits: int) -> tuple[str, RateLimits]:
+    key, token = new_key(OWNER, Scope.CHAT, (), store.now(), limits=RateLimits(**limits))
+    await store.add_key(key, token.hash)
+    return key.id, key.limits
+
+
+async def test_requests_are_counted_in_each_minute_and_day(store: Store, clock: Clock) -> None:
+    clock.move(seconds=-clock().timestamp() % 86400)
+    key_id, limits = await limited(store, requests_per_minute=2, requests_per_day=3)
+    clock.move(seconds=20)
+    for _ in range(2):
+        assert await store.count_request(key_id, limits) is None
+    minute_is_full = LimitReached("requests_per_minute", 2, timedelta(seconds=40))
+    async with unchanged(store):
+        assert await store.count_request(key_id, limits) == minute_is_full
+    clock.move(seconds=40)
+    assert await store.count_request(key_id, limits) is None
+    clock.move(seconds=60)
+    day_is_full = LimitReached("requests_per_day", 3, timedelta(days=1) - timedelta(seconds=120))
+    assert await store.count_request(key_id, limits) == day_is_full
+    clock.move(hours=24)
+    assert await store.count_request(key_id, limits) is None
+
+
+async def test_a_request_is_refused_once_the_tokens_of_a_window_are_used_up(
+    store: Store, clock: Clock
+) -> None:
+    clock.move(seconds=-clock().timestamp() % 86400)
+    key_id, limits = await limited(store, tokens_per_minute=10, tokens_per_day=25)
+    assert await store.count_request(key_id, limits) is None
+    await store.spend_tokens(key_id, 9)
+    assert await store.count_request(key_id, limits) is None
+    await store.spend_tokens(key_id, 9)
+    reached = await store.count_request(key_id, limits)
+    assert reached == LimitReached("tokens_per_minute", 10, timedelta(minutes=1))
+    clock.move(seconds=60)
+    assert await store.count_request(key_id, limits) is None
+    await store.spend_tokens(key_id, 7)
+    reached = await store.count_request(key_id, limits)
+    assert reached is not None
+    assert (reached.name, reached.retry_after) == ("tokens_per_day", timedelta(days=1, minutes=-1))
+
+
+async def test_a_clock_that_is_behind_opens_no_window_again(store: Store, clock: Clock) -> None:
+    clock.move(seconds=-clock().timestamp() % 60)
+    key_id, limits = await limited(store, requests_per_minute=1)
+    assert await store.count_request(key_id, limits) is None
+    clock.move(seconds=-1)
+    reached = await store.count_request(key_id, limits)
+    assert reached == LimitReached("requests_per_minute", 1, timedelta(seconds=61))
+
+
+async def test_of_many_requests_on_two_nodes_exactly_the_limit_is_let_in(
+    store: Store, second_store: Store
+) -> None:
+    key_id, limits = await limited(store, requests_per_day=25)
+    told = await asyncio.gather(
+        *(each.count_request(key_id, limits) for _ in range(30) for each in (store, second_store))
+    )
+    assert sum(reached is None for reached in told) == 25

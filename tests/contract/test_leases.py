@@ -158,7 +158,7 @@ async def test_two_stores_on_one_conversation_take_turns(
             await by.append(outcome.lease, [to_message(f"{said}?", "assistant")])
             await by.commit_reply(outcome.lease, [to_message(f"{said}!", "assistant")])
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.gather(speak(store, node, "a"), speak(second_store, second_node, "b"))
     told = await contents(store, session.conversation_id)
     assert len(told) == 2 + 2 * 5 * 3

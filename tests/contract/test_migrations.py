@@ -368,3 +368,17 @@ async def test_a_new_store_also_gets_the_migrations_after_its_schema(tmp_path: P
         assert connection.execute("SELECT later FROM store").fetchall() == [(None,)]
         assert connection.execute("PRAGMA user_version").get == newest
     assert [*tmp_path.glob("*.backup*")] == []
+
+
+async def test_interrupted_turns_of_an_old_store_are_left_alone(reopen: Reopen) -> None:
+    """They were not stored with their request: nothing takes them up, and nothing is changed in them."""
+    store = await reopen()
+    try:
+        assert await store.count_waiting() == 0
+        assert await store.due_turns() == []
+        turns = [turn for each in (await everything(store))["turns"] for turn in each]
+        assert {turn.status.value for turn in turns} & {"interrupted", "failed"}
+        for turn in turns:
+            assert not turn.waits and turn.recovery.origin is None and not turn.recovery.recover
+    finally:
+        await store.close()

@@ -5,9 +5,11 @@ from datetime import timedelta
 
 import pytest
 
+from holdfast.domain.figures import FIRST_TOKEN
+from holdfast.domain.messages import new_message
 from holdfast.domain.nodes import Node
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import TurnBegun, TurnRepeated, TurnRequest, TurnStatus
+from holdfast.domain.turns import TurnBegun, TurnFailure, TurnRepeated, TurnRequest, TurnStatus
 from holdfast.errors import NotFound, TurnSuperseded
 from holdfast.store.store import Store
 from tests.contract.steps import (
@@ -171,24 +173,64 @@ async def test_resets_that_wait_are_listed_whether_or_not_something_holds_them(
     assert ids(await store.resets_waiting(None, limit=1)) == [theirs.id]
 
 
-async def test_the_pulse_counts_turns_by_the_minute_they_ended_in(
-    store: Store, node: Node, clock: Clock
-) -> None:
-    minute = timedelta(minutes=1)
-    clock.now = clock.now.replace(second=0, microsecond=0)
+async def test_ended_turns_have_their_model_tokens_and_times(store: Store, node: Node, clock: Clock) -> None:
     await say(store, node, key="before")
     clock.move(seconds=60)
-    await say(store, node, key="a")
-    await say(store, node, key="b")
+    since = clock.now
+    begun = await begin(store, node, key="a")
+    clock.move(seconds=2)
+    usage = {"input_tokens": 7, "output_tokens": 3, FIRST_TOKEN: 400}
+    await store.commit_reply(
+        begun.lease, [new_message({"role": "assistant", "content": "a"})], usage=usage, model="m1"
+    )
     await say(store, node, key="c", owner=OTHER)
-    clock.move(seconds=60)
-    running = await begin(store, node, key="d")
-    await store.cancel_turn(OWNER, running.turn.id, TurnStatus.CANCELLED, "enough")
-    clock.move(seconds=59)
-    pulse = await store.pulse(OWNER, minute, 3)
-    assert pulse.since == clock.now.replace(second=0) - 2 * minute
-    assert pulse.step == minute
-    done, cancelled = TurnStatus.COMPLETED, TurnStatus.CANCELLED
-    assert list(pulse.ended) == [{done: 1}, {done: 2}, {cancelled: 1}]
-    assert list((await store.pulse(None, minute, 2)).ended) == [{done: 3}, {cancelled: 1}]
-    assert list((await store.pulse("nobody", minute, 2)).ended) == [{}, {}]
+    failed = await begin(store, node, key="d")
+    await store.settle_turn(failed.lease, TurnFailure(TurnStatus.FAILED, error="the model is away"))
+    await begin(store, node, key="running")
+    ours = await store.turns_ended(OWNER, since)
+    assert ours.is_complete
+    bad, good = ours.turns
+    assert (bad.status, bad.problem, bad.model, bad.first_token_ms) == (
+        TurnStatus.FAILED,
+        "the model is away",
+        None,
+        None,
+    )
+    assert (good.status, good.model, good.input_tokens, good.output_tokens) == (
+        TurnStatus.COMPLETED,
+        "m1",
+        7,
+        3,
+    )
+    assert (good.owner, good.first_token_ms, good.total_ms) == (OWNER, 400, 2000)
+    assert [each.owner for each in (await store.turns_ended(None, since)).turns] == [OWNER, OTHER, OWNER]
+    assert list((await store.turns_ended("nobody", since)).turns) == []
+
+
+async def test_ended_turns_are_read_from_the_newest_and_say_when_some_are_missing(
+    store: Store, node: Node, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.store.maintenance.MOST_COUNTED", 2)
+    since = clock.now
+    for key in ("a", "b", "c"):
+        clock.move(seconds=1)
+        await say(store, node, key=key)
+    found = await store.turns_ended(OWNER, since)
+    assert len(found.turns) == 2
+    assert not found.is_complete
+    assert (await store.turns_ended(OWNER, clock.now)).is_complete
+
+
+async def test_the_answering_model_is_kept_only_if_the_turn_named_none(store: Store, node: Node) -> None:
+    named = await begin(store, node, key="named", model="asked-for")
+    await store.commit_reply(named.lease, model="answered")
+    unnamed = await begin(store, node, key="unnamed")
+    await store.commit_reply(unnamed.lease, model="answered")
+    assert (await store.turn(OWNER, named.turn.id)).model == "asked-for"
+    assert (await store.turn(OWNER, unnamed.turn.id)).model == "answered"
+
+
+async def test_a_store_has_one_id_that_stays(store: Store) -> None:
+    found = await store.store_id()
+    assert found.startswith("store_") and len(found) > 30
+    assert await store.store_id() == found

@@ -13,6 +13,7 @@ from holdfast.domain.ids import new_id
 from holdfast.domain.messages import NewMessage, tool_result
 from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.turns import TurnBegun, TurnFailure, TurnStatus
+from holdfast.errors import LeaseLost
 from holdfast.os_support import identity
 from holdfast.store.store import Store
 from tests.contract.steps import (
@@ -160,7 +161,7 @@ async def running(store: Store, session_id: str) -> Process:
         (ProcessState.EXITED, 0, "has ended with exit code 0."),
         (ProcessState.EXITED, -9, "was ended by signal 9."),
         (ProcessState.EXITED, None, "has ended."),
-        (ProcessState.LOST, None, "is gone, and nobody saw how it ended."),
+        (ProcessState.LOST, None, "is gone; its exit code is unknown."),
     ],
 )
 async def test_the_next_turn_is_told_of_a_process_that_has_ended(
@@ -195,3 +196,18 @@ async def test_a_retry_is_told_what_its_turn_was(store: Store) -> None:
     taken_up = await store.begin_turn(request(node, answer_existing=True, resumes_turn=failed.turn.id))
     assert isinstance(taken_up, TurnBegun)
     assert [notice.process_id for notice in taken_up.notices] == [process.id]
+
+
+async def test_a_result_that_became_known_replaces_its_placeholder(store: Store, second_store: Store) -> None:
+    begun = await crashed(store, second_store, step("a", "b"), tool_result("a", "42", inner=True))
+    node = await new_node(store)
+    again = await store.begin_turn(
+        request(node, resumes_turn=begun.turn.id, answer_existing=True, id=begun.session.conversation_id)
+    )
+    assert isinstance(again, TurnBegun)
+    assert (await context_of(store, again.session.id))[-2:] == ["42", OUTCOME_UNKNOWN]
+    assert await store.replace_results(again.lease, [4], [tool_result("b", "43", inner=True)]) == 5
+    assert (await context_of(store, again.session.id))[-2:] == ["42", "43"]
+    await store.commit_reply(again.lease, [to_message("done", "assistant")])
+    with pytest.raises(LeaseLost):
+        await store.replace_results(again.lease, [5], [tool_result("b", "44", inner=True)])

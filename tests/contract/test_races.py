@@ -14,8 +14,16 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
+from holdfast.domain.recovery import Origin, RequestToStore, encoded_request
 from holdfast.domain.sessions import EndReason
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated, TurnStatus, TurnWaits
+from holdfast.domain.turns import (
+    RequestKey,
+    TurnBegun,
+    TurnRepeated,
+    TurnRequest,
+    TurnStatus,
+    TurnWaits,
+)
 from holdfast.errors import Conflict, ConversationBusy, HoldfastError, LeaseLost, NodeReaped, NotFound
 from holdfast.store.store import Store
 from tests.contract.steps import (
@@ -28,6 +36,7 @@ from tests.contract.steps import (
     draft,
     messages,
     new_node,
+    reap,
     request,
     say,
     sweep,
@@ -111,6 +120,86 @@ async def test_a_free_conversation_is_taken_by_one(
         (waits,) = [outcome for outcome in outcomes if isinstance(outcome, TurnWaits)]
         assert waits.turn_id == begun.turn.id
         await store.commit_reply(begun.lease, [to_message("hi", "assistant")])
+
+
+def _stored() -> RequestToStore:
+    return RequestToStore(encoded_request("chat", b"{}"), Origin.BACKGROUND, recover=True)
+
+
+async def _waiting(store: Store, by: Store) -> TurnBegun:
+    """A turn whose node has died: it is due to be taken up."""
+    dead = await new_node(store)
+    begun = await begin(store, dead, "hello", stored=_stored())
+    await reap(by, dead)
+    await sweep(by)
+    return begun
+
+
+def _claim(node: Node, begun: TurnBegun) -> TurnRequest:
+    return request(node, answer_existing=True, resumes_turn=begun.turn.id, by_recovery=True)
+
+
+async def test_a_waiting_turn_is_taken_up_by_one(
+    store: Store, node: Node, second_store: Store, second_node: Node
+) -> None:
+    for _ in range(ROUNDS):
+        begun = await _waiting(store, second_store)
+        outcomes = await race(
+            store.begin_turn(_claim(node, begun)),
+            second_store.begin_turn(_claim(second_node, begun)),
+            store.begin_turn(_claim(node, begun)),
+        )
+        (taken,) = [outcome for outcome in outcomes if isinstance(outcome, TurnBegun)]
+        assert kinds(outcomes) == ["TurnBegun", "TurnRepeated", "TurnRepeated"]
+        # Whoever has read it as due, and is late, does not take up what was answered meanwhile.
+        answered = store.commit_reply(taken.lease, [to_message("hi", "assistant")])
+        late = await race(
+            answered,
+            second_store.begin_turn(_claim(second_node, begun)),
+            second_store.begin_turn(_claim(second_node, begun)),
+        )
+        assert [each for each in late if isinstance(each, TurnBegun | HoldfastError)] == []
+        turn = await store.turn(OWNER, begun.turn.id)
+        assert (turn.status, turn.attempt, turn.recovery.all_tries) == (TurnStatus.COMPLETED, 2, 2)
+        said = [
+            each for each in await messages(store, begun.turn.conversation_id) if each.role == "assistant"
+        ]
+        assert len(said) == 1
+
+
+async def test_a_waiting_turn_that_is_cancelled_stays_cancelled(
+    store: Store, node: Node, second_store: Store, second_node: Node
+) -> None:
+    for number in range(ROUNDS):
+        begun = await _waiting(store, second_store)
+        cancel = store.cancel_turn(OWNER, begun.turn.id, TurnStatus.CANCELLED, "stop")
+        claim = second_store.begin_turn(_claim(second_node, begun))
+        both = (cancel, claim) if number % 2 else (claim, cancel)
+        outcomes = await race(*both)
+        assert True in outcomes
+        taken = [outcome for outcome in outcomes if isinstance(outcome, TurnBegun)]
+        for each in taken:
+            with pytest.raises(LeaseLost):
+                await second_store.commit_reply(each.lease, [to_message("late", "assistant")])
+        turn = await store.turn(OWNER, begun.turn.id)
+        assert (turn.status, turn.waits) == (TurnStatus.CANCELLED, False)
+        assert turn.attempt == 1 + len(taken)
+
+
+async def test_a_waiting_turn_is_given_up_or_taken_up_but_not_both(
+    store: Store, node: Node, second_store: Store, second_node: Node
+) -> None:
+    for number in range(ROUNDS):
+        begun = await _waiting(store, second_store)
+        ends = store.give_up_turn(begun.turn.id, "Given up: enough.")
+        claim = second_store.begin_turn(_claim(second_node, begun))
+        outcomes = await race(*((ends, claim) if number % 2 else (claim, ends)))
+        taken = [outcome for outcome in outcomes if isinstance(outcome, TurnBegun)]
+        assert (True in outcomes) is not bool(taken)
+        for each in taken:
+            await second_store.commit_reply(each.lease, [to_message("hi", "assistant")])
+        turn = await store.turn(OWNER, begun.turn.id)
+        assert turn.status is (TurnStatus.COMPLETED if taken else TurnStatus.FAILED)
 
 
 async def test_nothing_is_written_behind_a_turn_that_was_ended_by_others(

@@ -117,7 +117,7 @@ async def test_an_unfinished_request_is_taken_up_again_without_its_partial_reply
     assert await context_of(store, again.session.id) == ["hello", None, "42", "I am"]
     assert len(await store.turns(OWNER, again.session.conversation_id)) == 1
     (event,) = [event for event in await all_events(store) if event.type == "turn.taken_up"]
-    assert event.data == {"attempt": 2, "node": second_node.id}
+    assert event.data == {"attempt": 2, "node": second_node.id, "by": "retry", "attempts": 2}
 
 
 async def test_a_request_may_be_taken_up_as_often_as_it_fails(store: Store, node: Node) -> None:

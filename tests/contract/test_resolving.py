@@ -37,6 +37,18 @@ async def test_an_ended_tip_is_still_what_every_id_leads_to(store: Store, node: 
     assert place.tip.ended
 
 
+async def test_the_aliases_of_a_conversation_are_listed_with_the_oldest_first(
+    store: Store, node: Node
+) -> None:
+    begun, other = await say(store, node, key="cli:ada"), await say(store, node, key="cli:bob")
+    for name in ("thread b", "thread a"):
+        await store.add_alias(OWNER, name, begun.session.conversation_id)
+    assert sorted(await store.aliases(OWNER, begun.session.conversation_id)) == ["thread a", "thread b"]
+    assert await store.aliases(None, other.session.conversation_id) == []
+    with pytest.raises(NotFound):
+        await store.aliases(OTHER, begun.session.conversation_id)
+
+
 async def test_conversation_key_alias_turn_and_message_lead_to_the_tip_without_naming_a_session(
     store: Store, node: Node
 ) -> None:

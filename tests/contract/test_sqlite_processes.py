@@ -134,7 +134,7 @@ async def in_the_child(store, node, begun):
     }
     for name, verb in verbs.items():
         try:
-            await asyncio.wait_for(verb(), 30)
+            await asyncio.wait_for(verb(), 60)
             otherwise[name] = "done"
         except StoreClosed:
             continue

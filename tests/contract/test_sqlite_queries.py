@@ -93,10 +93,13 @@ NOTES = notes("holdfast.store.sqlite")
 # Tables with few rows, whatever is stored: SQLite's own, and what operators make by hand.
 SMALL_TABLES = {
     "api_keys",
+    "connectors",
     "nodes",
     "policies",
     "pragma_foreign_key_list",
     "pragma_table_info",
+    "q",  # queued_turns, in a join: what waits in queues now
+    "queued_turns",
     "sqlite_schema",
     "sqlite_sequence",
     "store",

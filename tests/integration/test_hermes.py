@@ -300,7 +300,10 @@ async def test_what_is_strange_about_a_lineage_is_told_and_everything_comes(
     told = "\n".join(taken.problems)
     assert "1 session among its own ancestors; a conversation begins with it: trunk" in told
     assert "1 session without its parent, which is not there; a conversation of its own: later" in told
-    assert "1 session continued by several sessions; one goes on, the others are forks: first" in told
+    assert (
+        "1 session continued by several sessions; one is the continuation, the others are forks: first"
+        in told
+    )
     assert [each.edge for each in await line_of(store, "first")] == [None, "compaction", "compaction"]
     assert (await named(store, "empty")).edge == "fork"
     assert await texts(store, "trunk") == ["one", "two"]

@@ -71,7 +71,7 @@ async def test_a_programs_turns_make_room_behind_them_and_for_themselves(tmp_pat
     async with holdfast.open(f"sqlite:///{tmp_path}/a.db", model=model, settings=SETTINGS) as hf:
         session = await hf.session(key="cli:ada")
         await talk(session, 7)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not model.asked or (await hf.session(key="cli:ada")).id == session.id:
                 await hf.store.changed(hf.store.version(), 0.1)
         parent = (await hf.session(key="cli:ada")).id
@@ -115,7 +115,7 @@ async def test_a_summary_that_comes_during_the_next_turn_waits_for_its_end(tmp_p
 
     async with holdfast.open(f"sqlite:///{tmp_path}/a.db", model=slowly, settings=SETTINGS) as hf:
         session = await hf.session(key="cli:ada")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not asked.is_set():
                 await talk(session, 1)
             async with session.turn("meanwhile") as turn:

@@ -35,7 +35,7 @@ async def test_a_program_with_a_model_remembers(url: str) -> None:
         await said(session)
         await session.end("new")
         again = await hf.session("cli:ada")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await again.memories():  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         (memory,) = await again.memories()

@@ -1,7 +1,7 @@
 """Runs the frameworks' own suites against our adapters, on SQLite and PostgreSQL: `make peers`.
 
-Prints for each suite its name and version, how many tests passed, and every skipped one with its reason.
-Exits with 1 if a test failed.
+Prints a table: suite, version, store, tests passed and skipped; then every reason for a skip. Exits with 1 if
+a test failed, or if a suite ran none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import holdfast
@@ -48,19 +48,11 @@ class Outcome:
 def openai_agents(url: str, sources: Path) -> Outcome:
     """The session tests of the SDK's source distribution."""
     tests = [str(Path("tests", "memory", name)) for name in SESSION_TESTS]
-    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "--tb=short", "-p", "openai_agents_plugin"]
-    command += ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin", *tests]
+    command = [sys.executable, "-m", "pytest", "-p", "openai_agents_plugin", "-p", "no:langsmith_plugin"]
     paths = os.pathsep.join([str(ROOT / "tests" / "peers"), str(sources)])
-    environment = {**os.environ, "PYTHONPATH": paths, "HOLDFAST_PEERS_STORE": url}
-    done = subprocess.run(command, cwd=sources, env=environment, capture_output=True, text=True, check=False)
-    counted = re.search(r"(\d+) passed", done.stdout)
-    outcome = Outcome("openai-agents", int(counted[1]) if counted else 0)
-    for number, reason in re.findall(r"^SKIPPED \[(\d+)\] [^ ]+: (.*)$", done.stdout, re.MULTILINE):
-        outcome.skipped[reason] += int(number)
-    if done.returncode:
-        found = re.findall(r"^(?:FAILED|ERROR) (.*)$", done.stdout, re.MULTILINE)
-        outcome.failed = found or [(done.stdout + done.stderr)[-500:]]
-    return outcome
+    return _pytest(
+        "openai-agents", [*command, *tests], sources, {"PYTHONPATH": paths, "HOLDFAST_PEERS_STORE": url}
+    )
 
 
 def langgraph(url: str, _: Path) -> Outcome:
@@ -108,12 +100,46 @@ def claude_agent_sdk(url: str, _: Path) -> Outcome:
     return outcome
 
 
+def google_adk(python: Path, tests: list[str], engine: str) -> Outcome:
+    """The ADK has no suite for services: the behaviour of its reference services is a table of tests, which
+    they and ours pass. Run in the ADK's own environment."""
+    marked = "not soak and " + ("postgres" if engine == "PostgreSQL" else "not postgres")
+    command = [str(python), "-m", "pytest", "-n", "0", "-m", marked, "-k", "google_adk"]
+    return _pytest("google-adk", [*command, *tests], ROOT, {})
+
+
+def three_frameworks(adk: Path) -> Outcome:
+    """Agents of three frameworks on one server's store, killed and resumed."""
+    command = [sys.executable, "-m", "pytest", "-n", "0", "tests/acceptance/test_three_frameworks.py"]
+    return _pytest("holdfast", command, ROOT, {"HOLDFAST_TEST_ADK": str(adk)})
+
+
+def _pytest(package: str, command: list[str], where: Path, environment: dict[str, str]) -> Outcome:
+    command += ["-q", "-rfEs", "--tb=short", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        command, cwd=where, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    counted = re.search(r"(\d+) passed", done.stdout)
+    outcome = Outcome(package, int(counted[1]) if counted else 0)
+    for number, reason in re.findall(r"^SKIPPED \[(\d+)\] [^ ]+: (.*)$", done.stdout, re.MULTILINE):
+        outcome.skipped[reason] += int(number)
+    if done.returncode:
+        found = re.findall(r"^(?:FAILED|ERROR) (.*)$", done.stdout, re.MULTILINE)
+        outcome.failed = found or [(done.stdout + done.stderr)[-500:]]
+    return outcome
+
+
 SUITES: list[Callable[[str, Path], Outcome]] = [openai_agents, langgraph, claude_agent_sdk]
+ADK_TESTS = [
+    "tests/integration/adapters/test_google_adk.py",
+    "tests/integration/adapters/test_like_any_conversation.py",
+    "tests/reliability/test_adapters_crash.py",
+]
 
 
-def main(sources: Path) -> int:
+def main(sources: Path, adk: Path) -> int:
     server = postgres_server.shared(uuid.uuid4().hex, os.getpid())
-    failed = False
+    outcomes: list[tuple[Outcome, str]] = []
     with tempfile.TemporaryDirectory() as directory:
         os.environ["HOLDFAST_HOME"] = directory
         for suite in SUITES:
@@ -122,19 +148,40 @@ def main(sources: Path) -> int:
                 "PostgreSQL": server.url(server.new_database()),
             }
             for engine, url in stores.items():
-                outcome = suite(url, sources)
-                failed = failed or bool(outcome.failed)
-                print(
-                    f"{outcome.package} {version(outcome.package)} on {engine}: {outcome.passed} passed, "
-                    f"{len(outcome.failed)} failed, {sum(outcome.skipped.values())} skipped",
-                    flush=True,
-                )
-                for reason, number in outcome.skipped.items():
-                    print(f"    skipped {number}: {reason}")
-                for failure in outcome.failed:
-                    print(f"    FAILED {failure}")
-    return 1 if failed else 0
+                outcomes.append((suite(url, sources), engine))
+    for engine in ("SQLite", "PostgreSQL"):
+        outcomes.append((google_adk(adk, ADK_TESTS, engine), engine))
+    outcomes.append((three_frameworks(adk), "SQLite"))
+    return report(outcomes)
+
+
+def report(outcomes: list[tuple[Outcome, str]]) -> int:
+    """Print the table, then every skipped test's reason and every failure; 1 if there is one."""
+    print("| suite | version | store | passed | failed | skipped |\n|---|---|---|--:|--:|--:|")
+    for outcome, engine in outcomes:
+        skipped = sum(outcome.skipped.values())
+        known = version_of(outcome.package)
+        counts = f"{outcome.passed} | {len(outcome.failed)} | {skipped}"
+        print(f"| {outcome.package} | {known} | {engine} | {counts} |")
+    for outcome, engine in outcomes:
+        for reason, number in outcome.skipped.items():
+            print(f"{outcome.package} on {engine}: skipped {number}: {reason}")
+        for failure in outcome.failed:
+            print(f"{outcome.package} on {engine}: FAILED {failure}")
+        if not outcome.passed and not outcome.failed:
+            print(f"{outcome.package} on {engine}: no test was run")
+    return 1 if any(outcome.failed or not outcome.passed for outcome, _ in outcomes) else 0
+
+
+def version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # in an environment of its own
+        lock = (ROOT / "requirements" / "google_adk.lock").read_text("utf-8")
+        found = re.search(rf"^{package}==(\S+)", lock, re.MULTILINE)
+        return found[1] if found else "?"
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).resolve()))
+    # Not resolved: the link to the interpreter is what selects the environment.
+    sys.exit(main(Path(sys.argv[1]).resolve(), Path.cwd() / sys.argv[2]))

@@ -109,11 +109,31 @@ def google_adk(hf: Holdfast) -> tuple[Write, Read]:
     return write, read
 
 
+def pydantic_ai(hf: Holdfast) -> tuple[Write, Read]:
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+
+    from holdfast.adapters.pydantic_ai import HoldfastHistory
+
+    history = HoldfastHistory("thread", hf)
+
+    async def write(number: int) -> None:
+        message = ModelRequest(parts=[UserPromptPart(content=f"{number}")], run_id=f"run-{number}")
+        await history.append([message])
+        await history.append([message])  # a run that is stored again is stored once
+
+    async def read() -> list[int]:
+        found: Any = await history.messages()
+        return [int(message.parts[0].content) for message in found]
+
+    return write, read
+
+
 ADAPTERS: dict[str, Callable[[Holdfast], tuple[Write, Read]]] = {
     "openai_agents": openai_agents,
     "langgraph": langgraph,
     "claude_agent_sdk": claude_agent_sdk,
     "google_adk": google_adk,
+    "pydantic_ai": pydantic_ai,
 }
 
 

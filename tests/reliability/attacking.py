@@ -13,7 +13,6 @@ import os
 import random
 import signal
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -158,7 +157,7 @@ class Attack:
 
     async def _settled(self) -> Verdict:
         turns = {owed.turn for owed in self.ledger.owed[-20:]}
-        return await self.reckoning.settled(self.store, sorted(turns), time.monotonic())
+        return await self.reckoning.settled(self.store, sorted(turns))
 
     async def _kill(self, which: int, *, at_once: bool = False) -> None:
         """Wait for a good moment and strike."""

@@ -14,11 +14,12 @@ then are what the dead server must have stored (`Owed`).
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
+
+from tests import quiet_time
 
 Moment = Literal["accepted", "word", "answered"]
 """What a client may notice, for those who want to kill just then."""
@@ -147,7 +148,7 @@ class Ledger:
 
     def hears(self, hearing: Hearing, piece: str) -> None:
         hearing.text += piece
-        hearing.heard.append((time.monotonic(), len(hearing.text)))
+        hearing.heard.append((quiet_time.now(), len(hearing.text)))
         self.counts["words"] += 1
         self.listener("word")
 
@@ -156,7 +157,7 @@ class Ledger:
 
     def killed(self, server: int, checkpoint_seconds: float) -> int:
         """The server is being killed right now. Returns how many replies that cuts short."""
-        now = time.monotonic()
+        now = quiet_time.now()
         cut = [hearing for hearing in self._hearings if hearing.server == server and hearing.heard]
         for hearing in cut:
             heard = tuple(hearing.heard)

@@ -25,6 +25,9 @@ HOLDFAST_TEST_MUTANT=usage-is-trusted            a model's usage reports decide 
 HOLDFAST_TEST_MUTANT=no-header-limit             a request's head may have any size
 HOLDFAST_TEST_MUTANT=no-stream-limit             one key may have any number of streams
 HOLDFAST_TEST_MUTANT=trailers-are-headers        fields after a body count like those before it
+HOLDFAST_TEST_MUTANT=attempts-not-counted        a turn is taken up without its attempt being stored
+HOLDFAST_TEST_MUTANT=open-calls-run-again        a call without a result is run by the server that takes over
+HOLDFAST_TEST_MUTANT=stops-are-deaths            an orderly stop uses up an attempt
 """
 
 from __future__ import annotations
@@ -66,6 +69,9 @@ ALL = (
     "no-header-limit",
     "no-stream-limit",
     "trailers-are-headers",
+    "attempts-not-counted",
+    "open-calls-run-again",
+    "stops-are-deaths",
 )
 
 
@@ -126,6 +132,8 @@ def break_on_purpose() -> None:
         from holdfast.server.connections import HttpConnection
 
         HttpConnection.on_header = HttpToolsProtocol.on_header  # type: ignore[method-assign]
+    elif mutant() in ("attempts-not-counted", "open-calls-run-again", "stops-are-deaths"):
+        _recover_carelessly()
     elif mutant() == "no-compare-and-swap":
         _swap_whatever_came_between()
     elif mutant() == "same-body-is-same-person":
@@ -173,6 +181,26 @@ def _read_carelessly() -> None:
         SQLiteTransaction.joined_bodies = whole  # type: ignore[method-assign]
     else:
         readers.translate = lambda error, *given: StoreFailed(str(error))  # type: ignore[attr-defined]
+
+
+def _recover_carelessly() -> None:
+    from holdfast.domain.recovery import Cause
+    from holdfast.runtime.tools.toolbox import Toolbox, ToolCall
+    from holdfast.runtime.turns import runner
+    from holdfast.store.sqlite.transaction import STATEMENTS
+
+    async def run_again(self: Toolbox, call: ToolCall) -> str | None:
+        return await self.run(call)
+
+    if mutant() == "open-calls-run-again":
+        Toolbox.outcome = run_again  # type: ignore[method-assign]
+    elif mutant() == "stops-are-deaths":
+        runner._SERVER_STOPPED.cause = Cause.DEATH
+    else:
+        counted = STATEMENTS["take_up_turn"]
+        for column in ("attempt", "tries", "all_tries"):
+            counted = counted.replace(f" {column} = {column} + 1", f" {column} = {column}")
+        STATEMENTS["take_up_turn"] = counted
 
 
 def _skip_what_waits() -> None:

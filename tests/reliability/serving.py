@@ -162,12 +162,16 @@ def reserved_ports(count: int) -> Iterator[list[int]]:
 
 def _warm_up() -> None:
     """Import whatever a server needs; open nothing and start no thread."""
+    import aiohttp  # noqa: F401
+    import nio  # noqa: F401
     import uvicorn.loops.uvloop
-    import uvicorn.protocols.http.httptools_impl  # noqa: F401
+    import uvicorn.protocols.http.httptools_impl
+    import uvicorn.protocols.websockets.websockets_sansio_impl  # noqa: F401
     import uvloop  # noqa: F401
 
     import holdfast.cli.groups
-    import holdfast.cli.serve  # noqa: F401
+    import holdfast.cli.serve
+    import holdfast.server.server  # noqa: F401
 
 
 def _become(program: Program, out: int, err: int) -> None:

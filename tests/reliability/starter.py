@@ -17,7 +17,7 @@ async def start(database: str, number: int) -> None:
         gate = asyncio.Semaphore(8)
 
         async def spawn(order: int) -> None:
-            # A third ends before the kill, a third while nobody is there, a third runs on; each its own way.
+            # A third ends before the kill, a third while no node is alive, a third runs on; each its own way.
             lasts = ("", "sleep 3; ", "exec sleep 1000; ")[order % 3]
             async with gate:
                 process = await session.spawn(f"echo {order}; {lasts}exit {order}")

@@ -155,11 +155,12 @@ async def test_silence_resets_on_time_and_stops_what_was_forgotten(tmp_path: Pat
             if minute % 10 == 0:
                 why = await life.why(first)
                 assert why.decision is Decision.NOT_DUE
+                rule = "(idle 120 min, from [reset])"
                 assert why.sentence.startswith(
-                    f"{KEY} is quiet since 20:00 and will be reset at 22:00 (idle 120 min, from [reset]). "
+                    f"{KEY} has been idle since 20:00 and will be reset at 22:00 {rule}. "
                 ), why.sentence
                 assert why.sentence.count("http.server") == 2
-                assert why.sentence.count("nobody connected) does not hold it; it will be stopped.") == 2
+                assert why.sentence.count("no connections) does not delay it; it will be stopped.") == 2
         assert await life.minute() == {first: "idle"}
         assert life.local() == "11-02 22:00"
         assert [each.state.value for each in await life.stopped(*servers)] == ["stopped", "stopped"]
@@ -190,7 +191,7 @@ async def test_somebody_who_speaks_all_day_is_reset_once_a_day_at_six(tmp_path: 
                 why = await life.why(session.id)
                 assert why.decision is Decision.NOT_DUE
                 assert why.reasons[0].code in ("idle", "daily")
-                assert why.sentence.count("does not hold it; it will be stopped.") == 2, why.sentence
+                assert why.sentence.count("does not delay it; it will be stopped.") == 2, why.sentence
             if minute % 30 == 29 or life.local().endswith(("05:59", "06:00")):
                 done = await life.minute()
             else:
@@ -227,7 +228,7 @@ async def test_a_busy_build_defers_is_named_and_is_not_waited_for_longer_than_al
             if minute >= 120 and minute % 20 == 0:
                 why = await life.why(first)
                 assert why.decision is Decision.DEFERRED
-                assert f"(pid {build.pid}) may hold it until Tue 00:00: it used the CPU" in why.sentence
+                assert f"(pid {build.pid}) may delay it until Tue 00:00: it used the CPU" in why.sentence
                 deferred += 1
         assert deferred == 6
         assert await life.minute() == {first: "idle"}, "two hours of holding it are the longest"

@@ -35,7 +35,7 @@ from .sizes import Size, short_and_soak
 
 REQUESTS, STREAMS, TURNS, MESSAGES = 100, 30, 20, 1000
 CONNECTIONS = 2 * REQUESTS
-PATIENCE = 30.0
+PATIENCE = 60.0
 """How long any of Ada's requests may take at most: a server that is blocked or locks her out takes longer."""
 GROWTH_MB = 700
 """How much memory the server may have needed at its peak beyond what it began with."""

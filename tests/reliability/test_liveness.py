@@ -25,11 +25,15 @@ from holdfast.runtime.agents.sweeper import Sweeper
 from holdfast.runtime.states import states_of
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.values import SessionFilter
+from tests import quiet_time
 
 from .agents import QUICK_BEATS
 from .conftest import Tell
+from .sizes import Size, short_and_soak
 
 AGENTS = Path(__file__).with_name("agents.py")
+LIVING = 12
+"""Programs that talk at the same time."""
 
 
 class Agent:
@@ -80,19 +84,21 @@ async def all_sessions(store: SQLiteStore) -> dict[str, str | None]:
     return {session.key or session.id: session.end_reason for session in page.items}
 
 
-async def test_200_killed_programs_are_all_reaped_by_the_next_sweep_and_no_living_one_is_touched(
-    tmp_path: Path, seed: int, figures: Tell
+@short_and_soak(Size("short", 60), Size("soak", 200))
+@pytest.mark.timeout(900)
+async def test_killed_programs_are_all_reaped_by_the_next_sweep_and_no_living_one_is_touched(
+    tmp_path: Path, seed: int, size: Size, figures: Tell
 ) -> None:
     path, chance = tmp_path / "store.db", random.Random(seed)
     nursery = Agent("nursery", f"sqlite:///{path}")
     living: dict[int, int] = {}
     killed: list[int] = []
     try:
-        for number in range(212):
+        for number in range(size.least + LIVING):
             nursery.ask(str(number))
             _, pid = nursery.hears("born")
             living[number] = int(pid)
-            while len(living) > 12:
+            while len(living) > LIVING:
                 victim = chance.choice(list(living)[:8])  # the newest are mostly not at work yet
                 if victim % 3 == 0:
                     await _session_exists(path, f"cli:{victim}")  # at work, however slow the machine is
@@ -101,19 +107,19 @@ async def test_200_killed_programs_are_all_reaped_by_the_next_sweep_and_no_livin
                 killed.append(victim)
         for number in sorted(living):
             await _session_exists(path, f"cli:{number}")
-        began = time.monotonic()
+        began, quiet = time.monotonic(), quiet_time.now()
         async with opened(path) as store:
             await Sweeper(Reaper(store, lambda: None), 5).sweep_once()
-            took = time.monotonic() - began
+            took, quiet = time.monotonic() - began, quiet_time.now() - quiet
             reasons = await all_sessions(store)
             ended = {number: reasons.get(f"cli:{number}", "never opened") for number in killed}
             assert set(ended.values()) <= {"reaped", "never opened"}, "every killed one is settled"
-            assert sum(reason == "reaped" for reason in ended.values()) > 50, "many were killed at work"
+            assert sum(reason == "reaped" for reason in ended.values()) > size.least / 4, "many were at work"
             spared = [reasons[f"cli:{number}"] for number in living]
             assert spared == [None] * len(living), "no living one was touched"
             assert all(d.ok for d in await Doctor(store, Reaper(store, lambda: None)).examine())
             assert (await store.statistics(None)).open == len(living)
-        assert took < 2
+        assert quiet < 2
     finally:
         for process in living.values():
             os.kill(process, signal.SIGKILL)
@@ -127,7 +133,7 @@ async def test_200_killed_programs_are_all_reaped_by_the_next_sweep_and_no_livin
 
 async def _session_exists(path: Path, key: str) -> None:
     async with opened(path) as store:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while key not in await all_sessions(store):
             assert time.monotonic() < deadline, f"{key} never opened its session"
             await store.changed(store.version(), 0.5)
@@ -177,7 +183,7 @@ async def test_a_stopped_program_writes_nothing_late_and_goes_on_by_itself(
 
 
 async def _ended(hf: Holdfast, session_id: str, reason: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (await hf.store.session(None, session_id)).end_reason != reason:
         assert time.monotonic() < deadline, f"{session_id} never ended as {reason}"
         await hf.store.changed(hf.store.version(), 0.5)
@@ -218,7 +224,7 @@ async def test_every_orderly_exit_interrupts_releases_and_ends(
         (session_id,) = agent.hears("session")
         if number is not None:
             agent.process.send_signal(number)
-        assert agent.process.wait(15) == exit_code
+        assert agent.process.wait(60) == exit_code
     finally:
         agent.end()
     async with opened(path) as store:

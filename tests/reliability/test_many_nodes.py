@@ -24,7 +24,7 @@ from holdfast.domain.nodes import Liveness
 from holdfast.domain.turns import TurnStatus
 from holdfast.store.postgres.engine import open_store
 from holdfast.store.store import Store
-from tests import postgres_server
+from tests import postgres_server, quiet_time
 from tests.conftest import DatabaseMaker
 from tests.contract.steps import all_events
 from tests.postgres_server import USER, PostgresServer
@@ -236,15 +236,18 @@ async def test_what_a_killed_node_elsewhere_held_goes_on_within_five_seconds(
         assert (await hf.store.probe([theirs]))[theirs.id][0] is Liveness.ALIVE
         holder.kill()
         killed_at = time.monotonic()
+        quiet_since = quiet_time.now()
         holder.wait()
         holder.stdout.close()
         session = await hf.session(key="cli:ada")
         async with session.turn("go on") as turn:
             took = time.monotonic() - killed_at
+            quiet = quiet_time.now() - quiet_since
             said = [message["content"] for message in await turn.context()]
             await turn.append({"role": "assistant", "content": "yes"})
         assert said[0] == "are you there"
         assert said[1].startswith("I was")
         assert (await hf.store.turn(None, turn_id)).status is TurnStatus.INTERRUPTED
-    assert 2.5 < took < 5, "three seconds are what proves it, five what was promised"
+    assert took > 2.5, "three seconds are what proves it"
+    assert quiet < 5, "what was promised"
     figures(f"takeover from a killed node elsewhere: {took:.2f} s")

@@ -4,6 +4,8 @@ The model calls three commands and then a fourth, each of which appends a line t
 somewhere between the question and the answer. Afterwards the same request is retried under its idempotency
 key, or a new message is sent. Either way every line is there at most once, those of calls stored as finished
 exactly once, open calls are closed as "outcome unknown", and the model is never sent an open call.
+
+With `recover = "all"` no client asks twice: every accepted turn is answered, every command still runs once.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ import pytest
 from aiohttp import web
 
 from holdfast.domain.contexts import OUTCOME_UNKNOWN
+from holdfast.domain.messages import Message, MessageStatus
+from holdfast.domain.turns import TurnStatus
+from holdfast.store.sqlite.engine import open_store
+from tests.contract.steps import all_sessions
 
 from .conftest import Tell
 from .serving import API_KEY, Server, Servers, reserved_ports, servers
@@ -116,8 +122,8 @@ class Attack:
         self._lines = lines
         self._server: Server | None = None
 
-    async def start(self) -> None:
-        self._server = self._many.start(self._port, 0.5)
+    async def start(self, **more: str) -> None:
+        self._server = self._many.start(self._port, 0.5, more=more)
         assert await self._server.ready()
 
     async def kill(self) -> None:
@@ -178,3 +184,93 @@ async def test_no_command_is_run_twice_whenever_the_server_is_killed(
             assert closed or ran[message["tool_call_id"]] == 1, message["content"]
             assert message["inner"]
     figures(f"tools: {kills} kills, {ran.total()} commands run, each once; {unknown} outcomes unknown")
+
+
+async def _ask_once(client: aiohttp.ClientSession, url: str, number: int, kind: str) -> str | None:
+    """One request of its own conversation, which is never sent again; the id of a response that was accepted
+    for later."""
+    headers = {"x-holdfast-session-key": f"s{number}"}
+    with suppress(aiohttp.ClientError):
+        if kind == "background":
+            body: dict[str, Any] = {"input": f"run{number}", "background": True}
+            async with client.post(f"{url}/v1/responses", json=body, headers=headers) as answer:
+                return str((await answer.json())["id"]) if answer.status == 200 else None
+        body = {"messages": [{"role": "user", "content": f"run{number}"}], "stream": kind == "stream"}
+        async with client.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
+            await answer.read()
+    return None
+
+
+async def _settled(client: aiohttp.ClientSession, url: str) -> None:
+    """Returns when no turn runs or waits any more."""
+    quiet = 0
+    async with asyncio.timeout(120):
+        while quiet < 3:
+            async with client.get(f"{url}/healthz") as answer:
+                health = await answer.json()
+            quiet = 0 if health["running_turns"] or health["waiting_turns"] else quiet + 1
+            await asyncio.sleep(0.1)
+
+
+@short_and_soak(Size("short", 4), Size("soak", 300))
+async def test_every_accepted_turn_is_answered_and_no_command_runs_twice_though_nobody_asks_again(
+    size: Size, seed: int, figures: Tell, tmp_path: Path
+) -> None:
+    chance, lines, kills, asked = random.Random(seed), tmp_path / "lines", 0, 0
+    accepted: list[str] = []
+    model = Model(lines)
+    headers = {"authorization": f"Bearer {API_KEY}"}
+    more = {"HOLDFAST_TURNS__RECOVER": "all", "HOLDFAST_TURNS__MAX_DEATHS": "1000"}
+    async with answering(model) as model_url, aiohttp.ClientSession(headers=headers) as client:
+        with servers(tmp_path / "home", model_url) as many, reserved_ports(1) as (port,):
+            many.environment["HOLDFAST_AGENT__TOOLS"] = "terminal"
+            attack, url = Attack(many, port, client, lines), f"http://127.0.0.1:{port}"
+            await attack.start(**more)
+            for _ in size.rounds():
+                asking = []
+                for kind in ("plain", "stream", "background"):
+                    asking.append(asyncio.create_task(_ask_once(client, url, asked, kind)))
+                    asked += 1
+                await asyncio.sleep(chance.uniform(0, (COMMANDS + 1) * SECONDS * 1.5))
+                await attack.kill()
+                kills += 1
+                accepted += [each for each in await asyncio.gather(*asking) if each is not None]
+                await asyncio.sleep(SECONDS * 1.5)  # what ran when it was killed ends by itself
+                await attack.start(**more)
+            await _settled(client, url)
+            ran = attack.lines()
+            await attack.kill()
+        store = await open_store(tmp_path / "home" / "holdfast.db")
+        try:
+            turns = [
+                turn
+                for conversation in {each.conversation_id for each in await all_sessions(store)}
+                for turn in await store.turns(None, conversation)
+            ]
+            kept = {(await store.response(None, each)).turn.id for each in accepted}
+            assert kept <= {turn.id for turn in turns} and len(kept) == len(accepted)
+            said = [each for turn in turns for each in await store.turn_messages(turn.id)]
+            assert await store.check() == []
+        finally:
+            await store.close()
+    assert model.faults == []
+    assert [line for line, count in ran.items() if count > 1] == []
+    lost = [turn for turn in turns if turn.status is not TurnStatus.COMPLETED and not turn.error]
+    assert lost == [], "accepted, and neither answered nor failed with a reason"
+    replies = Counter(str(each.content()["content"]) for each in said if _is_answer(each))
+    answered = sum(turn.status is TurnStatus.COMPLETED for turn in turns)
+    assert (len(replies), replies.total()) == (answered, answered), "each answer is there once"
+    again = sum(turn.attempt > 1 for turn in turns)
+    assert again, "no turn was taken up"
+    figures(
+        f"tools, nobody asks again: {kills} kills, {len(turns)} turns, {answered} answered, "
+        f"{again} taken up, {ran.total()} commands run, each once"
+    )
+
+
+def _is_answer(message: Message) -> bool:
+    return (
+        message.role == "assistant"
+        and message.status is MessageStatus.COMPLETED
+        and not message.content().get("tool_calls")
+    )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from holdfast.domain.contexts import is_unknown
 from holdfast.domain.conversations import Address
 from holdfast.domain.events import EventType
 from holdfast.domain.processes import LONGEST_PIN_OF_AN_AGENT
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 
 _UNSETTLED = "SELECT id FROM nodes WHERE settled_at IS NULL AND coalesce(left_at, reaped_at) IS NOT NULL"
 _RUNNING = "SELECT max(pinned_until), count(*) FROM processes WHERE conversation = ? AND ended_at IS NULL"
+
+
+_BY_DEATH = ("its node is gone", "its node left")
+_BY_SERVER = (*_BY_DEATH, "no task was running it", "its caller went away")
+"""Why a turn has ended though neither a person nor a client has seen it end: that is no activity."""
 
 
 class Violation(AssertionError):
@@ -51,6 +57,10 @@ class Ledger:
         """The answer to each message."""
         self.ids: dict[str, str] = {}
         """Every id and key that was ever told: the conversation it must lead to."""
+        self.queued: dict[str, str] = {}
+        """Turns that were accepted into a queue, by id: the tag of their message."""
+        self.effects: set[str] = set()
+        """The idempotency keys of tool calls that were run."""
 
     def ask(self) -> str:
         self._asked += 1
@@ -82,7 +92,17 @@ class Talk:
     since: datetime
     """When its context began."""
     running: str | None = None
+    waiting: str | None = None
+    """The turn that waits in it to be taken up."""
     reset_on: date | None = None
+    latest: datetime = field(init=False)
+    """The latest `active_at`: above it if the clock was set back, and then a session that was active before
+    may be resumed."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "active_at":
+            self.latest = max(getattr(self, "latest", self.active_at), self.active_at)
 
 
 @dataclass
@@ -102,7 +122,22 @@ class Answering:
     node: str
     running: bool = True
     completed: bool = False
-    tag: str = ""
+    tags: list[str] = field(default_factory=list)
+    """The tags of its messages of the user, in order."""
+    unseen: list[str] = field(default_factory=list)
+    """Those of them that this commit has stored."""
+    covered: bool = False
+    """Is it taken up by itself when its server dies?"""
+    state: str = "running"
+    """Otherwise `queued`, `waiting`, or how it has ended. It goes on then only if a client asks again."""
+    deaths: int = 0
+    """Attempts that have ended by a death since its last stored step."""
+    progressed: bool = False
+    """Was a tool's result stored in this attempt?"""
+
+    @property
+    def tag(self) -> str:
+        return self.tags[-1] if self.tags else ""
 
 
 class Watcher:
@@ -195,8 +230,12 @@ class Watcher:
             if self._said[tag] > 1:
                 raise Violation(f"{tag} was stored twice, in {conversation}")
             if turn is not None:
-                self.turns.setdefault(turn, Answering(conversation, "")).tag = tag
-        elif role == "assistant" and status == "completed":
+                spoken = self.turns.setdefault(turn, Answering(conversation, ""))
+                spoken.tags.append(tag)
+                spoken.unseen.append(tag)
+        elif role == "tool" and turn is not None and not is_unknown(text):
+            self.turns[turn].progressed = True
+        elif role == "assistant" and status == "completed" and not body.get("tool_calls"):
             self._replied[tag] += 1
             if self._replied[tag] > 1:
                 raise Violation(f"the reply {tag} was stored twice, in {conversation}")
@@ -249,23 +288,43 @@ class Watcher:
                 self._reset(talk, data, now)
             case EventType.TURN_STARTED:
                 assert turn is not None
-                if talk.running is not None:
-                    raise Violation(f"{turn} began while {talk.running} holds {conversation}")
+                if holds := talk.running or talk.waiting:
+                    raise Violation(f"{turn} began while {holds} holds {conversation}")
                 if data["node"] in gone:
                     raise Violation(f"{turn} began for {data['node']}, which is gone")
                 begun = self.turns.setdefault(turn, Answering(conversation, ""))
-                begun.node = data["node"]
+                begun.node, begun.state, begun.running = data["node"], "running", True
+                begun.covered = self._is_covered(turn)
                 talk.running, talk.active_at = turn, now
-                self.contexts[talk.tip].said.append(begun.tag)
+                self._joins(talk, begun)
+            case EventType.TURN_QUEUED:
+                assert turn is not None
+                waits = self.turns.setdefault(turn, Answering(conversation, "", running=False))
+                waits.state, waits.covered = "queued", self._is_covered(turn)
+            case EventType.TURN_JOINED:
+                assert turn is not None
+                self._ended(turn, "joined")
+                self._joins(talk, self.turns[data["joined"]])
             case EventType.TURN_TAKEN_UP:
                 assert turn is not None
                 again = self.turns[turn]
-                if again.completed or again.running:
-                    raise Violation(f"{turn} was taken up though it is running or completed")
-                again.running, again.node = True, data["node"]
-                talk.running, talk.active_at = turn, now
-                if again.tag not in self.contexts[talk.tip].said:
-                    self.contexts[talk.tip].said.append(again.tag)
+                self._taken_up(turn, again, data["by"] == "recovery")
+                again.running, again.node, again.state = True, data["node"], "running"
+                talk.running, talk.active_at, talk.waiting = turn, now, None
+                said = self.contexts[talk.tip].said
+                said.extend(tag for tag in again.tags if tag not in said)
+            case EventType.TURN_WAITING:
+                assert turn is not None
+                self.seen[f"turn.waiting {data['why']}"] += 1
+                self._waits(turn, data["why"])
+                talk.running, talk.waiting = None, turn
+                # By now it may have been taken up: the row no longer says why. A death is no activity.
+                (why,) = self._rows("SELECT why FROM turns WHERE id = ?", turn)[0]
+                if data["why"] != "death" and why not in _BY_SERVER:
+                    talk.active_at = now
+            case EventType.TURN_GIVEN_UP:
+                if not data["why"].startswith("Given up"):
+                    raise Violation(f"{turn} was given up though its attempts were not used up: {data}")
             case EventType.TURN_COMPLETED:
                 assert turn is not None
                 done = self.turns[turn]
@@ -274,12 +333,57 @@ class Watcher:
                 if not done.running or talk.running != turn:
                     raise Violation(f"{turn} was completed though it does not hold {conversation}")
                 self._right_to_write(program, gone, turn, "the end")
+                self._ended(turn, "completed")
                 done.running, done.completed, talk.running, talk.active_at = False, True, None, now
             case EventType.TURN_INTERRUPTED | EventType.TURN_FAILED | EventType.TURN_CANCELLED:
                 assert turn is not None
-                self.turns[turn].running, talk.running = False, None
-                if data.get("why") not in ("its node is gone", "its node left"):
+                before, why = self.turns[turn].state, data.get("why")
+                self._ended(turn, type_.value.removeprefix("turn."))
+                talk.running = None if talk.running == turn else talk.running
+                talk.waiting = None if talk.waiting == turn else talk.waiting
+                if why in _BY_DEATH and self.turns[turn].covered:
+                    raise Violation(f"{turn} is covered, and ended with its server: {why}")
+                silent = why in _BY_SERVER or why == "its session was ended"
+                if before != "queued" and not silent and data.get("code") != "given_up":
                     talk.active_at = now
+
+    # --- turns that finish themselves -----------------------------------------------------------------
+
+    def _is_covered(self, turn: str) -> bool:
+        return bool(self._rows("SELECT recover FROM turns WHERE id = ?", turn)[0][0])
+
+    def _joins(self, talk: Talk, turn: Answering) -> None:
+        """What was just stored in this turn is in the context."""
+        self.contexts[talk.tip].said.extend(turn.unseen)
+        turn.unseen.clear()
+
+    def _ended(self, turn_id: str, how: str) -> None:
+        """A turn ends once."""
+        turn = self.turns[turn_id]
+        if turn.state not in ("queued", "running", "waiting"):
+            raise Violation(f"{turn_id} has ended as {how}, and was {turn.state} before")
+        if turn.state == "queued" and how == "completed":
+            raise Violation(f"{turn_id} is completed and never began")
+        turn.state, turn.running = how, False
+
+    def _waits(self, turn_id: str, why: str) -> None:
+        turn = self.turns[turn_id]
+        if turn.state != "running":
+            raise Violation(f"{turn_id} waits to be taken up, and was {turn.state}")
+        if turn.progressed:
+            turn.deaths = 0
+        turn.deaths += why == "death"
+        turn.state, turn.running, turn.progressed = "waiting", False, False
+
+    def _taken_up(self, turn_id: str, turn: Answering, by_recovery: bool) -> None:
+        """A cancelled or answered turn never goes on; one that has ended only if its client asks again."""
+        may = ("waiting",) if by_recovery else ("waiting", "interrupted", "failed")
+        if turn.running or turn.completed or turn.state not in may:
+            raise Violation(f"{turn_id} was taken up though it is {turn.state}")
+        if by_recovery:
+            self.seen["turn.taken_up by recovery"] += 1
+            if turn.deaths >= self._world.plan.max_attempts:
+                raise Violation(f"{turn_id} was taken up after {turn.deaths} deaths without a step between")
 
     def _opened(self, talk: Talk, session: str, edge: str | None, parent: str | None, now: datetime) -> None:
         talk.tip = session
@@ -335,6 +439,8 @@ class Watcher:
     def _reset(self, talk: Talk, data: dict[str, Any], now: datetime) -> None:
         if talk.running is not None:
             raise Violation(f"a session was reset while {talk.running} runs")
+        if talk.waiting is not None and now < self._due(talk) + self._world.plan.max_block:
+            raise Violation(f"a session was reset while {talk.waiting} waits to be taken up")
         if now < self._due(talk) - timedelta(milliseconds=1):
             raise Violation(f"a session was reset ({data['reason']}) before it was due at {self._due(talk)}")
         if data["reason"] == "daily":
@@ -400,7 +506,7 @@ class Watcher:
                 assert to_time(pin) <= now + LONGEST_PIN_OF_AN_AGENT * 1000
                 continue
             if not running:
-                waiting.append(id_)
+                waiting += [id_] if talk.waiting is None else []
             if now >= self._due(talk) + plan.max_block:
                 far.append(id_)
         # One that could not be written is left alone for a minute.
@@ -421,7 +527,8 @@ class Watcher:
             expected = context.said
             if context.summarised:  # the middle is gone: the rest is still in order, and the end whole
                 left = iter(expected)
-                if all(tag in left for tag in tags) and tags[-2:] == expected[-2:][-len(tags) :]:
+                last = 1 if self._world.plan.tools else 2  # calls and their results take the place of others
+                if all(tag in left for tag in tags) and tags[-last:] == expected[-last:][-len(tags) :]:
                     continue
             if tags != expected:
                 raise Violation(f"the model was sent {tags}, but the context is {expected}")
@@ -452,12 +559,15 @@ class Watcher:
             for conversation, active in self._rows(
                 "SELECT c.id, s.last_activity_at FROM conversations c JOIN sessions s ON s.id = c.tip"
             ):
-                if to_time(active) > self.talks[conversation].active_at:
+                if to_time(active) > self.talks[conversation].latest:
                     raise Violation(f"{conversation} is active at {to_time(active)}, when nobody spoke")
         finally:
             self._connection.execute("COMMIT")
 
     def _nothing_is_lost(self, ledger: Ledger) -> None:
+        stored = {row[0] for row in self._rows("SELECT id FROM turns")}
+        if lost := ledger.queued.keys() - stored:
+            raise Violation(f"{lost} were accepted into a queue, and are not stored")
         found: dict[str, list[str]] = {}
         for conversation, role, status, body in self._rows(
             "SELECT conversation, role, status, body FROM messages WHERE deleted_at IS NULL"
@@ -475,8 +585,15 @@ class Watcher:
 
     def unfinished(self) -> list[str]:
         """What will end by itself, but has not yet: turns, and what dead nodes have left."""
-        running = [turn for turn, each in self.turns.items() if each.running]
+        open_ = ("queued", "running", "waiting")
+        running = [f"{turn} ({each.state})" for turn, each in self.turns.items() if each.state in open_]
         return [*running, *self.died_at, *(row[0] for row in self._rows(_UNSETTLED))]
+
+    def explained(self) -> None:
+        """A turn without an answer says why."""
+        silent = "SELECT id, status FROM turns WHERE status <> 'completed' AND coalesce(error, why) IS NULL"
+        if found := self._rows(silent):
+            raise Violation(f"these turns have ended without an answer and without a reason: {found}")
 
     def intact(self) -> None:
         (answer,) = self._rows("PRAGMA integrity_check")[0]

@@ -10,17 +10,21 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.domain.conversations import Address
+from holdfast.domain.queue import WhenBusy
+from holdfast.domain.recovery import Origin
 
-from .nodes import Answer, Ask, Begun, Failed, Heard, Program
+from .nodes import Answer, Ask, Begun, Failed, Heard, Program, Queued
 
 if TYPE_CHECKING:
     from .world import World
 
+POISON = "poison"
+"""A message with this word kills the server that answers it."""
 FINAL = {"TurnSuperseded", "RequestMismatch", "cancelled"}
 """Answers that asking again does not change."""
 
 
-ACTS = ("begin anew", "resume", "cancel")
+ACTS = ("begin anew", "resume", "cancel", "withdraw")
 
 
 class Client:
@@ -47,9 +51,20 @@ class Client:
         name = chance.choice([None, *self.told[:1], *self.told[-1:], *self.told])
         address = Address(key=self.key) if name is None else Address(id=name)
         said = f"{tag} {self.name} says{' something' * chance.choice((1, 5, 40))}"
-        waits, interrupts = chance.choice((0.0, 5.0, 60.0)), chance.random() < 0.15
-        ask = Ask(tag, address, said, f"request-{tag}", waits, interrupts)
-        for _ in range(chance.choice((1, 3, 8))):
+        if chance.random() < self.world.plan.poison:
+            said = f"{said} {POISON}"
+        origin = chance.choice((Origin.FOREGROUND, Origin.BACKGROUND))
+        ask = Ask(
+            tag,
+            address,
+            said,
+            f"request-{tag}",
+            chance.choice((0.0, 5.0, 60.0)),
+            chance.choices((*WhenBusy,), (8, 3, 3, 2, 1))[0],
+            origin,
+            covered=origin is Origin.BACKGROUND or chance.random() < 0.5,
+        )
+        for _ in range(chance.choice((1, 3, 8)) if origin is Origin.FOREGROUND else 1):
             patience = chance.choice((2.0, 20.0, 120.0))
             heard = await self._once(chance.choice(self.world.servers), ask, patience)
             if isinstance(heard, Answer) or heard.error in FINAL:
@@ -65,7 +80,7 @@ class Client:
             if answered.done():
                 return  # the client has gone away: what is sent now reaches nobody
             self._note(ask, heard)
-            if not isinstance(heard, Begun):
+            if not isinstance(heard, Begun | Queued):
                 outside.call_soon(settle, heard)
 
         def settle(heard: Answer | Failed) -> None:
@@ -82,6 +97,9 @@ class Client:
     def _note(self, ask: Ask, heard: Heard) -> None:
         ledger = self.world.ledger
         if isinstance(heard, Failed):
+            return
+        if isinstance(heard, Queued):
+            ledger.queued[heard.turn_id] = ask.tag
             return
         ledger.acknowledged(ask.tag, heard.conversation_id)
         for name in (self.key, heard.conversation_id, heard.session_id):

@@ -2,12 +2,15 @@
 
 Inside `installed()` holdfast runs unchanged, except:
 
-- every clock it reads is the world's; every id it makes follows from the seed;
+- every clock it reads is the world's; every id and random number it makes follows from the seed;
 - the writer of a store has no thread: a group is committed by a step of its program's event loop, by the same
   code, a little after the request, and its callers are answered a little after that. A program may die, or be
   stopped, at either point;
 - processes, pids and signals are those of this machine; the shim of a background process is a record on disk;
 - the search index, which no other part reads, is not updated.
+
+All of it holds for the thread that runs the simulation. Threads that earlier tests of the same process have
+left keep the real clock and the real operating system.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -198,7 +202,11 @@ class Machine:
 
         try:
             put(time_for := _Time(), "clock", self.clock)
-            for where, name, value in _sites(replaced, time_for):
+            for where, name, value in _sites(
+                {old: _here(new, old) for old, new in replaced.items()},
+                _InThread(time_for, time),
+                _InThread(chance, random),
+            ):
                 put(where, name, value)
             put(engine, "SQLiteWriter", HereWriter)
             put(engine.SQLiteStore, "start_indexing", lambda store: None)
@@ -232,13 +240,37 @@ class _Time:
         return getattr(time, name)
 
 
-def _sites(replaced: dict[Any, Any], fake_time: _Time) -> Iterator[tuple[Any, str, Any]]:
+def _here(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """The simulated one in this thread, the real one in any other."""
+    own, this_thread = threading.get_ident(), threading.get_ident
+
+    def called(*given: Any, **named: Any) -> Any:
+        return (simulated if this_thread() == own else real)(*given, **named)
+
+    return called
+
+
+class _InThread:
+    """In place of a module: the simulated one in this thread, the real one in any other."""
+
+    def __init__(self, simulated: Any, real: Any) -> None:
+        self._own = threading.get_ident()
+        self._both = (simulated, real)
+
+    def __getattr__(self, name: str) -> Any:
+        simulated, real = self._both
+        return getattr(simulated if threading.get_ident() == self._own else real, name)
+
+
+def _sites(replaced: dict[Any, Any], fake_time: Any, chance: Any) -> Iterator[tuple[Any, str, Any]]:
     """Every place in holdfast that names one of these: names of modules, and defaults of functions."""
     by_id = {id(old): new for old, new in replaced.items()}
     for module in [each for name, each in sys.modules.items() if name.split(".")[0] == "holdfast"]:
         for name, value in list(vars(module).items()):
             if value is time:
                 yield module, name, fake_time
+            elif value is random:
+                yield module, name, chance
             elif id(value) in by_id:
                 yield module, name, by_id[id(value)]
             functions = [value]

@@ -14,8 +14,10 @@ from typing import Any
 from holdfast.domain import processes
 from holdfast.domain.nodes import Node
 from holdfast.domain.resets import Blocker
-from holdfast.runtime.agents import flusher, reaper
-from holdfast.store import nodes, resets, sessions
+from holdfast.domain.turns import TurnOutcome, TurnRequest
+from holdfast.runtime.agents import flusher, queue_runner, reaper
+from holdfast.runtime.tools import toolbox
+from holdfast.store import nodes, resets, sessions, turns
 from holdfast.store.sqlite.engine import SQLiteStore
 from holdfast.store.sqlite.transaction import STATEMENTS, SQLiteTransaction
 from holdfast.store.transaction import Q, Transaction
@@ -105,6 +107,91 @@ def processes_block_for_ever(put: Put) -> None:
     put(resets, "hold_of", holds)
 
 
+def no_fencing_on_recovery(put: Put) -> None:
+    """A server takes up what is due, and what has run for long, without asking whether another runs it."""
+    begin = turns.begin
+    long = "(due_at <= :now OR started_at < :now - 10000000)"
+    is_due = "due_at IS NOT NULL AND (due_at <= :now OR ended_at > :now)"
+    due = STATEMENTS["due_turns"].replace(is_due, long)
+    put(STATEMENTS, "due_turns", due.replace("'interrupted',", "'interrupted', 'running',"))
+
+    def claim(tx: Transaction, request: TurnRequest) -> TurnOutcome:
+        if request.by_recovery:
+            assert isinstance(tx, SQLiteTransaction)
+            tx.connection.execute(
+                "UPDATE conversations SET holder = NULL WHERE turn = ?", (request.resumes_turn,)
+            )
+            tx.connection.execute(
+                "UPDATE turns SET status = 'interrupted', due_at = 0 WHERE id = ?", (request.resumes_turn,)
+            )
+        return begin(tx, request)
+
+    put(turns, "begin", claim)
+
+
+def attempts_counted_in_memory(put: Put) -> None:
+    """How often a turn was tried is known to the process that did it, and forgotten with it."""
+    for name in ("take_up_turn", "park_turn"):
+        counted = STATEMENTS[name]
+        for column in ("tries", "all_tries"):
+            counted = counted.replace(f"{column} = {column} + 1", f"{column} = {column}")
+            counted = counted.replace(f" {column} = :{column},", f" {column} = coalesce(1, :{column}),")
+        put(STATEMENTS, name, counted)
+
+
+def request_not_stored(put: Put) -> None:
+    """Only the process that was asked knows with which options."""
+    for name in ("insert_turn", "insert_queued_turn"):
+        put(STATEMENTS, name, STATEMENTS[name].replace(":stored", "nullif(:stored, :stored)"))
+
+
+def open_calls_run_again(put: Put) -> None:
+    """A call without a result is run again by the server that takes its turn up."""
+
+    async def outcome(self: toolbox.Toolbox, call: toolbox.ToolCall) -> str | None:
+        return await self.run(call)
+
+    put(toolbox.Toolbox, "outcome", outcome)
+
+
+def cancelled_turns_are_taken_up(put: Put) -> None:
+    """Who cancels a waiting turn is told that it was, and nothing else happens."""
+    put(
+        STATEMENTS,
+        "end_waiting_turn",
+        "UPDATE turns SET due_at = due_at WHERE id = :id "
+        "AND (:status, :error, :why, :kept_until) IS NOT (1, 1, 1, 1)",
+    )
+    put(STATEMENTS, "release_waiting", "SELECT 1 WHERE :id || :turn IS NULL")
+
+
+def queue_in_memory(put: Put) -> None:
+    """Queued turns are known to the process that accepted them, and forgotten with it."""
+    start = queue_runner.QueueRunner.start
+
+    def forgetful(self: queue_runner.QueueRunner) -> None:
+        store = self._store
+        assert isinstance(store, SQLiteStore)
+        own = self._own_node()
+
+        def forget(tx: Transaction) -> None:
+            assert isinstance(tx, SQLiteTransaction)
+            lost = "SELECT id FROM turns WHERE status = 'queued' AND node <> ?"
+            for (turn,) in list(tx.connection.execute(lost, (own,))):
+                tx.connection.execute(
+                    "UPDATE conversations SET queued = queued - 1 "
+                    "WHERE id = (SELECT conversation FROM turns WHERE id = ?)",
+                    (turn,),
+                )
+                tx.connection.execute("DELETE FROM turns WHERE id = ?", (turn,))
+
+        task = asyncio.get_running_loop().create_task(store._write(forget))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        start(self)
+
+    put(queue_runner.QueueRunner, "start", forgetful)
+
+
 ALL: tuple[Callable[[Put], None], ...] = (
     no_fencing,
     reaping_by_wall_clock,
@@ -113,6 +200,12 @@ ALL: tuple[Callable[[Put], None], ...] = (
     recovery_counts_as_activity,
     reset_in_mid_turn,
     processes_block_for_ever,
+    no_fencing_on_recovery,
+    attempts_counted_in_memory,
+    request_not_stored,
+    open_calls_run_again,
+    cancelled_turns_are_taken_up,
+    queue_in_memory,
 )
 
 

@@ -14,25 +14,42 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from msgspec.structs import replace
+
 from holdfast.app import Holdfast
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import new_messages
 from holdfast.domain.nodes import NodeKind
-from holdfast.domain.turns import RequestKey, TurnBegun, TurnRepeated, TurnRequest, TurnStatus
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.domain.queue import QUEUES, WhenBusy
+from holdfast.domain.recovery import Origin, RequestToStore, StoredRequest
+from holdfast.domain.turns import (
+    RequestKey,
+    TurnBegun,
+    TurnOutdated,
+    TurnRepeated,
+    TurnRequest,
+    TurnStatus,
+)
+from holdfast.errors import ConversationBusy, HoldfastError, StoreError
 from holdfast.models.base import Chunk
+from holdfast.runtime.tools.toolbox import Toolbox, ToolCall, function
 from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec
 from holdfast.server.http import Services
 from holdfast.server.server import services_of
 from holdfast.store.sqlite.engine import SQLiteStore
 
+from .checks import Violation
 from .clock import VirtualLoop
 
 if TYPE_CHECKING:
     from .world import World
 
 OWNER = "ada"
+TOOL = "effect"
+STORED = msgspec.json.encode(StoredRequest("chat", msgspec.Raw(b"{}"), tools=(TOOL,)))
+"""What a server keeps of every request, to ask the model again."""
 
 
 class State(StrEnum):
@@ -50,8 +67,10 @@ class Ask:
     text: str
     key: str
     wait_seconds: float
-    interrupt: bool
-    """Cut short whoever is being answered there."""
+    when_busy: WhenBusy = WhenBusy.WAIT
+    origin: Origin = Origin.FOREGROUND
+    covered: bool = False
+    """Is it taken up by itself when its server dies?"""
 
 
 @dataclass(frozen=True)
@@ -60,6 +79,13 @@ class Begun:
 
     conversation_id: str
     session_id: str
+    turn_id: str
+
+
+@dataclass(frozen=True)
+class Queued:
+    """The message is on disk, and waits for its turn: it has been accepted."""
+
     turn_id: str
 
 
@@ -80,7 +106,7 @@ class Failed:
     error: str
 
 
-Heard = Begun | Answer | Failed
+Heard = Begun | Queued | Answer | Failed
 
 
 class Told:
@@ -106,6 +132,25 @@ class Told:
 
     def end(self, outcome: Outcome) -> Sequence[bytes]:
         return (b"end",)
+
+
+class CountedTool:
+    """A tool with an effect that must not happen twice. It takes its time."""
+
+    name = TOOL
+    idempotent = False
+    schema = function(TOOL, "has an effect", ())
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def run(self, call: ToolCall) -> str:
+        world = self._world
+        if call.key in world.ledger.effects:
+            world.trouble = world.trouble or Violation(f"the tool call {call.key} was run twice")
+        world.ledger.effects.add(call.key)
+        await asyncio.sleep(world.chance.choice((0.01, 0.3, 2.0)))
+        return f"effect {len(world.ledger.effects)}"
 
 
 class Program:
@@ -233,7 +278,12 @@ class Program:
         await self._work(self.holdfast)
 
     async def _work(self, holdfast: Holdfast) -> None:
+        if self.world.plan.tools:
+            holdfast.toolbox = Toolbox([CountedTool(self.world)])
         self.services = services_of(holdfast, self.world.model)
+        assert holdfast.recoverer is not None and holdfast.queue_runner is not None
+        holdfast.recoverer.start()
+        holdfast.queue_runner.start()
         self.state = State.UP
         await self._leave_now.wait()
         self.services.draining.set()
@@ -271,9 +321,12 @@ class Program:
             ask.address,
             new_messages(ask.text),
             request_key=RequestKey("simulated", ask.key, ask.text.encode()),
+            overtakes=ask.when_busy is WhenBusy.INTERRUPT,
+            stored=RequestToStore(STORED, ask.origin, ask.covered),
         )
-        order = TurnSpec(request, Told(numbered=hash_of(ask.tag) % 2 == 0))
-        outcome = await services.runner.begin(order, ask.wait_seconds, interrupt=ask.interrupt)
+        tools = frozenset({TOOL})
+        order = TurnSpec(request, Told(numbered=hash_of(ask.tag) % 2 == 0), tools=tools)
+        outcome = await self._begin_or_queue(services, order, ask)
         if isinstance(outcome, RunningTurn):
             place = (outcome.session.conversation_id, outcome.session.id, outcome.turn.id)
             if tell := self._pending.get(number):
@@ -284,6 +337,10 @@ class Program:
             assert ended is not None
             return Failed(type(ended.error).__name__)
         assert isinstance(outcome, TurnRepeated)
+        if outcome.turn.status is TurnStatus.QUEUED:
+            if tell := self._pending.get(number):
+                tell(Queued(outcome.turn.id))
+            return Failed("queued")
         if outcome.turn.status is not TurnStatus.COMPLETED:
             return Failed(outcome.turn.status.value)
         said = await services.holdfast.store.turn_messages(outcome.turn.id)
@@ -296,6 +353,25 @@ class Program:
             "",
         )
         return Answer(outcome.session.conversation_id, outcome.session.id, outcome.turn.id, text)
+
+    async def _begin_or_queue(
+        self, services: Services, order: TurnSpec, ask: Ask
+    ) -> RunningTurn | TurnRepeated | TurnOutdated:
+        """As a surface does it."""
+        queues, cuts = ask.when_busy in QUEUES, ask.when_busy is WhenBusy.INTERRUPT
+        while True:
+            try:
+                wait = 0.0 if queues else ask.wait_seconds
+                return await services.runner.begin(order, wait, interrupt=cuts)
+            except ConversationBusy:
+                if not queues:
+                    raise
+            steers = ask.when_busy is WhenBusy.STEER
+            stored = RequestToStore(STORED, Origin.QUEUED, recover=True)
+            request = replace(order.request, stored=stored)
+            queued = await services.holdfast.queue_turn(request, most=16, steers=steers)
+            if queued is not None:
+                return queued
 
     def act(self, what: str, name: str) -> None:
         """A person does something to a conversation, otherwise than by speaking; nobody waits for it."""
@@ -311,7 +387,9 @@ class Program:
                 await store.end_session(OWNER, place.tip.id, "new")
             elif what == "cancel" and place.tip.running_turn is not None:
                 why = "a person said stop"
-                await services.runner.stop(OWNER, place.tip.running_turn, TurnStatus.CANCELLED, why)
+                await services.holdfast.stop_turn(OWNER, place.tip.running_turn, TurnStatus.CANCELLED, why)
+            elif what == "withdraw":
+                await store.withdraw_queue(OWNER, place.conversation.id, "a person said stop")
             elif what == "resume" and place.addressed is not None:
                 self.world.watcher.resumed.add(place.addressed)
                 await store.resume_session(OWNER, place.addressed, node_id)

@@ -10,12 +10,17 @@ import os
 import random
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from holdfast.store.postgres import deadlines
 
 from . import mutants
 from .checks import Violation
@@ -38,6 +43,7 @@ class Tally:
         self.seconds = 0.0
         self.steps = 0
         self.messages = 0
+        self.effects = 0
         self.seen: Counter[str] = Counter()
 
     def add(self, world: World) -> None:
@@ -45,6 +51,7 @@ class Tally:
         self.seconds += world.seconds
         self.steps += world.watcher.commits
         self.messages += len(world.ledger.begun)
+        self.effects += len(world.ledger.effects)
         self.seen += world.watcher.seen
 
     def __str__(self) -> str:
@@ -54,7 +61,10 @@ class Tally:
             f"simulation: {self.seeds} seeds, {time}, {self.steps:,} steps, 0 violations "
             f"({self.messages:,} messages acknowledged, {self.seen['node.reaped']:,} nodes reaped, "
             f"{self.seen['session.reset']:,} resets, {self.seen['compaction.completed']:,} compactions, "
-            f"{self.seen['flush.done']:,} flushes)"
+            f"{self.seen['flush.done']:,} flushes, "
+            f"{self.seen['turn.taken_up by recovery']:,} turns taken up, "
+            f"{self.seen['turn.given_up']:,} given up, {self.seen['turn.queued']:,} queued, "
+            f"{self.seen['turn.joined']:,} joined, {self.effects:,} tools run)"
         )
 
 
@@ -81,6 +91,12 @@ HAPPENS = (
     "turn.interrupted",
     "turn.failed",
     "turn.taken_up",
+    "turn.taken_up by recovery",
+    "turn.waiting death",
+    "turn.waiting model",
+    "turn.given_up",
+    "turn.queued",
+    "turn.joined",
     "node.left",
     "node.reaped",
     "node.reaped alive",
@@ -123,6 +139,32 @@ def test_a_seed_replays_exactly_also_in_another_process() -> None:
         check=True,
     )
     assert there.stdout.split() == here[0].split()
+
+
+def test_a_thread_of_another_test_keeps_the_real_clock() -> None:
+    """Its `time` is a name of a module of holdfast, which the simulation replaces for itself alone."""
+    troubles: list[BaseException] = []
+    over = threading.Event()
+
+    def other() -> None:
+        try:
+            while not over.is_set():
+                theirs: Any = vars(deadlines)["time"]
+                before = theirs.monotonic()
+                theirs.sleep(0.01)
+                assert 0.005 < theirs.monotonic() - before < 60
+                assert abs(theirs.time() - time.time()) < 60
+        except BaseException as error:
+            troubles.append(error)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        World(7, replace(STORM, seconds=5)).run()
+    finally:
+        over.set()
+        thread.join()
+    assert troubles == []
 
 
 LASTING = {mutants.processes_block_for_ever}

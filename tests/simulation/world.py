@@ -30,6 +30,7 @@ from holdfast.domain.conversations import Address
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.models.base import Chunk, ModelRequest, Purpose
 from holdfast.models.scripted import ScriptedModel
+from holdfast.runtime.agents import queue_runner, recoverer
 from holdfast.runtime.processes import supervisor
 from holdfast.runtime.turns import runner
 from holdfast.settings import load
@@ -37,10 +38,10 @@ from holdfast.store.sqlite import watch
 from holdfast.store.sqlite.engine import SQLiteStore
 
 from .checks import Ledger, Violation, Watcher
-from .clients import Client
+from .clients import POISON, Client
 from .clock import EPOCH, Clock, VirtualLoop
 from .machine import Machine
-from .nodes import OWNER, Program, Script, State
+from .nodes import OWNER, TOOL, Program, Script, State
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
@@ -87,6 +88,14 @@ class Plan:
     bad_model: float = 0.2
     longest_silence: float = 150.0
     """Of a model that hangs."""
+    outage: float = 0.0
+    longest_outage: float = 60.0
+    tools: float = 0.0
+    """How often the model calls a tool of the server; 0: there is none."""
+    poison: float = 0.0
+    """How many messages kill the server that answers them."""
+    max_attempts: int = 3
+    recover_seconds: float = 0.5
 
 
 STORM = Plan(
@@ -94,7 +103,7 @@ STORM = Plan(
     heartbeat_seconds=3, stale_seconds=12, longest_silence=40,
     kill=30, leave=60, stop=15, longest_stop=30, sleep=60, freeze=90, jump=70, full=60, break_=120,
     reboot=200, spawn=30,
-    busy_chance=0.02,
+    busy_chance=0.02, outage=60, longest_outage=20, tools=0.3, poison=0.02,
 )  # fmt: skip
 """Minutes in which everything happens. Beats come faster than by default, so that hangs are noticed soon."""
 
@@ -105,7 +114,8 @@ SEASON = Plan(
     max_block=timedelta(hours=2), start=EPOCH + timedelta(days=20),
     kill=86_400 * 1.5, leave=86_400 * 2, stop=86_400 * 2, longest_stop=4 * 3600, sleep=86_400 / 2,
     longest_sleep=12 * 3600, jump=86_400 * 4, longest_jump=30 * 3600, full=86_400 * 5, reboot=86_400 * 6,
-    spawn=86_400 / 2, busy_chance=0.01, longest_silence=20,
+    spawn=86_400 / 2, busy_chance=0.01, longest_silence=20, outage=86_400, longest_outage=4 * 3600,
+    recover_seconds=600,
 )  # fmt: skip
 """Weeks of a laptop: closed every evening, its clock set now and then, over the change to summer time."""
 
@@ -117,6 +127,7 @@ class Model(ScriptedModel):
         super().__init__(self._answer, keeps_requests=False, window=600)
         self._world = world
         self._chance = world.chance
+        self._calls = 0
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         if request.purpose is Purpose.FLUSH:
@@ -128,8 +139,14 @@ class Model(ScriptedModel):
         if purpose is Purpose.TURN:
             said = [str(each["content"]) for each in messages if each["role"] == "user"]
             self._world.watcher.asked([text.split(" ", 1)[0] for text in said])
-        if self._chance.random() < self._world.plan.bad_model / 4:
-            return ModelError("the model is out")
+            if said and POISON in said[-1].split():
+                return self._world.poisoned()
+        if self._world.model_is_out or self._chance.random() < self._world.plan.bad_model / 4:
+            return ModelError("the model is out", status=self._chance.choice((None, 429, 503)))
+        if purpose is Purpose.TURN and self._chance.random() < self._world.plan.tools:
+            self._calls += 1
+            call = {"name": TOOL, "arguments": "{}"}
+            return {"tool_calls": [{"id": f"call{self._calls}", "type": "function", "function": call}]}
         if purpose is Purpose.TURN:
             return self._speaks([self._world.new_reply(), *self._world.reply_words()])
         told = (
@@ -183,6 +200,7 @@ class World:
         """Whatever dead programs leave in our memory: nothing of it may run again, not even to tidy up."""
         self.calm = False
         """Are the faults over?"""
+        self.model_is_out = False
         self.watched = 0.0
         """How long a server was there to look after the others, and could write."""
         self.observed = 0.0
@@ -341,6 +359,7 @@ class World:
         self.calm = True
         self.machine.disk.full, self.machine.disk.busy_chance = False, 0.0
         self.machine.disk.broken.clear()
+        self.model_is_out = False
         for program in self._programs:
             if program.stopped:
                 program.go_on()
@@ -351,6 +370,7 @@ class World:
     def _nothing_is_left(self) -> None:
         self.watcher.deadlines()
         self.watcher.everything(self.ledger)
+        self.watcher.explained()
         self.watcher.intact()
         if left := self.watcher.unfinished():
             raise Violation(f"the faults have long been over, and this is still unfinished: {left}")
@@ -377,6 +397,7 @@ class World:
             (self._break, plan.break_),
             (self._reboot, plan.reboot),
             (self._spawn, plan.spawn),
+            (self._outage, plan.outage),
             (self._look, plan.kill or 30),
         ]
 
@@ -452,6 +473,24 @@ class World:
             program.kill("the machine is restarted")
         self.machine.restart()
 
+    async def _outage(self) -> None:
+        self.note("the model's provider is out")
+        self.model_is_out = True
+        await asyncio.sleep(self.chance.uniform(0, self.plan.longest_outage))
+        self.model_is_out = False
+        self.note("the model's provider is back")
+
+    async def poisoned(self) -> str:
+        """A question that kills the server that asks it."""
+        if program := self.machine.current:
+            self.outside.call_soon(self._poison, program, program.pid)
+        await asyncio.sleep(60)
+        return "it did no harm"
+
+    def _poison(self, program: Program, pid: int) -> None:
+        if program.pid == pid:
+            program.kill("poison")
+
     async def _spawn(self) -> None:
         """A session starts something in the background, and forgets it."""
         servers = [each for each in self.servers if each.watches and each.services is not None]
@@ -517,6 +556,7 @@ class World:
                     "summary_timeout_seconds": 20,
                 },
                 "memory": {"flush": True, "min_messages": 2},
+                "turns": {"max_attempts": plan.max_attempts},
                 "processes": {
                     "max_block_minutes": plan.max_block.total_seconds() / 60,
                     "grace_seconds": plan.grace_seconds,
@@ -534,6 +574,8 @@ class World:
             (supervisor, "TICK_SECONDS", plan.tick_seconds),
             (watch, "POLL_SECONDS", plan.poll_seconds),
             (runner, "LOOK_SECONDS", 10 * plan.poll_seconds),
+            (recoverer, "LOOK_SECONDS", plan.recover_seconds),
+            (queue_runner, "LOOK_SECONDS", 2 * plan.recover_seconds),
         ]
         before = [(module, name, getattr(module, name)) for module, name, _ in constants]
         for module, name, value in constants:

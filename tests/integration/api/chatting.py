@@ -16,7 +16,7 @@ from holdfast.domain.messages import Message
 from holdfast.domain.turns import Turn, TurnStatus
 from tests.integration.api.conftest import Running
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 PATH = "/v1/chat/completions"
 TOOLS: list[ChatCompletionToolParam] = [
     {

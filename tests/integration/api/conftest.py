@@ -65,7 +65,7 @@ class Running:
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
         return await self._clients.enter_async_context(
-            httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False)
+            httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60, trust_env=False)
         )
 
     async def client_of(self, owner: str = "ada", scope: str = "chat", **headers: str) -> httpx.AsyncClient:
@@ -147,6 +147,8 @@ async def running_server(
     )
     await holdfast.start()
     services = services_of(holdfast, answers)
+    assert holdfast.queue_runner is not None
+    holdfast.queue_runner.start()
     listening = bound("127.0.0.1", 0)
     connections = Connections(connection_limit(allow_files(1000), 1000))
     server = _Server(
@@ -191,7 +193,7 @@ async def start_server(server_home: Path) -> AsyncIterator[StartServer]:
     one store."""
     async with AsyncExitStack() as servers:
 
-        async def start(model: Model | None = None, **settings: Mapping[str, Any]) -> Running:
+        async def start(model: Model | None = None, /, **settings: Mapping[str, Any]) -> Running:
             return await servers.enter_async_context(running_server(server_home, model, settings))
 
         yield start

@@ -48,7 +48,7 @@ async def speaking(server: Running, waiting: Waiting, key: str, text: str = "hel
             headers={"x-holdfast-session-key": key},
         )
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await waiting.speaks.wait()
     return task
 

@@ -15,7 +15,7 @@ from tests.integration.api.conftest import Running
 
 PATH = "/v1/responses"
 ENDINGS = ("response.completed", "response.incomplete", "response.failed")
-FIELDS = {"session_id", "conversation_id", "turn_id", "compacted", "reset", "notices"}
+FIELDS = {"session_id", "conversation_id", "turn_id", "compacted", "reset", "notices", "attempt"}
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 

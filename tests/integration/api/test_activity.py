@@ -80,7 +80,7 @@ async def listening(
 ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
     """The events of a stream, one by one; each came under its own number as id."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    async with client.stream("GET", f"/api/events{query}", headers=named, timeout=10) as response:
+    async with client.stream("GET", f"/api/events{query}", headers=named, timeout=60) as response:
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
         yield _events(response)
@@ -100,7 +100,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 async def until(told: AsyncIterator[dict[str, Any]], type_: str) -> list[dict[str, Any]]:
     """What is told, up to the first event of this type."""
     heard = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for event in told:
             heard.append(event)
             if event["type"] == type_:
@@ -166,7 +166,7 @@ async def test_a_long_past_of_others_is_read_in_slices(
     wanted = [event.id for event in await server.store.events(owner="ada")]
     async with listening(client) as told:
         heard = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for event in told:
                 heard.append(event["id"])
                 if event["id"] == wanted[-1]:
@@ -203,7 +203,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(
     monkeypatch.setattr(streams, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.05)
     client = await server.client_of("ada")
-    async with client.stream("GET", "/api/events?after=now", timeout=10) as response:
+    async with client.stream("GET", "/api/events?after=now", timeout=60) as response:
         (key,) = await server.store.keys("ada")
         await server.store.revoke_key(key.id, "ada")
         async with asyncio.timeout(60):
@@ -217,8 +217,8 @@ async def test_an_idle_stream_is_kept_alive_by_comments(
     monkeypatch.setattr(streams, "KEEPALIVE_SECONDS", 0.1)
     monkeypatch.setattr(streams, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.05)
-    async with server.client.stream("GET", "/api/events?after=now", timeout=10) as response:
-        async with asyncio.timeout(10):
+    async with server.client.stream("GET", "/api/events?after=now", timeout=60) as response:
+        async with asyncio.timeout(60):
             async for line in response.aiter_lines():
                 if line == ": keepalive":
                     break

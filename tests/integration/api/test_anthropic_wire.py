@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.models.scripted import ScriptedModel
+from holdfast.server.anthropic.schemas import AnthropicErrorObject, AnthropicMessageObject
 from tests.integration.api import chatting
 from tests.integration.api.anthropic_chat import PATH, TOOLS, events_in, post
 from tests.integration.api.chatting import calls, heard, user
@@ -126,7 +128,16 @@ async def test_other_refusals_have_the_same_shape(start_server: StartServer) -> 
         (await (await server.with_token(None)).post(PATH, json={}), 401, "authentication_error"),
     ):
         assert response.status_code == status
-        assert response.json()["error"]["type"] == kind, response.text
+        error = msgspec.convert(response.json(), AnthropicErrorObject)
+        assert error.error.type == kind, response.text
+        assert error.request_id == response.headers["request-id"]
+
+
+async def test_an_answer_is_as_documented(server: Running) -> None:
+    response = await post(server, {"messages": [user("hello")]})
+    answer = msgspec.convert(response.json(), AnthropicMessageObject)
+    assert set(response.json()) == set(AnthropicMessageObject.__struct_fields__)
+    assert (answer.stop_reason, answer.usage.output_tokens) == ("end_turn", 3)
 
 
 async def test_tools_that_run_at_anthropic_are_left_out(server: Running) -> None:

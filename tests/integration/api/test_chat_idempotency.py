@@ -234,7 +234,7 @@ async def test_the_sdks_retry_after_a_cut_connection_is_one_turn(start_server: S
     server = await start_server(ScriptedModel([words]))
     async with CuttingProxy(server.url) as proxy:
         client = openai.AsyncOpenAI(
-            base_url=f"{proxy.url}/v1", api_key=server.admin_key, max_retries=2, timeout=10
+            base_url=f"{proxy.url}/v1", api_key=server.admin_key, max_retries=2, timeout=60
         )
         asking = asyncio.create_task(
             client.chat.completions.create(model="m", messages=[user("hi")], extra_headers=by_key("k"))
@@ -261,7 +261,7 @@ async def test_an_answer_that_was_lost_behind_the_server_is_given_again_only_by_
     server = await start_server(ScriptedModel(["one answer", "another"]))
     async with CuttingProxy(server.url, swallows_first=True) as proxy:
         client = openai.AsyncOpenAI(
-            base_url=f"{proxy.url}/v1", api_key=server.admin_key, max_retries=2, timeout=10
+            base_url=f"{proxy.url}/v1", api_key=server.admin_key, max_retries=2, timeout=60
         )
         answer = await client.chat.completions.create(model="m", messages=[user("hi")], extra_headers=headers)
         await client.close()
@@ -277,7 +277,7 @@ async def test_the_sdk_does_not_retry_a_stream_that_was_cut_and_its_turn_goes_on
     server = await start_server(ScriptedModel([words]))
     async with CuttingProxy(server.url) as proxy:
         client = openai.AsyncOpenAI(
-            base_url=f"{proxy.url}/v1", api_key=server.admin_key, max_retries=2, timeout=10
+            base_url=f"{proxy.url}/v1", api_key=server.admin_key, max_retries=2, timeout=60
         )
         words.say("said ")
         stream = await client.chat.completions.create(model="m", messages=[user("hi")], stream=True)

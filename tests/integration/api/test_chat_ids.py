@@ -217,7 +217,15 @@ async def test_many_first_messages_of_a_new_key_at_once_open_one_conversation(se
 async def test_every_answer_names_session_conversation_and_turn_in_headers_and_json(server: Running) -> None:
     response = await post(server, [user("hi")])
     ours = response.json()["holdfast"]
-    assert set(ours) == {"session_id", "conversation_id", "turn_id", "compacted", "reset", "notices"}
+    assert set(ours) == {
+        "session_id",
+        "conversation_id",
+        "turn_id",
+        "compacted",
+        "reset",
+        "notices",
+        "attempt",
+    }
     assert response.headers["x-holdfast-session-id"] == ours["session_id"]
     assert response.headers["x-hermes-session-id"] == ours["session_id"]
     assert response.headers["x-holdfast-conversation-id"] == ours["conversation_id"]
@@ -245,7 +253,15 @@ async def test_a_stream_names_them_in_headers_and_on_the_chunk_with_finish_reaso
     assert response.headers["x-hermes-session-id"] == ours["session_id"]
     assert response.headers["x-holdfast-conversation-id"] == ours["conversation_id"]
     assert response.headers["x-holdfast-turn-id"] == ours["turn_id"]
-    assert set(ours) == {"session_id", "conversation_id", "turn_id", "compacted", "reset", "notices"}
+    assert set(ours) == {
+        "session_id",
+        "conversation_id",
+        "turn_id",
+        "compacted",
+        "reset",
+        "notices",
+        "attempt",
+    }
 
 
 async def test_a_stream_has_no_named_events(server: Running) -> None:

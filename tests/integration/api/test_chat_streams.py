@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -43,7 +42,7 @@ async def streaming(
 ) -> AsyncIterator[httpx.Response]:
     """A stream that is left when the block is, whether it is over or not."""
     async with httpx.AsyncClient(
-        base_url=server.url, headers={"authorization": f"Bearer {server.admin_key}"}, timeout=10
+        base_url=server.url, headers={"authorization": f"Bearer {server.admin_key}"}, timeout=60
     ) as client:
         body = {"messages": [user(text)], "stream": True}
         async with client.stream("POST", PATH, json=body, headers=headers) as response:
@@ -336,9 +335,8 @@ async def test_headers_go_out_though_the_model_has_not_said_a_word(
         raise ModelError("overloaded", 429)
 
     server = await start_server(ScriptedModel(slow))
-    started = time.monotonic()
     async with streaming(server) as response:
-        assert time.monotonic() - started < 5
+        assert not gate.is_set()
         assert response.status_code == 200
         conversation = response.headers["x-holdfast-conversation-id"]
         assert await said(server, conversation) == ["user: hi"], "on disk before the status line"

@@ -181,6 +181,46 @@ async def test_a_title_of_claude_code_is_no_part_of_the_conversation(server: Run
     assert all((event.data["name"], event.data["kind"]) == ("c-1", "title") for event in aside)
 
 
+async def test_the_text_of_side_requests_is_listed_beside_the_conversation(server: Running) -> None:
+    await messages(server, TITLE, CLAUDE)
+    said = await messages(server, {"messages": [user("hello")], "tools": CLAUDE_TOOLS}, CLAUDE)
+    await messages(server, TITLE, CLAUDE)
+    listed = (await server.client.get("/api/sessions/c-1/side-requests")).json()
+    assert (listed["object"], listed["has_more"], len(listed["data"])) == ("list", False, 2)
+    first = listed["data"][0]
+    assert (first["object"], first["kind"], first["name"]) == ("side_request", "title", "c-1")
+    assert first["conversation_id"] == said.headers[CONVERSATION]
+    assert [each["role"] for each in first["messages"]] == ["system", "user"]
+    assert first["messages"][1]["content"] == TITLE["messages"][0]["content"]
+    assert "Write the title" in first["reply"]
+    assert first["truncated"] is False
+    paged = await server.client.get(f"/api/sessions/c-1/side-requests?after={first['id']}&limit=1")
+    assert [each["id"] for each in paged.json()["data"]] == [listed["data"][1]["id"]]
+    unknown = await server.client.get("/api/sessions/unknown/side-requests")
+    assert unknown.status_code == 404
+
+
+async def test_nothing_is_kept_of_a_side_request_that_is_never_stored(server: Running) -> None:
+    await messages(server, {"messages": [user("hello")], "tools": CLAUDE_TOOLS}, CLAUDE)
+    answer = await messages(server, TITLE, {**CLAUDE, "x-holdfast-store": "never"})
+    assert answer.status_code == 200
+    assert (await server.client.get("/api/sessions/c-1/side-requests")).json()["data"] == []
+
+
+async def test_store_false_keeps_no_text_of_side_requests_where_it_is_dropped(
+    start_server: StartServer,
+) -> None:
+    server = await start_server(clients={"store_false": "drop"})
+    codex = {"thread-id": "t", "x-codex-turn-metadata": '{"request_kind": "turn"}'}
+    await respond(server, codex, input="hello")
+    compaction = {**codex, "x-codex-turn-metadata": '{"request_kind": "compaction"}'}
+    await respond(server, compaction, input="summarise", store=False)
+    assert (await server.client.get("/api/sessions/t/side-requests")).json()["data"] == []
+    await respond(server, compaction, input="summarise")
+    (kept,) = (await server.client.get("/api/sessions/t/side-requests")).json()["data"]
+    assert kept["kind"] == "compaction"
+
+
 async def test_a_title_of_opencode_does_not_wait_for_the_turn(start_server: StartServer) -> None:
     words = Words()
     server = await start_server(ScriptedModel([words, "A title"]), server={"busy_wait_seconds": 0})
@@ -205,6 +245,52 @@ async def test_codexs_own_compaction_is_a_side_request(server: Running) -> None:
     assert len(await chatting.stored(server, first.headers[CONVERSATION])) == 2
 
 
+async def test_a_title_for_which_codex_opens_a_thread_is_a_side_request(server: Running) -> None:
+    """The terminal interface asks for a title under a thread of its own."""
+    title = {
+        "thread-id": "t-2",
+        "x-codex-turn-metadata": '{"request_kind": "turn", "thread_source": "thread_title"}',
+    }
+    answer = await respond(server, title, input="Generate a concise, single-line task title", store=False)
+    assert answer.status_code == 200
+    assert await chatting.conversations(server) == 0
+    user_thread = {**title, "thread-id": "t", "x-codex-turn-metadata": '{"thread_source": "user"}'}
+    await respond(server, user_thread, input="hello", store=False)
+    assert await chatting.conversations(server) == 1
+
+
+@pytest.mark.parametrize(
+    "metadata", ["", "null", "[]", "{", "[" * 5000, '{"thread_source": 7, "request_kind": []}']
+)
+async def test_metadata_of_another_form_is_ignored(server: Running, metadata: str) -> None:
+    answer = await respond(server, {"thread-id": "t", "x-codex-turn-metadata": metadata}, input="hello")
+    assert answer.status_code == 200
+    assert await chatting.conversations(server) == 1
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "You are a title generator. You output ONLY a thread title.",
+        "Generate a title for this conversation:\n",
+    ],
+)
+async def test_a_title_in_the_words_of_a_program_is_known_without_its_user_agent(
+    server: Running, prompt: str
+) -> None:
+    named = {"x-session-id": "ses_1"}
+    await post(server, [user("hello")], named, tools=TOOLS)
+    asked = [
+        {"role": "system", "content": prompt},
+        user("Generate a title for this conversation:\n"),
+        user("hello"),
+    ]
+    await post(server, asked, named)
+    (kept,) = (await server.client.get("/api/sessions/ses_1/side-requests")).json()["data"]
+    assert kept["kind"] == "title"
+    assert len(await chatting.stored(server, kept["conversation_id"])) == 2
+
+
 async def test_a_plain_program_without_tools_is_not_taken_for_a_side_request(server: Running) -> None:
     system = {"role": "system", "content": "Write a title."}
     for headers in ({"x-session-id": "s"}, {"x-session-affinity": "s2"}):
@@ -212,3 +298,34 @@ async def test_a_plain_program_without_tools_is_not_taken_for_a_side_request(ser
         assert CONVERSATION in answer.headers
     claude = await messages(server, {"messages": [user("hello")]}, CLAUDE)
     assert CONVERSATION in claude.headers
+
+
+async def test_a_conversation_handed_to_another_program_gets_its_name_too(server: Running) -> None:
+    codex = await post(server, [user("one")], {"thread-id": "t-1"})
+    handed = {**CLAUDE, "x-holdfast-session-id": "t-1"}
+    claude = await messages(server, {"messages": [user("two")], "tools": CLAUDE_TOOLS}, handed)
+    assert claude.headers[CONVERSATION] == codex.headers[CONVERSATION]
+    by_name = await messages(server, {"messages": [user("three")], "tools": CLAUDE_TOOLS}, CLAUDE)
+    assert by_name.headers[CONVERSATION] == codex.headers[CONVERSATION]
+    other = await post(server, [user("one")], {"thread-id": "t-2"})
+    kept = await post(server, [user("four")], {"thread-id": "t-2", "x-holdfast-session-id": "t-1"})
+    assert kept.headers[CONVERSATION] == codex.headers[CONVERSATION]
+    again = await post(server, [user("five")], {"thread-id": "t-2"})
+    assert again.headers[CONVERSATION] == other.headers[CONVERSATION]  # a name keeps its meaning
+
+
+async def test_a_handed_conversation_keeps_sub_agents_and_side_requests_apart(server: Running) -> None:
+    codex = await post(server, [user("one")], {"thread-id": "t-1"})
+    handed = {**CLAUDE, "x-holdfast-session-id": "t-1"}
+    agent = {**handed, "x-claude-code-agent-id": "a7"}
+    sub = await messages(server, {"messages": [user("look")], "tools": CLAUDE_TOOLS}, agent)
+    assert sub.headers[CONVERSATION] != codex.headers[CONVERSATION]
+    session = (await server.client.get("/api/sessions/c-1:a7")).json()
+    parent = (await server.client.get("/api/sessions/t-1")).json()
+    assert (session["edge"], session["parent_id"]) == (Edge.SUBAGENT.value, parent["id"])
+    title = {"system": "You are naming a coding session", "messages": [user("one")], "tools": []}
+    named = await messages(server, title, handed)
+    assert named.status_code == 200
+    assert CONVERSATION not in named.headers
+    shown = await server.client.get("/api/sessions/t-1/messages")
+    assert [each["role"] for each in shown.json()["data"]] == ["user", "assistant"]

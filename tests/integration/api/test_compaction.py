@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
@@ -75,7 +74,7 @@ async def settled(server: Running) -> None:
     assert compactor is not None
     for _ in range(3):
         await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while compactor._behind:
             await compactor.settled()
 
@@ -306,11 +305,10 @@ async def test_a_stream_that_waits_for_a_summary_is_kept_alive_and_says_the_trut
     first = await _filled(server, script)
     script.gate = asyncio.Event()
     body = {"messages": [user("more " * 400)], "stream": True}
-    began = time.monotonic()
     async with server.client.stream(
         "POST", "/v1/chat/completions", json=body, headers=by_id(first)
     ) as answer:
-        assert time.monotonic() - began < 5
+        assert not script.gate.is_set(), "its headers did not wait for the summary"
         assert answer.headers["x-holdfast-session-id"] == first  # what is known so far
         heard = b""
         async for piece in answer.aiter_bytes():
@@ -345,6 +343,27 @@ async def test_a_model_that_says_it_is_too_long_is_asked_again_and_the_client_ne
         await server.say(LONG, x_holdfast_session_id=first)
         await settled(server)
     assert (await tip(server, first)).edge is Edge.COMPACTION
+
+
+async def test_large_instructions_and_tools_do_not_compact_under_a_window_that_is_only_assumed(
+    start_server: StartServer,
+) -> None:
+    """Coding agents send more than 8,192 tokens of instructions and tools with every request."""
+    script = Script()
+    server = await start_server(
+        ScriptedModel(script, window=None), compaction={"keep_first": 0, "keep_last": 1}
+    )
+    tool = {"type": "function", "function": {"name": "run", "description": "word " * 4000, "parameters": {}}}
+    told = [{"role": "system", "content": "rule " * 6000}]
+    said: list[dict[str, Any]] = []
+    for number in range(6):
+        said.append(user(f"question {number}: {LONG}"))
+        response = await post(server, [*told, *said], by_key("agent:1"), tools=[tool])
+        assert response.status_code == 200, response.text
+        said.append(response.json()["choices"][0]["message"])
+        await settled(server)
+    assert script.summaries == 0
+    assert len(script.asked[-1]) == len(told) + len(said) - 1
 
 
 async def test_what_is_going_on_behind_a_reply_can_be_seen(start_server: StartServer) -> None:
@@ -490,7 +509,7 @@ async def test_events_tell_of_it_over_http(start_server: StartServer) -> None:
                 if row.startswith("data:"):
                     yield row
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for row in told():
             if '"compaction.completed"' in row:
                 assert "gist" not in row

@@ -163,7 +163,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hasty")
 async def test_a_connection_that_says_nothing_is_closed(server: Running) -> None:
     async with connected(server) as (reader, _):
-        assert await asyncio.wait_for(reader.read(), 30) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
 
 
 @pytest.mark.usefixtures("hasty")
@@ -174,7 +174,7 @@ async def test_a_head_that_does_not_arrive_is_a_408(server: Running) -> None:
             if before:
                 assert (await read_answer(reader))[0] == 200
             writer.write(HEALTH)
-            status, _, body = await asyncio.wait_for(read_answer(reader), 30)
+            status, _, body = await asyncio.wait_for(read_answer(reader), 60)
             assert (status, code_in(body)) == (408, "request_timeout")
 
 
@@ -194,7 +194,7 @@ async def test_a_blank_line_between_requests_does_not_keep_a_connection_for_ever
         writer.write(HEALTH + b"\r\n")
         await read_answer(reader)
         writer.write(b"\r\n")
-        assert await asyncio.wait_for(reader.read(), 30) == b""
+        assert await asyncio.wait_for(reader.read(), 60) == b""
 
 
 async def test_a_client_that_takes_nothing_of_its_answer_is_disconnected(
@@ -209,7 +209,7 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_disconnected(
         key = client.headers["authorization"]
         assert server.connections.count == 2
         writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {key}\r\n\r\n".encode())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while server.connections.count > 1:
                 await client.get("/healthz")
 

@@ -21,7 +21,7 @@ WORD = (
 )
 END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 REFUSAL = b'data: {"error":{"message":"too long","code":"context_length_exceeded","status":400}}\n\n'
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Thinker:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from holdfast.errors import ModelError
+from holdfast.models.scripted import ScriptedModel
 from holdfast.models.upstream import Upstream
+from holdfast.server.metrics import MOST_MODELS, Metrics
 from tests.integration.api.conftest import Running, StartServer
 
 
@@ -44,3 +47,36 @@ async def test_the_fixture_speaks_to_a_durable_conversation(server: Running) -> 
     assert answer["choices"][0]["message"]["content"] == "You said: hello"
     session = await server.store.session("default", answer["holdfast"]["session_id"])
     assert session.key == "cli:ada"
+
+
+async def test_model_calls_are_measured_by_model(start_server: StartServer) -> None:
+    server = await start_server(
+        ScriptedModel(
+            ["Hello there.", ("Half an", ModelError("gone")), ModelError("busy", 429)], name="small"
+        )
+    )
+    for text, status in (("hello", 200), ("again", 502), ("once more", 429)):
+        body = {"messages": [{"role": "user", "content": text}]}
+        assert (await server.client.post("/v1/chat/completions", json=body)).status_code == status
+    text = (await server.client.get("/metrics")).text
+    figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("holdfast_model_"))
+    assert figures['holdfast_model_first_token_seconds_count{model="small"}'] == "2.0"
+    assert figures['holdfast_model_seconds_count{model="small"}'] == "1.0"
+    assert float(figures['holdfast_model_tokens_total{kind="input",model="small"}']) > 0
+    assert float(figures['holdfast_model_tokens_total{kind="output",model="small"}']) > 0
+    assert figures['holdfast_model_errors_total{model="small",status="none"}'] == "1.0"
+    assert figures['holdfast_model_errors_total{model="default",status="429"}'] == "1.0"
+
+
+def test_models_beyond_the_limit_are_counted_together() -> None:
+    metrics = Metrics()
+    for number in range(MOST_MODELS + 2):
+        metrics.failed(f"model-{number}", 404)
+    labels = {
+        sample.labels["model"]
+        for metric in metrics.registry.collect()
+        for sample in metric.samples
+        if sample.name == "holdfast_model_errors_total"
+    }
+    assert len(labels) == MOST_MODELS + 1
+    assert "other" in labels

@@ -68,7 +68,7 @@ async def say(server: Running, text: str = "I like kelp", key: str = KEY) -> str
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110 - the server is asked, nobody tells
             await asyncio.sleep(0.02)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -316,14 +317,14 @@ async def test_a_client_that_repeats_its_request_joins_a_retry_by_hand(start_ser
         return response.text
 
     first = asyncio.create_task(listen())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await waiting.speaks.wait()
     (turn_id,) = server.services.runner.running
     await server.services.runner.stop(None, turn_id, TurnStatus.INTERRUPTED, "a test")
     assert "turn_interrupted" in await first
     waiting.speaks.clear()
     by_hand = asyncio.create_task(asked(server, "POST", f"/api/turns/{turn_id}/retry"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await waiting.speaks.wait()
     joined = asyncio.create_task(listen())
     await asyncio.sleep(0.05)
@@ -338,7 +339,7 @@ async def test_a_response_is_taken_up_by_hand_with_what_its_object_repeats(start
     server = await start_server(waiting.model())
     body = {"input": "hello", "instructions": "be brief", "temperature": 0.5, "model": "scripted"}
     task = asyncio.create_task(server.client.post("/v1/responses", json=body))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await waiting.speaks.wait()
     ((turn_id, running),) = server.services.runner.running.items()
     await server.services.runner.stop(None, turn_id, TurnStatus.INTERRUPTED, "a test")
@@ -356,3 +357,81 @@ async def test_a_response_is_taken_up_by_hand_with_what_its_object_repeats(start
     assert b"be brief" in sent.messages
     stream = await server.client.get(f"/v1/responses/{turn['response_id']}?stream=true")
     assert "response.completed" in stream.text
+
+
+# --- rewinding -------------------------------------------------------------------------------------------
+
+
+async def _context(server: Running, name: str) -> list[str]:
+    return [m["content"] for m in (await got(server, f"/api/sessions/{name}/messages?scope=context"))["data"]]
+
+
+async def test_a_session_is_rewound_to_a_message_or_turn_and_forward_again(server: Running) -> None:
+    first = (await server.say("one", x_holdfast_session_key="cli:ada"))["holdfast"]
+    await server.say("two", x_holdfast_session_key="cli:ada")
+    name = first["session_id"]
+    whole = await _context(server, name)
+    assert len(whole) == 4
+    shown = await asked(server, "POST", f"/api/sessions/{name}/rewind", json={"to": first["turn_id"]})
+    assert shown["id"] == name
+    assert await _context(server, name) == whole[:2]
+    messages = (await got(server, f"/api/sessions/{name}/messages?scope=conversation"))["data"]
+    assert len(messages) == 4
+    await asked(server, "POST", f"/api/sessions/{name}/rewind", json={"to": messages[-1]["id"]})
+    assert await _context(server, name) == whole
+    await asked(server, "POST", f"/api/sessions/{name}/rewind", json={"to": messages[0]["id"]})
+    assert await _context(server, name) == whole[:1]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"to": None}, 400),
+        ({"to": ""}, 400),
+        ({"to": -1}, 404),
+        ({"to": True}, 400),
+        ({"to": []}, 400),
+        ({"to": "nonsense"}, 400),
+        ({"to": 2, "more": 1}, 400),
+        ({"to": 99}, 404),
+        ({"to": "turn_" + "0" * 32}, 404),
+        ({"to": "msg_" + "0" * 32 + "_1"}, 404),
+    ],
+)
+async def test_a_rewind_to_nothing_is_refused(server: Running, body: dict[str, object], status: int) -> None:
+    name = (await server.say("one", x_holdfast_session_key="cli:ada"))["holdfast"]["session_id"]
+    answer = await server.client.post(f"/api/sessions/{name}/rewind", json=body)
+    assert answer.status_code == status, answer.text
+    assert len(await _context(server, name)) == 2
+
+
+async def test_a_running_turn_is_not_rewound(start_server: StartServer) -> None:
+    waiting = Waiting()
+    server = await start_server(waiting.model())
+    task = await speaking(server, waiting, "cli:ada")
+    await refused(server, "POST", "/api/sessions/cli:ada/rewind", 409, "conversation_locked", json={"to": 0})
+    waiting.may_go_on.set()
+    assert (await task).status_code == 200
+
+
+async def test_a_response_continues_after_a_rewind_to_it_and_not_from_one_that_was_left(
+    server: Running,
+) -> None:
+    async def respond(text: str, previous: str | None = None) -> Any:
+        body: dict[str, Any] = {"input": text, "previous_response_id": previous}
+        return await asked(server, "POST", "/v1/responses", json=body)
+
+    first = await respond("one")
+    second = await respond("two", first["id"])
+    conversation = second["holdfast"]["conversation_id"]
+    await asked(
+        server, "POST", f"/api/sessions/{conversation}/rewind", json={"to": first["holdfast"]["turn_id"]}
+    )
+    third = await respond("three", first["id"])
+    assert third["holdfast"]["conversation_id"] == conversation
+    refusal = await server.client.post(
+        "/v1/responses", json={"input": "x", "previous_response_id": second["id"]}
+    )
+    assert refusal.status_code == 409
+    assert "rewind" in refusal.json()["error"]["message"]

@@ -54,7 +54,7 @@ async def process_in(
     server: Running, client: httpx.AsyncClient, process_id: str, state: str
 ) -> dict[str, Any]:
     """The process, once it is in that state."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found: dict[str, Any] = await got(server, f"/api/processes/{process_id}", client)
             if found["state"] == state:
@@ -232,7 +232,7 @@ async def test_what_another_owners_session_started_is_not_watched(server: Runnin
     path = f"/api/sessions/{theirs}/processes"
     row = await server.store.process("ada", made["id"])
     table: dict[int, object] = {}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(table) < 3:
             table = {
                 one.pid: one
@@ -268,7 +268,7 @@ async def test_activity_shows_what_a_conversation_has_running(server: Running) -
     session = await chat(server)
     made = await started(server, ada, session, command="sleep 1000")
     await started(server, ada, session, command="true")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len((await got(server, "/api/activity", ada))["data"][0]["processes"]) > 1:
             await server.services.holdfast.supervisor.supervise_once()
     (living,) = (await got(server, "/api/activity", ada))["data"]
@@ -283,7 +283,7 @@ async def test_deleting_a_conversation_stops_what_it_started(server: Running) ->
     ada = await trusted(server)
     made = await started(server, ada, await chat(server), command="sleep 1000")
     await asked(server, "DELETE", f"/api/sessions/{made['session_id']}", client=ada)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await server.store.unknown_processes([made["id"]]):
             await server.services.holdfast.supervisor.supervise_once()
     await refused(server, "GET", f"/api/processes/{made['id']}", 404, "not_found", client=ada)

@@ -105,7 +105,7 @@ async def test_the_first_answer_of_a_fresh_session_says_so_and_the_next_does_not
     assert told(fresh) == ("idle", "idle", 1)
     (notice,) = fresh.json()["holdfast"]["notices"]
     assert (notice["kind"], notice["key"]) == ("reset", KEY)
-    assert "nobody has spoken for 2 h" in notice["text"]
+    assert "no message for 2 h" in notice["text"]
     for name in ("x-holdfast-conversation-id", "x-holdfast-session-id"):
         same = fresh.headers[name] == first.headers[name]
         assert same == name.endswith("conversation-id")
@@ -204,7 +204,7 @@ async def test_a_daily_reset_does_not_cut_a_talk_in_two(server: Running, clock: 
         assert await sweep(server) == {}
     why = await got(server, "/api/sessions/daily:1/why")
     assert (why["decision"], why["reasons"][0]["code"]) == ("not_due", "daily")
-    assert "once nobody has spoken for 15 min" in why["sentence"]
+    assert "once there was no message for 15 min" in why["sentence"]
     clock.move(hours=0.05)
     assert list((await sweep(server)).values()) == ["daily"]
     assert told(await chat(server, **key)) == ("daily", "daily", 1)
@@ -306,7 +306,7 @@ async def test_why_says_the_rule_with_its_origin_for_whoever_may_see_the_session
     assert why == await got(server, f"/api/sessions/{session}/why")
     assert why["session_id"] == session
     assert why["sentence"] == (
-        f"{KEY} is quiet since 13:00 and will be reset at 15:00 (idle 120 min, from [reset])."
+        f"{KEY} has been idle since 13:00 and will be reset at 15:00 (idle 120 min, from [reset])."
     )
     assert why["policy"]["mode"] == {"value": "idle", "origin": "[reset.sources.telegram] in settings="}
     assert why["policy"]["quiet_minutes"] == {"value": 15, "origin": "the default"}

@@ -15,7 +15,7 @@ async def test_an_attempt_that_said_nothing_is_not_shown_with_the_words_of_the_o
     start_server: StartServer,
 ) -> None:
     cut, silent = ("one two", ModelError("it broke off")), ModelError("it is down")
-    server = await start_server(ScriptedModel([cut, silent, "three"]))
+    server = await start_server(ScriptedModel([cut, silent, "three"]), turns={"retry_model": False})
 
     first = await respond(server, background=True, headers=KEY)
     assert spoken(await finished(server, first["id"], "failed")) == "one two"

@@ -424,7 +424,7 @@ async def test_a_revoked_key_s_streams_end(start_server: StartServer, monkeypatc
     await words.asked.wait()
     words.say("one")
     lines = []
-    async with asyncio.timeout(10), ada.stream("GET", f"{PATH}/{response['id']}?stream=true") as answer:
+    async with asyncio.timeout(60), ada.stream("GET", f"{PATH}/{response['id']}?stream=true") as answer:
         async for line in answer.aiter_lines():
             lines.append(line)
             if '"delta":"one"' in line:

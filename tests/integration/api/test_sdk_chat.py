@@ -20,7 +20,7 @@ async def test_a_script_that_reads_its_environment_works_unchanged(
     monkeypatch.setenv("OPENAI_API_KEY", server.admin_key)
 
     def script() -> list[str]:
-        client = openai.OpenAI(max_retries=0, timeout=10)
+        client = openai.OpenAI(max_retries=0, timeout=60)
         messages: list[Any] = [{"role": "system", "content": "be kind"}]
         said_back = []
         for text in ("hello", "how are you?", "goodbye"):
@@ -43,7 +43,7 @@ async def test_a_script_that_reads_its_environment_works_unchanged(
 async def test_a_blocking_stream_is_a_conversation_too(server: Running) -> None:
     def script() -> tuple[str, Any]:
         client = openai.OpenAI(
-            base_url=f"{server.url}/v1", api_key=server.admin_key, max_retries=0, timeout=10
+            base_url=f"{server.url}/v1", api_key=server.admin_key, max_retries=0, timeout=60
         )
         with client.chat.completions.create(model="m", messages=[user("hello there")], stream=True) as stream:
             chunks = list(stream)

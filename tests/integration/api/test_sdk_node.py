@@ -1,11 +1,10 @@
-"""The official Node SDK, in a Node process of its own. Skipped, saying why, where it cannot be had."""
+"""The official Node SDK, in a Node process of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,33 +13,20 @@ import pytest
 
 from holdfast.errors import ModelError
 from holdfast.models.scripted import Line, ScriptedModel
+from tests.agents.programs import programs_path, with_node
 from tests.integration.api.chatting import calls, conversations, said
 from tests.integration.api.conftest import StartServer
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = Path(__file__).parent.parent / "node"
-INSTALL_SECONDS = 90
+PROGRAM = Path(__file__).parent.parent / "node" / "chat.mjs"
 
 
 @pytest.fixture(scope="session")
-def node_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, with the SDK installed beside it."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("the Node SDK is not tried: there is no node and npm here")
-    place = tmp_path_factory.mktemp("node")
-    for name in ("package.json", "chat.mjs"):
-        shutil.copy(PROGRAM / name, place)
-    command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-package-lock"]
-    try:
-        done = subprocess.run(
-            command, cwd=place, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"the Node SDK is not tried: npm did not fetch it within {INSTALL_SECONDS} s")
-    if done.returncode != 0:
-        pytest.skip(f"the Node SDK is not tried: npm cannot fetch it ({done.stderr.strip()[-200:]})")
-    return place / "chat.mjs"
+def node_program() -> list[str]:
+    """The command that runs the program, with the SDK of `scripts/agents` beside it."""
+    programs_path()  # fails, saying how to install them, if there are none
+    return with_node(PROGRAM)
 
 
 def answer(messages: list[dict[str, Any]], purpose: object) -> Line:
@@ -57,7 +43,7 @@ def answer(messages: list[dict[str, Any]], purpose: object) -> Line:
 
 
 async def test_the_node_sdk_chats_streams_calls_tools_and_understands_errors(
-    start_server: StartServer, node_program: Path
+    start_server: StartServer, node_program: list[str]
 ) -> None:
     server = await start_server(ScriptedModel(answer))
     environment = {
@@ -67,7 +53,7 @@ async def test_the_node_sdk_chats_streams_calls_tools_and_understands_errors(
         "NO_PROXY": "127.0.0.1",
     }
     process = await asyncio.create_subprocess_exec(
-        "node", str(node_program), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        *node_program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     )
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, err.decode()

@@ -267,6 +267,24 @@ async def test_steps_end_at_the_limit_with_a_message(start: Any) -> None:
 # --- responses -----------------------------------------------------------------------------------------
 
 
+async def test_a_response_calls_no_more_server_tools_than_it_may(start: Any, tmp_path: Path) -> None:
+    command = f"echo ran >> {tmp_path}/runs"
+    server = await start(*[runs(command, call_id=f"c{n}") for n in range(2)], "Done.")
+    server.client = await allowed(server)
+    made = await responding.respond(server, "go", max_tool_calls=2)
+    assert (made["status"], responding.spoken(made)) == ("completed", "Done.")
+    assert [request.options.get("tool_choice") for request in server.model.requests] == [None, None, "none"]
+
+
+async def test_a_model_that_calls_a_tool_all_the_same_ends_its_turn(start: Any, tmp_path: Path) -> None:
+    command = f"echo ran >> {tmp_path}/runs"
+    server = await start(*[runs(command, call_id=f"c{n}") for n in range(5)])
+    server.client = await allowed(server)
+    made = await responding.respond(server, "go", max_tool_calls=1)
+    assert made["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert (tmp_path / "runs").read_text() == "ran\n"
+
+
 @pytest.mark.parametrize("checkpoint_seconds", [0.01, 5])
 async def test_a_response_has_what_was_said_between_the_tools_each_as_an_item(
     start: Any, checkpoint_seconds: float

@@ -22,7 +22,7 @@ from holdfast.chat.commands import MEANINGS, ChatCommand, ChatMessage, Slash, Un
         ("/resume", ChatCommand(Slash.RESUME)),
         ("/resume   cli:ada ", ChatCommand(Slash.RESUME, "cli:ada")),
         ("/title Of tides and seaweed", ChatCommand(Slash.TITLE, "Of tides and seaweed")),
-        ("/new please", Unclear("/new takes nothing behind it")),
+        ("/new please", Unclear("/new takes no argument")),
     ],
 )
 def test_a_line_is_something_to_say_or_a_command(line: str, meaning: object) -> None:
@@ -48,13 +48,13 @@ def test_an_unknown_command_answers_with_the_nearest(line: str, meant: str) -> N
 
 def test_every_command_says_what_it_does() -> None:
     assert set(MEANINGS) == set(Slash)
-    assert {"new", "resume", "retry", "fork", "compact", "why", "ps", "title", "quit"} <= set(Slash)
+    assert {"new", "resume", "retry", "fork", "rewind", "compact", "why", "ps", "title", "quit"} <= set(Slash)
 
 
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("/re", ["/resume ", "/retry"]),
+        ("/re", ["/resume ", "/retry", "/rewind "]),
         ("/n", ["/new"]),
         ("/resume cli:a", ["cli:ada"]),
         ("/resume ", ["cli:ada", "sess_1"]),
@@ -64,4 +64,4 @@ def test_every_command_says_what_it_does() -> None:
     ],
 )
 def test_a_command_and_what_it_resumes_are_completed(line: str, found: list[str]) -> None:
-    assert completions(line, ["cli:ada", "sess_1"]) == found
+    assert [text for text, _ in completions(line, {"cli:ada": "Of tides", "sess_1": ""})] == found

@@ -55,7 +55,7 @@ def test_doctor_finds_an_open_session_that_hangs_on_nobody(home: Home, node: str
     connection.close()
     done = home.run("doctor")
     assert done.returncode == 1
-    assert "✗ no open session and no lease hangs on a node that is settled or unknown" in done.stdout
+    assert "✗ no open session and no lease belongs to a node that is gone or unknown" in done.stdout
 
 
 def test_doctor_repairs_the_search_index(home: Home) -> None:
@@ -68,7 +68,7 @@ def test_doctor_repairs_the_search_index(home: Home) -> None:
     done = home.run("doctor")
     assert done.returncode == 1
     assert "doctor --repair" in done.stdout
-    assert "made the search index anew" in home.ok("doctor", "--repair")
+    assert "rebuilt the search index" in home.ok("doctor", "--repair")
     assert home.json("sessions", "search", "hello")["data"]
 
 
@@ -205,7 +205,7 @@ def test_doctor_finds_a_wrong_size_and_mends_it(home: Home) -> None:
     assert done.returncode == 1
     assert "✗ every conversation's size is the sum of its messages' and checkpoints' bytes" in done.stdout
     assert "`holdfast doctor --repair` mends this." in done.stdout
-    assert "counted the bytes of 1 conversations anew" in home.ok("doctor", "--repair")
+    assert "recounted the bytes of 1 conversation" in home.ok("doctor", "--repair")
     assert home.json("doctor")["ok"]
 
 
@@ -215,3 +215,17 @@ def test_a_full_quota_is_an_error_with_what_to_do(home: Home) -> None:
     done = home.run("run", "--key", "k", "more")
     assert done.returncode == 1
     assert "raise [limits] conversation_mb" in " ".join(done.stderr.split())
+
+
+def test_doctor_shows_a_connector_that_cannot_reach_its_platform(home: Home) -> None:
+    home.ok("run", "hello")
+    connection = apsw.Connection(str(home.store))
+    connection.execute(
+        "INSERT INTO connectors (name, kind, state, problem, since) "
+        "VALUES ('phone', 'telegram', 'down', 'Telegram cannot be reached', 0)"
+    )
+    connection.close()
+    said = home.ok("doctor")
+    assert "! connector phone: down (Telegram cannot be reached)" in said
+    (state,) = home.json("doctor")["connectors"]
+    assert (state["state"], state["problem"]) == ("down", "Telegram cannot be reached")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
+from datetime import datetime, timedelta
 
 import apsw
 import pytest
@@ -13,7 +14,11 @@ from holdfast.domain.api_keys import parse_token
 from holdfast.settings import load
 from tests.unit.cli.conftest import Home
 
-FIELDS = {"id", "owner", "scope", "tools", "created_at", "revoked_at", "store"}
+LIMITS = ("requests_per_minute", "requests_per_day", "tokens_per_minute", "tokens_per_day")
+FIELDS = {
+    *("id", "owner", "scope", "tools", "created_at", "revoked_at", "store"),
+    *("name", "expires_at", "last_used_at", *LIMITS, "webhook"),
+}
 
 
 def secret_in(text: str) -> str:
@@ -47,6 +52,42 @@ def test_a_key_can_be_made_that_keeps_nothing(home: Home) -> None:
     assert home.json("keys", "create", "--store", "never")["store"] == "never"
     (listed,) = home.json("keys", "list")["data"]
     assert listed["store"] == "never"
+
+
+def test_a_key_has_a_name_an_expiry_and_limits(home: Home) -> None:
+    given = {name: number for number, name in enumerate(LIMITS, 1)}
+    options = [text for name, most in given.items() for text in (f"--{name.replace('_', '-')}", str(most))]
+    made = home.json("keys", "create", "--name", "Ada's laptop", "--expires", "1.5", *options)
+    (listed,) = home.json("keys", "list")["data"]
+    for each in (made, listed):
+        assert {name: each[name] for name in LIMITS} == given
+        assert each["name"] == "Ada's laptop"
+    lasts = datetime.fromisoformat(listed["expires_at"]) - datetime.fromisoformat(listed["created_at"])
+    assert lasts == timedelta(days=1.5)
+    assert made["expires_at"] == listed["expires_at"]
+    assert listed["last_used_at"] is None
+    shown = home.ok("keys")
+    assert all(word in shown for word in ("Ada's laptop", "4 tokens/day", "never", "valid for"))
+    home.json("keys", "create")
+    plain = home.json("keys")["data"][1]
+    assert [plain[name] for name in ("name", "expires_at", *LIMITS)] == [None] * 6
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--expires", "0"], "more than 0"),
+        (["--expires", "nan"], "more than 0"),
+        (["--tokens-per-day", "-1"], "--tokens-per-day"),
+        (["--name", "two\nlines"], "one line"),
+        (["--name", "x" * 101], "100 characters"),
+    ],
+)
+def test_impossible_terms_are_wrong_usage_and_make_no_key(home: Home, options: list[str], said: str) -> None:
+    done = home.run("keys", "create", *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert home.json("keys")["data"] == []
 
 
 @pytest.mark.parametrize("scope", ["chat", "bridge", "admin"])

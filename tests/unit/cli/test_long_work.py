@@ -18,6 +18,7 @@ from rich.console import Console
 from holdfast.cli import format, signals
 from holdfast.cli.format import Column, table, width_of
 from holdfast.cli.signals import Stopped, bar
+from holdfast.domain.ids import short
 from holdfast.errors import StoreError
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 
@@ -136,11 +137,16 @@ COLUMNS = (
     Column("session", whole=True),
     Column("command"),
 )
-ROW = ("proc_" + "0" * 32, "running", "sess_" + "1" * 32, "python3 -m http.server 8765 --bind 127.0.0.1")
+ROW = (
+    "proc_12345678" + "0" * 24,
+    "running",
+    "sess_abcdef01" + "1" * 24,
+    "python3 -m http.server 8765 --bind 127.0.0.1",
+)
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120, 200])
-def test_a_table_fits_the_terminal_and_keeps_ids_whole(
+@pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])
+def test_a_table_fits_the_terminal_and_shortens_ids_where_it_must(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
 ) -> None:
     monkeypatch.setattr(format, "on_terminal", lambda: True)
@@ -148,8 +154,25 @@ def test_a_table_fits_the_terminal_and_keeps_ids_whole(
     table(COLUMNS, [ROW, ROW])
     shown = capsys.readouterr().out
     assert max(width_of(line) for line in shown.splitlines()) <= columns
-    assert shown.count(ROW[0]) == shown.count(ROW[2]) == shown.count("running") == 2
-    assert ("PROCESS" in shown) is (columns >= 120), "as a table where it fits"
+    assert (
+        shown.count(ROW[0] if columns >= 120 else short(ROW[0]))
+        == shown.count(short(ROW[2]))
+        == shown.count("running")
+        == 2
+    )
+    assert shown.count(ROW[0]) == (2 if columns >= 120 else 0)
+    assert ("PROCESS" in shown) is (columns >= 60), "as a table where it fits"
+
+
+def test_ids_that_begin_the_same_stay_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(format, "on_terminal", lambda: True)
+    monkeypatch.setattr(format, "console", lambda stderr=False: Console(width=60, no_color=True))
+    other = ("proc_12345678" + "2" * 24, *ROW[1:])
+    table(COLUMNS, [ROW, other])
+    shown = capsys.readouterr().out
+    assert shown.count(ROW[0]) == shown.count(other[0]) == 1
 
 
 # --- completion ------------------------------------------------------------------------------------------

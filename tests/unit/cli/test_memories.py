@@ -30,7 +30,7 @@ def remember(home: Home, *answers: str, owner: str = "default") -> list[str]:
                     await turn.append("hi")
                 await session.end("new")
                 sessions.append(session.id)
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while (await hf.store.flush(None, session.id)).shown not in ("done", "dead"):  # noqa: ASYNC110 - nobody tells
                         await asyncio.sleep(0.01)
         return sessions
@@ -131,7 +131,7 @@ def test_wrong_usage_says_what_to_do(home: Home) -> None:
 
 def test_without_a_store_there_is_nothing(home: Home) -> None:
     assert json.loads(home.ok("memories", "--json"))["data"] == []
-    assert "there is nothing yet" in home.run("memories").stderr
+    assert "there is no store yet" in home.run("memories").stderr
     assert not home.store.exists()
 
 

@@ -80,7 +80,7 @@ def test_ps_of_nothing_says_so(home: Home) -> None:
         "last_id": None,
         "has_more": False,
     }
-    assert "there is nothing yet" in home.run("ps").stderr
+    assert "there is no store yet" in home.run("ps").stderr
     home.ok("run", "--key", "cli:ada", "hello")
     assert "no session has started a process" in home.run("ps").stderr
     assert "it has started no process" in home.run("ps", "cli:ada").stderr

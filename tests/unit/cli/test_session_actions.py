@@ -52,6 +52,19 @@ def test_fork_copies_into_a_conversation_of_its_own(spoken: Home) -> None:
     assert spoken.run("sessions", "fork", "k", "--up-to", "99").returncode == 1
 
 
+def test_rewind_continues_from_a_message_and_goes_forward_again(spoken: Home) -> None:
+    (turn,) = spoken.json("sessions", "turns", "k")["data"]
+    assert "0 messages left the context" in spoken.ok("sessions", "rewind", "k", turn["id"])
+    assert "1 message left the context" in spoken.ok("sessions", "rewind", "k", "1")
+    assert len(spoken.json("sessions", "messages", "k", "--scope", "context")["data"]) == 1
+    assert spoken.json("sessions", "rewind", "k", "--to", "2")["key"] == "k"
+    assert len(spoken.json("sessions", "messages", "k", "--scope", "context")["data"]) == 2
+    assert spoken.run("sessions", "rewind", "k").returncode == 2
+    assert spoken.run("sessions", "rewind", "k", "1", "--to", "2").returncode == 2
+    assert spoken.run("sessions", "rewind", "k", "99").returncode == 1
+    assert spoken.run("sessions", "rewind", "k", "nonsense").returncode == 1
+
+
 def test_cancel_with_nothing_running_changes_nothing(spoken: Home) -> None:
     assert "No turn is running" in spoken.ok("sessions", "cancel", "k")
     (turn,) = spoken.json("sessions", "turns", "k")["data"]
@@ -71,6 +84,20 @@ def test_delete_removes_the_whole_conversation(spoken: Home) -> None:
     assert spoken.sessions() == []
     assert spoken.run("sessions", "show", "k").returncode == 1
     assert spoken.json("sessions", "search", "hello")["data"] == []
+
+
+def test_compact_summarises_by_hand(spoken: Home) -> None:
+    for number in range(12):
+        spoken.ok("run", "--key", "k", f"message {number}")
+    before = spoken.json("sessions", "show", "k")["id"]
+    compacted = spoken.json("sessions", "compact", before[:30])
+    assert compacted["edge"] == "compaction"
+    assert spoken.json("sessions", "show", "k")["id"] == compacted["id"]
+    context = spoken.json("sessions", "messages", "k", "--scope", "context")["data"]
+    assert any("They spoke" in str(message["content"]) for message in context)
+    again = spoken.run("sessions", "compact", "k")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert spoken.run("sessions", "compact", "unknown").returncode == 1
 
 
 def test_another_owners_session_cannot_be_touched(spoken: Home) -> None:

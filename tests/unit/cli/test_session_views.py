@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.domain.ids import short
+from holdfast.domain.side_requests import side_text
+from holdfast.store.store import Store
 from tests.unit.cli.conftest import Home
 
 SESSION = {
     *("id", "conversation_id", "key", "source", "title", "state", "attached", "edge", "parent_id", "tip_id"),
     *("node", "host", "opened_at", "last_activity_at", "last_heartbeat_at", "next_due_at", "ended_at"),
-    *("end_reason", "message_count", "usage", "model", "flush"),
+    *("end_reason", "message_count", "usage", "model", "flush", "preview"),
 }
 MESSAGE = {
     *("id", "seq", "session_id", "turn_id", "role", "content", "tool_calls", "tool_call_id", "created_at"),
@@ -25,7 +28,7 @@ MESSAGE = {
 }
 TURN = {
     *("id", "session_id", "conversation_id", "status", "error", "started_at", "ended_at", "node", "usage"),
-    "response_id",
+    *("response_id", "attempt", "doing", "why"),
 }
 LIST = {"object", "data", "first_id", "last_id", "has_more"}
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -233,15 +236,70 @@ def test_an_operator_sees_every_owner_and_whose_it_is(told: Home) -> None:
 
 
 def test_piped_columns_are_plain_and_cut_nothing_off(told: Home) -> None:
-    listed = told.run("sessions", COLUMNS="40", FORCE_COLOR="1").stdout
+    listed = told.run("sessions", "list", "--each", COLUMNS="40", FORCE_COLOR="1").stdout
     ids = [session["id"] for session in told.sessions()]
     assert [line.split()[0] for line in listed.splitlines()[1:]] == ids
     assert "\x1b" not in listed
 
 
+def test_a_conversation_is_one_row_with_its_first_words(told: Home) -> None:
+    newest = {session["tip_id"] for session in told.sessions()}
+    rows = told.ok("sessions").splitlines()
+    assert {line.split()[0] for line in rows[1:]} == newest
+    assert "SESSIONS" in rows[0]
+    (bot,) = [line for line in rows if "telegram:dm:42" in line]
+    assert "a photo" in bot
+    assert len(told.ok("sessions", "--key", "cli:ada").splitlines()) - 1 == len(line_of(told))
+
+
+def test_a_session_has_a_title_and_a_preview(told: Home) -> None:
+    (bot,) = told.json("sessions", "--key", "telegram:dm:42")["data"]
+    assert (bot["title"], bot["preview"]) == ("a photo", "Nice")
+    assert "a photo" in told.ok("sessions", "show", "telegram:dm:42")
+    for session in told.json("sessions", "--owner", "*")["data"]:
+        assert session["preview"] is None, "a list of all owners has no text of messages"
+
+
+def test_a_title_is_set_and_printed(told: Home) -> None:
+    assert told.ok("sessions", "title", "telegram:dm:42") == "a photo\n"
+    assert told.ok("sessions", "title", "telegram:dm:42", "The", "beach") == "The beach\n"
+    shown = told.json("sessions", "title", "telegram:dm:42")
+    assert (shown["title"], shown["preview"]) == ("The beach", "Nice")
+    assert "The beach" in told.ok("sessions")
+
+
+def test_every_command_takes_a_shortened_id(told: Home) -> None:
+    session = told.json("sessions", "show", "telegram:dm:42")
+    beginning = short(session["id"])
+    assert told.json("sessions", "show", beginning)["id"] == session["id"]
+    assert told.json("sessions", "show", short(session["conversation_id"]))["id"] == session["id"]
+    (turn,) = told.json("sessions", "turns", beginning)["data"]
+    assert told.json("sessions", "show", turn["id"][:30])["id"] == session["id"]
+    for command in (("why",), ("sessions", "messages"), ("sessions", "lineage"), ("sessions", "end")):
+        assert told.run(*command, beginning).returncode == 0, command
+    others = told.run("sessions", "show", beginning, "--owner", "bob")
+    never = told.run("sessions", "show", "sess_00000000", "--owner", "bob")
+    assert (others.returncode, never.returncode) == (1, 1)
+    assert others.stderr == never.stderr.replace("sess_00000000", beginning)
+
+
+def test_a_shortened_id_of_several_is_refused_with_the_candidates(
+    told: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [session["id"] for session in told.sessions()]
+    monkeypatch.setattr(Store, "ids_like", lambda *_, **__: _given(ids[:2]))
+    refused = told.run("sessions", "show", "sess_0000")
+    assert refused.returncode == 1
+    assert all(id_ in refused.stderr for id_ in ids[:2])
+
+
+async def _given(ids: list[str]) -> list[str]:
+    return ids
+
+
 def test_every_view_reads_well(told: Home) -> None:
     shown = told.ok("sessions", "show", "cli:ada")
-    assert "Go on with: holdfast run --key cli:ada" in shown
+    assert "Continue with: holdfast run --key cli:ada" in shown
     assert "ended" in shown
     messages = told.ok("sessions", "messages", "telegram:dm:42")
     assert re.match(r"#1 user  [\d:]+\na photo\n\n#2 assistant  [\d:]+\nNice\n", messages)
@@ -279,7 +337,7 @@ def test_counting_and_checking_nothing_is_fine(home: Home) -> None:
 def test_what_needs_a_session_fails_without_a_store_and_makes_none(home: Home, verb: str) -> None:
     done = home.run("sessions", verb, "cli:ada")
     assert done.returncode == 1
-    assert "there is nothing yet" in done.stderr
+    assert "there is no store yet" in done.stderr
     assert not home.path.exists()
 
 
@@ -289,3 +347,18 @@ def test_a_key_of_another_form_than_ours_may_be_anything(told: Home) -> None:
         assert done.returncode == 1
         assert "`holdfast sessions` lists what there is" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_session_shows_how_many_side_requests_it_has(home: Home) -> None:
+    async def ask() -> None:
+        async with holdfast.open(f"sqlite:///{home.store}") as hf:
+            session = await hf.session(key="cli:ada")
+            async with session.turn("hello") as turn:
+                await turn.append({"role": "assistant", "content": "Hi"})
+            kept = side_text([{"role": "user", "content": "title?"}], "A greeting")
+            for _ in range(2):
+                await hf.store.note_side_request(hf.owner, session.conversation_id, "title", {}, kept)
+
+    asyncio.run(ask())
+    assert re.search(r"side requests +2\n", home.ok("sessions", "show", "cli:ada"))
+    assert "A greeting" not in home.ok("sessions", "messages", "cli:ada")

@@ -46,7 +46,7 @@ def ruled(home: Home) -> Home:
 def test_it_says_the_sentence_then_the_policy_the_reasons_and_the_history(ruled: Home) -> None:
     told = ruled.ok("why", KEY)
     sentence, _, rest = told.partition("\n")
-    assert sentence.startswith(f"{KEY} is quiet since ")
+    assert sentence.startswith(f"{KEY} has been idle since ")
     assert sentence.endswith("(idle 120 min, from [reset.sources.telegram]).")
     for word in ("Policy", "idle_minutes", "120", "the default", "Reasons", "History", "session.opened"):
         assert word in rest
@@ -63,10 +63,10 @@ def test_json_is_the_document_of_the_api(ruled: Home) -> None:
 
 def test_every_command_resets_what_is_due_first_and_says_so_aside(ruled: Home) -> None:
     done = ruled.run("sessions")
-    assert "(swept: 1 session reset, as due)" in done.stderr
+    assert "(1 session reset, as due)" in done.stderr
     assert "reset" not in ruled.run("sessions").stderr
     assert ruled.json("why", "telegram:dm:old")["sentence"].endswith(
-        "(idle). The next message begins afresh."
+        "(idle). The next message starts a new session."
     )
 
 

@@ -9,16 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.dashboard.charts import BAD, GOOD, MOST_SHOWN, chart_of, picture_of
+from holdfast.dashboard.charts import BAD, GOOD, MOST_SHOWN, chart_of, duration, picture_of
 from holdfast.dashboard.demo import PAGES as DEMO_PAGES
-from holdfast.dashboard.pages import KINDS, POLICY, Piece, content, in_words, own_page, pieces, pretty, short
+from holdfast.dashboard.pages import (
+    KINDS,
+    POLICY,
+    Piece,
+    compact,
+    content,
+    in_words,
+    own_page,
+    pieces,
+    plain,
+    pretty,
+    short,
+)
 from holdfast.dashboard.request import cookie_for, cookie_in, cookie_name
 from holdfast.dashboard.routes import PAGES
+from holdfast.dashboard.sessions import marked
 from holdfast.domain.sessions import Edge, Session, SessionState
 from holdfast.domain.turns import TurnStatus
 from holdfast.domain.views import Range, Summary, View
 from holdfast.server.gate import Headers
-from holdfast.store.values import Pulse
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DOCS = Path(__file__).parents[3] / "docs"
@@ -34,7 +46,7 @@ PACKAGE = Path(__file__).parents[3] / "src" / "holdfast" / "dashboard"
         ("", []),
         ("plain", [Piece("plain")]),
         ("a\n\n  b", [Piece("a\n\n  b")]),
-        ("a\n```py\nx = 1\n```\nb", [Piece("a"), Piece("x = 1", code=True), Piece("b")]),
+        ("a\n```py\nx = 1\n```\nb", [Piece("a"), Piece("x = 1", code=True, language="py"), Piece("b")]),
         ("```\n~~~\n```", [Piece("~~~", code=True)]),
         ("~~~\n```\n~~~", [Piece("```", code=True)]),
         ("never closed\n```\nrest", [Piece("never closed"), Piece("rest", code=True)]),
@@ -75,6 +87,24 @@ def test_only_a_path_of_our_own_is_followed(path: str) -> None:
     assert own_page("/sessions?q=1") == "/sessions?q=1"
 
 
+@pytest.mark.parametrize(
+    ("words", "hits"),
+    [
+        ("tide", ["tide", "Tide"]),
+        ('"high tide"', ["high", "tide", "Tide"]),
+        ("ide", []),
+        ("", []),
+        ("(.*", []),
+        ("tid tides", ["tides", "Tid"]),
+    ],
+)
+def test_hits_are_marked_from_the_beginning_of_a_word(words: str, hits: list[str]) -> None:
+    text = "high tides: Tide <b>" if "tides" not in words else "high tides: Tid <b>"
+    parts = marked(text, words)
+    assert [part for part, hit in parts if hit] == hits
+    assert "".join(part for part, _ in parts) == text
+
+
 # --- cookies ---------------------------------------------------------------------------------------------
 
 
@@ -96,16 +126,55 @@ def test_each_port_has_a_cookie_of_its_own() -> None:
 def test_bars_grow_with_the_turns_and_stay_inside() -> None:
     done, failed = TurnStatus.COMPLETED, TurnStatus.FAILED
     ended = [{}, {done: 2}, {done: 5, failed: 5}, {failed: 1}]
-    chart = chart_of(Pulse(NOW, timedelta(minutes=1), ended), width=100, height=50)
+    chart = chart_of(ended, NOW, timedelta(minutes=1), width=100, height=50)
     assert (chart.highest, chart.total) == (10, 13)
-    assert [bar.kind for bar in chart.bars] == [GOOD, GOOD, BAD, BAD]
+    bars = [bar for column in chart.columns for bar in column.bars]
+    assert [bar.kind for bar in bars] == [GOOD, GOOD, BAD, BAD]
     assert all(
-        0 <= bar.x <= bar.x + bar.width <= 100 and 0 <= bar.y <= bar.y + bar.height <= 50.01
-        for bar in chart.bars
+        0 <= bar.x <= bar.x + bar.width <= 100 and 0 <= bar.y <= bar.y + bar.height <= 50.01 for bar in bars
     )
-    assert chart.rate == pytest.approx(12 / 3)  # the step under way is not over yet
-    empty = chart_of(Pulse(NOW, timedelta(minutes=1), [{}] * 60))
-    assert (empty.bars, empty.highest, empty.rate) == ((), 0, 0)
+    assert chart.columns[2].title.endswith(": 5 completed, 5 failed")
+    assert chart.columns[0].title.endswith(": no turns")
+    empty = chart_of([{}] * 60, NOW, timedelta(minutes=1))
+    assert (sum(len(column.bars) for column in empty.columns), empty.highest) == (0, 0)
+
+
+def test_the_time_axis_has_times_or_days_and_ends_now() -> None:
+    hour = chart_of([{}] * 60, NOW, timedelta(minutes=1)).marks
+    assert hour == (
+        f"{NOW:%H:%M}",
+        *(f"{NOW + timedelta(minutes=each):%H:%M}" for each in (15, 30, 45)),
+        "now",
+    )
+    week = chart_of([{}] * 56, NOW, timedelta(hours=3)).marks
+    assert week[0] == f"{NOW:%a %d %b}" and week[-1] == "now"
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "shown"),
+    [
+        (None, "—"),
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1000, "1.0 s"),
+        (59_900, "59.9 s"),
+        (65_000, "1 min 5 s"),
+        (11_400_000, "3 h 10 min"),
+    ],
+)
+def test_a_duration_is_short(milliseconds: float | None, shown: str) -> None:
+    assert duration(milliseconds) == shown
+
+
+def test_numbers_are_short_and_without_empty_fractions() -> None:
+    assert [compact(each) for each in (0, 9_999, 12_400, 3_100_000, 2_000_000_000)] == [
+        "0",
+        "9,999",
+        "12.4k",
+        "3.1M",
+        "2.0G",
+    ]
+    assert (plain(240.0), plain(1.5), plain("idle"), plain(True)) == (240, 1.5, "idle", True)
 
 
 # --- the picture of a line -------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from holdfast.domain.events import EVENT_MEANINGS, EventType
 
 NOUNS = {
     *("conversation", "message", "messages", "session", "turn", "window", "node", "process", "key"),
-    *("compaction", "flush", "memory", "request"),
+    *("compaction", "flush", "memory", "request", "delivery", "pairing", "place"),
 }
 
 

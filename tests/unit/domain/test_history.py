@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.client_compaction import summary_at
 from holdfast.domain.history import (
     EMPTY,
     AnswersAgain,
@@ -26,7 +27,7 @@ from holdfast.errors import BadMessage, ToolCallClosed
 Said = Mapping[str, Any]
 
 
-def user(text: str) -> Said:
+def user(text: Any) -> Said:
     return {"role": "user", "content": text}
 
 
@@ -194,7 +195,7 @@ def calling(arguments: Any, id: str = "c1") -> Said:
         (calling('{"a":1,"b":[2,{"c":3}]}'), calling('{ "b": [2, {"c": 3}],\n "a": 1 }')),
         (calling(""), calling("{}")),
         (calling("not JSON"), calling("not JSON")),
-        (user([{"type": "text", "text": "x"}]), user("x")),  # type: ignore[arg-type]
+        (user([{"type": "text", "text": "x"}]), user("x")),
         (said([{"type": "text", "text": "x"}]), said(" x\n")),
         (said(None, tool_calls=[CALL]), said("", tool_calls=[CALL])),
         ({**result, "content": [{"type": "text", "text": "42"}]}, result),
@@ -251,3 +252,35 @@ def test_a_chain_says_by_which_version_it_was_made() -> None:
     assert not is_current(history.past_before())
     # What the first versions stored for this very past.
     assert history.past_before().hex() == "5ed400c3ce4ef5b5ac818148c0387639"
+
+
+@pytest.mark.parametrize(
+    ("values", "at"),
+    [
+        ([user("hi")], None),
+        ([user("Another language model started to solve this problem and produced a summary of")], 0),
+        ([user("I read: Another language model started to solve this problem and produced a summary")], None),
+        (
+            [
+                user("a"),
+                user("This session is being continued from a previous conversation that ran out"),
+                user("b"),
+            ],
+            1,
+        ),
+        (
+            [
+                user(
+                    [
+                        {"type": "text", "text": "<system-reminder>"},
+                        {"type": "text", "text": "  [Summary of the earlier part of this conversation]\nx"},
+                    ]
+                )
+            ],
+            0,
+        ),
+        ([{"role": "assistant", "content": "[Summary of the earlier part of this conversation]"}], None),
+    ],
+)
+def test_a_summary_is_recognised_by_how_a_user_message_begins(values: list[Said], at: int | None) -> None:
+    assert summary_at(history_of(values)) == at

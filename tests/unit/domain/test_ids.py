@@ -1,5 +1,6 @@
 """Identifiers."""
 
+import os
 import re
 
 import pytest
@@ -9,8 +10,30 @@ from hypothesis import strategies as st
 from holdfast.domain.ids import OUR_PREFIXES, is_ours, message_id, new_id, parse_message_id
 
 
-def test_an_id_carries_its_prefix_and_128_random_bits() -> None:
+def test_an_id_carries_its_prefix_and_128_bits() -> None:
     assert re.fullmatch(r"conv_[0-9a-f]{32}", new_id("conv"))
+
+
+def test_ids_made_together_are_neighbours_in_an_index_and_random_after_that() -> None:
+    made = [new_id("turn") for _ in range(1_000)]
+    assert len({id_[:8] for id_ in made}) <= 1_000 // 64 + 2
+    assert len({id_[8:16] for id_ in made}) > 990
+    assert len({id_[5:8] for id_ in (new_id("turn") for _ in range(64 * 100))}) >= 100, "all slots are used"
+
+
+def test_a_forked_process_makes_other_ids() -> None:
+    new_id("turn")  # a batch is ready
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(theirs, " ".join(new_id("turn") for _ in range(10)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    made = os.read(ours, 4096).decode().split()
+    os.close(ours)
+    os.close(theirs)
+    assert len(made) == 10
+    assert not set(made) & {new_id("turn") for _ in range(200)}
 
 
 def test_ids_are_not_handed_out_twice() -> None:

@@ -120,8 +120,8 @@ BEFORE = Sample(at=100, cpu_seconds=10, io_bytes=50_000, output_bytes=700, liste
         ({"io_bytes": 50_080}, None),
         ({"io_bytes": 54_096}, "it read or wrote files"),
         ({"output_bytes": 701}, "it wrote output"),
-        ({"connected": 1}, "somebody is connected"),
-        ({"connected": 1, "output_bytes": 900, "cpu_seconds": 15}, "somebody is connected"),
+        ({"connected": 1}, "client connected"),
+        ({"connected": 1, "output_bytes": 900, "cpu_seconds": 15}, "client connected"),
     ],
 )
 def test_what_counts_as_activity(change: dict[str, Any], words: str | None) -> None:
@@ -137,7 +137,7 @@ def test_a_tick_or_two_of_a_short_moment_are_not_work() -> None:
 
 def test_the_first_sample_tells_only_who_is_connected() -> None:
     assert activity_between(None, replace(BEFORE, cpu_seconds=9999)) is None
-    assert activity_between(None, replace(BEFORE, connected=2)) == "somebody is connected"
+    assert activity_between(None, replace(BEFORE, connected=2)) == "client connected"
 
 
 @pytest.mark.parametrize(
@@ -179,23 +179,23 @@ def held(due_at: datetime | None = DUE, limits: ProcessLimits = LIMITS, **change
         (
             {},
             False,
-            '"python3 -m http.server 8765" (3 days, nobody connected) does not hold it; it will be stopped',
+            '"python3 -m http.server 8765" (3 days, no connections) does not delay it; it will be stopped',
         ),
-        (BUSY, True, '"npm run build" (pid 552) may hold it until 00:00: it used the CPU 4 s ago'),
+        (BUSY, True, '"npm run build" (pid 552) may delay it until 00:00: it used the CPU 4 s ago'),
         (
-            {"last_active_at": NOW, "activity": "somebody is connected"},
+            {"last_active_at": NOW, "activity": "client connected"},
             True,
-            '"python3 -m http.server 8765" (pid 552) may hold it until 00:00: somebody is connected just now',
+            '"python3 -m http.server 8765" (pid 552) may delay it until 00:00: client connected just now',
         ),
         (
             {"listening": False, "last_active_at": ago(hours=2)},
             False,
-            '"python3 -m http.server 8765" (3 days, idle for 2 h) does not hold it; it will be stopped',
+            '"python3 -m http.server 8765" (3 days, idle for 2 h) does not delay it; it will be stopped',
         ),
         (
             {"sampled_at": ago(hours=2)},
             False,
-            '"python3 -m http.server 8765" (3 days, last looked at 2 h ago) does not hold it; '
+            '"python3 -m http.server 8765" (3 days, last checked 2 h ago) does not delay it; '
             "it will be stopped",
         ),
         (
@@ -206,12 +206,12 @@ def held(due_at: datetime | None = DUE, limits: ProcessLimits = LIMITS, **change
         (
             {"pinned_until": ago(seconds=1)},
             False,
-            '"python3 -m http.server 8765" (3 days, nobody connected) does not hold it; it will be stopped',
+            '"python3 -m http.server 8765" (3 days, no connections) does not delay it; it will be stopped',
         ),
         (
             {"may_stop": False},
             False,
-            '"python3 -m http.server 8765" (3 days, nobody connected) does not hold it; '
+            '"python3 -m http.server 8765" (3 days, no connections) does not delay it; '
             "it will be left running",
         ),
         (
@@ -233,8 +233,8 @@ def test_past_its_limit_even_a_busy_process_lets_go() -> None:
     assert held(ago(minutes=120), **BUSY)[0] is False
     assert held(NOW - timedelta(hours=3), **BUSY) == (
         False,
-        '"npm run build" (pid 552) is at work (it used the CPU 4 s ago), but has held it for 2 h, '
-        "the longest it may; it will be stopped",
+        '"npm run build" (pid 552) is at work (it used the CPU 4 s ago), but has delayed it for 2 h, '
+        "the longest allowed; it will be stopped",
     )
 
 
@@ -244,7 +244,7 @@ def test_where_nothing_is_due_nothing_is_held() -> None:
 
 def test_processes_that_are_kept_are_said_to_be() -> None:
     _, message = held(limits=ProcessLimits(stop_on_reset=False))
-    assert message.endswith("does not hold it; it will be left running")
+    assert message.endswith("does not delay it; it will be left running")
 
 
 def test_age_alone_decides_nothing() -> None:

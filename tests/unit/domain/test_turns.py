@@ -7,10 +7,11 @@ from holdfast.errors import BadInput, IllegalTransition
 
 #             to:  running completed interrupted failed cancelled
 TABLE = {
+    "queued":      "  yes      yes       -        yes     yes",
     "running":     "   -       yes      yes       yes     yes",
     "completed":   "   -        -        -         -       - ",
-    "interrupted": "  yes       -        -         -       - ",
-    "failed":      "  yes       -        -         -       - ",
+    "interrupted": "  yes       -        -        yes     yes",
+    "failed":      "  yes       -       yes        -      yes",
     "cancelled":   "   -        -        -         -       - ",
 }  # fmt: skip
 STATUSES = ["running", "completed", "interrupted", "failed", "cancelled"]

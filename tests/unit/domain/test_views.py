@@ -163,3 +163,8 @@ def test_a_fork_numbers_its_copies_without_gap_and_goes_on_behind_them(
 
 def count_shown(closed: View, missing: set[int]) -> int:
     return len([seq for seq in shown(closed.parts, 100) if seq not in missing])
+
+
+def test_a_view_of_some_messages_joins_neighbours_and_stays_open() -> None:
+    assert View.of((), 7) == View.fresh(7)
+    assert View.of((1, 2, 3, 5), 7) == View((Range(1, 3), Range(5, 5), Range(8)))

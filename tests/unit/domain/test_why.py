@@ -82,10 +82,10 @@ def test_it_reads_as_the_one_that_was_asked_for() -> None:
     build = process("npm run build", now, age=timedelta(hours=1), active=timedelta(seconds=4), pid=552)
     server = process("python3 -m http.server 8765", now, age=timedelta(days=3), active=None, pid=9)
     assert said(policy("idle"), "2026-11-03 00:05", build, server) == (
-        "telegram:dm:42 is quiet since Mon 22:10 and will be reset at 00:10 "
+        "telegram:dm:42 has been idle since Mon 22:10 and will be reset at 00:10 "
         "(idle 120 min, from [reset.sources.telegram]). "
-        '"npm run build" (pid 552) may hold it until 02:10: it used the CPU 4 s ago. '
-        '"python3 -m http.server 8765" (3 days, nobody connected) does not hold it; it will be stopped.'
+        '"npm run build" (pid 552) may delay it until 02:10: it used the CPU 4 s ago. '
+        '"python3 -m http.server 8765" (3 days, no connections) does not delay it; it will be stopped.'
     )
 
 
@@ -113,18 +113,18 @@ DAILY = "daily at 06:00 Europe/Berlin, from HOLDFAST_RESET__AT_HOUR"
         (
             "idle",
             "2026-11-02 22:30",
-            f"telegram:dm:42 is quiet since 22:10 and will be reset at Tue 00:10 ({IDLE}).",
+            f"telegram:dm:42 has been idle since 22:10 and will be reset at Tue 00:10 ({IDLE}).",
         ),
         (
             "idle",
             "2026-11-03 00:11",
-            f"telegram:dm:42 is quiet since Mon 22:10 and due to be reset since 00:10 ({IDLE}); "
+            f"telegram:dm:42 has been idle since Mon 22:10 and due to be reset since 00:10 ({IDLE}); "
             "the next sweep does it.",
         ),
         (
             "idle",
             "2026-11-20 00:11",
-            "telegram:dm:42 is quiet since 2026-11-02 22:10 and due to be reset since 2026-11-03 00:10 "
+            "telegram:dm:42 has been idle since 2026-11-02 22:10 and due to be reset since 2026-11-03 00:10 "
             f"({IDLE}); the next sweep does it.",
         ),
     ],
@@ -137,12 +137,12 @@ def test_a_day_that_waits_for_quiet_says_so() -> None:
     talking = replace(SESSION, last_activity_at=at("2026-11-03 06:20"))
     opened = replace(talking, opened_at=at("2026-11-02 20:00"))
     assert said(policy("both"), "2026-11-03 06:25", session=opened) == (
-        "telegram:dm:42 is quiet since 06:20 and will be reset at 06:35 "
-        "(daily at 06:00 Europe/Berlin, once nobody has spoken for 15 min, from HOLDFAST_RESET__AT_HOUR)."
+        "telegram:dm:42 has been idle since 06:20 and will be reset at 06:35 "
+        "(daily at 06:00 Europe/Berlin, once there was no message for 15 min, from HOLDFAST_RESET__AT_HOUR)."
     )
     quiet = replace(SESSION, opened_at=at("2026-11-02 20:00"))
     assert said(policy("daily"), "2026-11-02 23:00", session=quiet) == (
-        f"telegram:dm:42 is quiet since 22:10 and will be reset at Tue 06:00 ({DAILY})."
+        f"telegram:dm:42 has been idle since 22:10 and will be reset at Tue 06:00 ({DAILY})."
     )
 
 
@@ -151,13 +151,13 @@ def test_a_deferral_names_what_holds_it_and_until_when() -> None:
     awaited = "the result of 1 tool call is awaited, until 02:10 at most"
     calls = Blocker(Reason("tool_calls", awaited, until=until), True)
     assert said(policy("idle"), "2026-11-03 00:30", calls=calls) == (
-        f"telegram:dm:42 is quiet since Mon 22:10 and due to be reset since 00:10 ({IDLE}), "
-        "which is put off. The result of 1 tool call is awaited, until 02:10 at most."
+        f"telegram:dm:42 has been idle since Mon 22:10 and due to be reset since 00:10 ({IDLE}), "
+        "but it is deferred. The result of 1 tool call is awaited, until 02:10 at most."
     )
     running = replace(SESSION, running_turn="turn_1")
     turn = Blocker(Reason("turn", "turn turn_1 is running"), True)
     assert said(policy("idle"), "2026-11-03 00:30", session=running, turn=turn) == (
-        f"telegram:dm:42 is being answered and due to be reset since 00:10 ({IDLE}), which is put off. "
+        f"telegram:dm:42 is being answered and due to be reset since 00:10 ({IDLE}), but it is deferred. "
         "Turn turn_1 is running."
     )
 
@@ -170,28 +170,28 @@ def test_a_deferral_names_what_holds_it_and_until_when() -> None:
             "idle",
             "sess_1",
             "2026-11-03 09:00",
-            "was reset at 00:10 (idle). The next message begins afresh.",
+            "was reset at 00:10 (idle). The next message starts a new session.",
         ),
         (
             "idle",
             "new",
             "sess_1",
             "2026-11-03 09:00",
-            "ended at 00:10 (new). The next message begins afresh.",
+            "ended at 00:10 (new). The next message starts a new session.",
         ),
         (
             "idle",
             "idle",
             "sess_2",
             "2026-11-03 09:00",
-            "was reset at 00:10 (idle). The conversation goes on in sess_2.",
+            "was reset at 00:10 (idle). The conversation continues in sess_2.",
         ),
         (
             "none",
             "closed",
             "sess_1",
             "2026-12-03 09:00",
-            "ended at 2026-11-03 00:10 (closed). The next message goes on from there, whenever it comes "
+            "ended at 2026-11-03 00:10 (closed). The next message continues from there, whenever it comes "
             "(mode none, from [reset]).",
         ),
         (
@@ -199,15 +199,15 @@ def test_a_deferral_names_what_holds_it_and_until_when() -> None:
             "closed",
             "sess_1",
             "2026-11-03 00:05",
-            "ended at 00:10 (closed). A message before 00:10 goes on from there, "
-            f"a later one begins afresh ({IDLE}).",
+            "ended at 00:10 (closed). A message before 00:10 continues from there, "
+            f"a later one starts a new session ({IDLE}).",
         ),
         (
             "idle",
             "reaped",
             "sess_1",
             "2026-11-03 09:00",
-            f"ended at 00:10 (reaped). The next message begins afresh, since 00:10 ({IDLE}).",
+            f"ended at 00:10 (reaped). The next message starts a new session, since 00:10 ({IDLE}).",
         ),
     ],
 )
@@ -261,6 +261,6 @@ def test_a_verdict_that_will_come_does_not_speak_as_if_it_had() -> None:
     after = verdict(SESSION, policy("idle"), (), at("2026-11-03 00:10"), timedelta(seconds=30))
     assert (before.decision, before.reasons[0].message) == (
         Decision.NOT_DUE,
-        "it is reset when nobody has spoken for 2 h",
+        "it is reset after 2 h without a message",
     )
-    assert (after.decision, after.reasons[0].message) == (Decision.DUE, "nobody has spoken for 2 h")
+    assert (after.decision, after.reasons[0].message) == (Decision.DUE, "no message for 2 h")

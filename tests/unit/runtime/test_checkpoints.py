@@ -15,6 +15,7 @@ from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.turns.checkpoints import Checkpoints
 from holdfast.runtime.turns.live import Answered
 from holdfast.store.sqlite.engine import SQLiteStore
+from tests import quiet_time
 
 from .asking import Gated, Told, drafted, ended, serving, until_drafted, until_told, user
 from .conftest import Joined, begin
@@ -272,25 +273,27 @@ async def test_listeners_hear_nothing_that_the_disk_will_not_soon_hold(
 
 async def test_checkpoints_come_at_most_so_often(store: SQLiteStore) -> None:
     model = ScriptedModel(lambda messages, purpose: " ".join(["word"] * 60), delay=0.005)
+    began = time.monotonic()
     async with serving(store, model, checkpoint_seconds=0.1) as server:
         running = await server.run(user("tell me"))
         await ended(running)
-    assert 1 <= len(await store.drafts(running.turn.id)) <= 10
+    took = time.monotonic() - began
+    assert 1 <= len(await store.drafts(running.turn.id)) <= took / 0.1 + 2
 
 
 async def test_what_is_told_is_never_longer_ahead_of_the_disk_than_it_may(store: SQLiteStore) -> None:
-    seconds, told_at = 0.5, list[tuple[float, int]]()  # of which 0.1 are meant, and 0.4 a busy machine's
+    seconds, told_at = 0.5, list[tuple[float, int]]()  # of which 0.1 are meant
     model = ScriptedModel(lambda messages, purpose: " ".join(["word"] * 150), delay=0.005)
     async with serving(store, model, checkpoint_seconds=0.1) as server:
         running = await server.run(user("tell me"), renderer=Told())
         while running.outcome is None:
-            told_at.append((time.monotonic(), len(b"".join(running.events[1:]))))
+            told_at.append((quiet_time.now(), len(b"".join(running.events[1:]))))
             on_disk = len(await drafted(store, running.turn.id))
             if running.outcome is None:
                 late = [length for at, length in told_at if at < told_at[-1][0] - seconds]
                 assert not late or on_disk >= late[-1]
             await asyncio.sleep(0.01)
-    assert len(told_at) > 20
+    assert len(told_at) > 5
 
 
 # --- an outcome that is not known --------------------------------------------------------------------------

@@ -74,7 +74,7 @@ async def memories(store: SQLiteStore) -> list[str]:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110 - the store is asked, nobody tells
             await asyncio.sleep(0.01)
 
@@ -250,7 +250,7 @@ async def test_stopping_waits_a_moment_and_then_gives_the_claim_back(
 
     agent = flusher(store, node, ScriptedModel(hang))
     agent.start()
-    await asyncio.wait_for(asked.wait(), 10)
+    await asyncio.wait_for(asked.wait(), 60)
     await agent.stop(0.01)
     flush = await store.flush(None, session_id)
     assert (flush.state, flush.attempts, flush.interruptions) == (FlushState.PENDING, 0, 1)

@@ -85,7 +85,7 @@ async def test_a_file_that_others_can_read_is_closed_and_told_of(
     with caplog.at_level(logging.WARNING):
         assert await ensure_local_key(store, home) == (token, False)
     assert stat.S_IMODE((home / "api.key").stat().st_mode) == 0o600
-    assert "could be read by others" in caplog.text
+    assert "was readable by other users" in caplog.text
     assert token not in caplog.text
 
 
@@ -167,7 +167,7 @@ async def test_processes_that_ask_at_once_get_the_same_one(
         assert process.stdin is not None
         process.stdin.write("now\n")
         process.stdin.flush()
-    told = [process.communicate(timeout=30)[0].split() for process in asking]
+    told = [process.communicate(timeout=60)[0].split() for process in asking]
     assert len({token for token, _ in told}) == 1
     assert [created for _, created in told].count("True") == 1
     (key,) = await store.keys(None)

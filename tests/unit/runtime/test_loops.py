@@ -14,6 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,13 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.flushes import FlushRules
 from holdfast.domain.nodes import BeatWatch, Node, NodeKind
 from holdfast.domain.processes import ProcessLimits
+from holdfast.domain.recovery import Origin, RequestToStore
 from holdfast.domain.resets import ResetMode, ResetPolicies, ResetPolicy
-from holdfast.domain.turns import TurnStatus
+from holdfast.domain.turns import Turn, TurnStatus
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime import periodic
-from holdfast.runtime.agents import model_watch
+from holdfast.runtime.agents import model_watch, queue_runner, titler
+from holdfast.runtime.agents import recoverer as recoverer_module
 from holdfast.runtime.agents.flusher import Flusher, Pace
 from holdfast.runtime.agents.heartbeat import Heartbeat
 from holdfast.runtime.agents.memory_writers import ModelTarget
@@ -37,17 +40,22 @@ from holdfast.runtime.agents.model_watch import ModelWatch
 from holdfast.runtime.agents.notifier import Notifier
 from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.agents.resetter import Resetter
+from holdfast.runtime.agents.stored_turns import StoredTurns
 from holdfast.runtime.agents.sweeper import Pruner, Sweeper
 from holdfast.runtime.processes.supervisor import Supervisor
-from holdfast.runtime.turns.live import Unanswered
+from holdfast.runtime.turns.live import TurnSpec, Unanswered
 from holdfast.settings import ModelSettings
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.values import Retention
 from tests.contract.steps import OWNER, say
+from tests.integration.connectors.platform import Platform
+from tests.integration.connectors.platform import serving as connected
+from tests.integration.connectors.platform import until as eventually
 from tests.reliability import mutants
-from tests.unit.runtime.asking import Gated, ended, serving, user
+from tests.unit.runtime.asking import Gated, Server, ended, serving, user
 from tests.unit.runtime.conftest import Clock, Joined, begin
 from tests.unit.runtime.test_notifier import Hook, listening, make
+from tests.unit.runtime.test_recoverer import orphan, recovering
 from tests.unit.runtime.test_supervisor import end_all
 
 IDLE = ResetPolicies(ResetPolicy(ResetMode.IDLE, timedelta(minutes=5)))
@@ -233,7 +241,7 @@ async def heartbeats(given: Given) -> None:
         with pytest.MonkeyPatch.context() as patch:
             poison(patch, store, "beat")
             bad = strays[1].turn.id
-            poison(patch, store, "cancel_turn", lambda _, turn, *__, bad=bad: turn == bad)
+            poison(patch, store, "cancel_turn", lambda _, turn, *__, bad=bad, **___: turn == bad)
             keeper.start()
 
             async def others_are_free(strays: Any = strays, keeper: Heartbeat = keeper) -> bool:
@@ -273,7 +281,129 @@ async def models(given: Given) -> None:
     await watch.stop()
 
 
+async def recoveries(given: Given) -> None:
+    """A turn that cannot be taken up, one that cannot be given up, and a failing first read."""
+    store, turns = given.store, []
+    for name in ("bad", "late", "good"):
+        turns.append(await store.turn(None, await orphan(store, given.joined, name)))
+        given.clock.advance(seconds=1)
+    bad, late, good = turns
+    given.patch.setattr(recoverer_module, "LOOK_SECONDS", 0.01)
+    poison(given.patch, store, "stored_request", lambda _, turn: turn == bad.id)
+    poison(given.patch, store, "give_up_turn", lambda turn, why: turn == late.id)
+    poison(given.patch, store, "due_turns")
+    given.patch.setattr(
+        recoverer_module,
+        "reason_to_give_up",
+        lambda known, rules, started_at, *_: "too late" if started_at == late.started_at else None,
+    )
+    async with recovering(store, ScriptedModel(["hi"] * 20)) as (_, recoverer):
+        recoverer.start()
+
+        async def the_other_is_answered() -> bool:
+            return (await store.turn(None, good.id)).status is TurnStatus.COMPLETED
+
+        await until(the_other_is_answered)
+        assert recoverer._loop.running
+
+
+async def queues(given: Given) -> None:
+    """A queued turn that cannot begin, beside one that can."""
+    store = given.store
+    given.patch.setattr(queue_runner, "LOOK_SECONDS", 0.01)
+    async with serving(store, ScriptedModel()) as server:
+        running = [await begin(store, await store_node(server), f"q:{number}") for number in range(2)]
+        queued = []
+        for number, each in enumerate(running):
+            wanted = replace(
+                server.order(user("two"), key=f"q:{number}", owner="default").request,
+                stored=RequestToStore(b"{}", Origin.QUEUED, recover=True),
+            )
+            found = await store.enqueue_turn(wanted, most=1)
+            assert found is not None
+            queued.append(found.turn.id)
+            await store.commit_reply(each.lease)
+
+        class Stored(StoredTurns):
+            def __init__(self) -> None:
+                pass
+
+            async def spec(self, turn: Turn) -> TurnSpec:
+                if turn.id == queued[0]:
+                    raise RuntimeError("poison")
+                return server.order(user("-"))
+
+        poison(given.patch, store, "count_queued")
+        queue = queue_runner.QueueRunner(store, server.runner, Stored(), most=9)
+        queue.start()
+
+        async def the_other_is_answered() -> bool:
+            return (await store.turn(None, queued[1])).status is TurnStatus.COMPLETED
+
+        await until(the_other_is_answered)
+        assert queue._loop.running
+        await queue.stop()
+
+
+async def store_node(server: Server) -> Node:
+    return next(node for node in await server.store.nodes() if node.id == server.keeper.node_id)
+
+
+async def titles(given: Given) -> None:
+    """A conversation that cannot be read; the model names the others."""
+    store, node = given.store, await given.joined()
+    given.patch.setattr(titler, "LOOK_SECONDS", 0.01)
+    given.patch.setattr(titler, "QUIET_SECONDS", 0.0)
+    naming = titler.Titler(store, ScriptedModel(["A title"] * 20), titler.TitleRules(1, 1000))
+    said = [await say(store, node, "hello", "hi", key=f"t{number}") for number in range(3)]
+    bad = said[0].session.conversation_id
+    poison(given.patch, store, "messages", lambda _, id_, **__: id_ == bad)
+    for each in said:
+        naming.answered(each.session, 2)
+
+    async def others_are_named() -> bool:
+        sessions = [await store.session(None, each.session.id) for each in said[1:]]
+        return [each.title for each in sessions] == ["A title"] * 2
+
+    await until(others_are_named)
+    assert naming.running
+    await naming.stop()
+
+
 Case = Callable[[Given], Awaitable[None]]
+
+
+async def connectors(given: Given, method: str) -> None:
+    """A store method that a connector's loop calls fails once; the message is answered all the same."""
+    whole = getattr(SQLiteStore, method)
+    left = [True]
+
+    def once(*arguments: Any, **options: Any) -> Any:
+        if left:
+            left.clear()
+            raise Poison("unexpected")
+        return whole(*arguments, **options)
+
+    given.patch.setattr(SQLiteStore, method, once)
+    platform = Platform()
+    platform.write("hello")
+    async with connected(given.tmp_path, platform):
+        await eventually(platform.said, PATIENCE)
+    assert not left
+
+
+async def claims(given: Given) -> None:
+    await connectors(given, "claim_connector")
+
+
+async def answers(given: Given) -> None:
+    await connectors(given, "urgent_commands")
+
+
+async def sends(given: Given) -> None:
+    await connectors(given, "next_delivery")
+
+
 CASES: dict[str, Case] = {
     "sweep": sweeps,
     "watch the heartbeats of other nodes": ticks,
@@ -283,6 +413,12 @@ CASES: dict[str, Case] = {
     "write this node's heartbeat": heartbeats,
     "look after running turns": turns,
     "check the model": models,
+    "retry waiting turns": recoveries,
+    "begin queued turns": queues,
+    "run a connector": claims,
+    "answer messages from platforms": answers,
+    "send messages to platforms": sends,
+    "name conversations": titles,
 }
 
 
@@ -328,11 +464,17 @@ ELSEWHERE = {
     "runtime/turns/gate.py": 1,  # one abandoned turn each
     "runtime/tools/terminal.py": 1,  # ends with its command
     "runtime/turns/runner.py": 1,  # one turn each
+    "runtime/agents/queue_runner.py": 1,  # one turn each
     "runtime/agents/flusher.py": 1,  # one flush each
+    "runtime/agents/recoverer.py": 1,  # one turn each
     "runtime/turns/checkpoints.py": 1,  # one checkpoint each
+    "runtime/agents/key_uses.py": 1,  # one batch of last uses
+    "connectors/worker.py": 2,  # one receiver, started again by claim_once; one place each
     "runtime/turns/receipts.py": 1,  # one batch of receipts each
     "sync.py": 2,  # the event loop of a program, and one call each
     "server/streams.py": 1,  # ends with its connection
+    "server/openai/response_socket.py": 3,  # end with their connection
+    "server/workers/worker.py": 1,  # one accepted connection each
     "server/server.py": 4,  # end with the server
     "store/search_threads.py": 1,  # tests/unit/store/test_search_threads.py
     "store/postgres/deadlines.py": 1,  # tests/contract/test_postgres_engine.py

@@ -234,7 +234,7 @@ async def test_a_node_with_a_webhook_sends_by_itself_and_a_dead_one_delays_nothi
         async with session.turn("hello") as turn:
             await turn.append("hi")
         async with listening(hook, port):
-            await asyncio.wait_for(hook.heard.wait(), 20)
+            await asyncio.wait_for(hook.heard.wait(), 60)
     assert hook.counts == {notice.id: 1}
 
 

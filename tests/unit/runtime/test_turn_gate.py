@@ -49,7 +49,7 @@ async def test_a_waiter_goes_on_as_soon_as_the_turn_ends(store: SQLiteStore, joi
     waiting = asyncio.create_task(leases.begin(request(nodes.node_id), wait_seconds=30))
     await asyncio.sleep(0.1)
     await store.commit_reply(held.lease, new_messages({"role": "assistant", "content": "done"}))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         outcome = await waiting
     assert isinstance(outcome, TurnBegun) and outcome.turn.first_seq == 3, "history is read after the lease"
 
@@ -62,7 +62,7 @@ async def test_two_stores_on_one_file_serialise(store: SQLiteStore, joined: Join
     waiting = asyncio.create_task(leases.begin(request(nodes.node_id), wait_seconds=30))
     await asyncio.sleep(0.15)
     await store.commit_reply(held.lease)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert isinstance(await waiting, TurnBegun)
     await other.close()
 
@@ -72,7 +72,7 @@ async def test_a_dead_holder_is_not_waited_for(store: SQLiteStore, joined: Joine
     await begin(store, node, "cli:ada", attached=False)
     kill(store, node)
     leases, nodes = await keeper_for(store)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert isinstance(await leases.begin(request(nodes.node_id), wait_seconds=60), TurnBegun)
 
 
@@ -107,5 +107,5 @@ async def test_a_turn_whose_caller_went_away_while_it_began_does_not_hold_the_co
     beginning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await beginning
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert isinstance(await leases.begin(request(nodes.node_id), wait_seconds=2), TurnBegun)

@@ -99,7 +99,7 @@ def test_the_sdk_takes_the_response_at_every_moment(state: ResponseState, asked:
     assert taken.output_text == ("hi" if state.is_final else "")
     assert value["holdfast"] == OURS
     assert value["conversation"] == {"id": "conv_1"}
-    assert list(value) == list(ResponseObject.__struct_fields__)
+    assert list(value) == [name for name in ResponseObject.__struct_fields__ if name != "warnings"]
     assert msgspec.to_builtins(msgspec.convert(value, ResponseObject, from_attributes=True)) == (
         msgspec.to_builtins(value)
     )

@@ -38,6 +38,11 @@ def test_tokens_are_words_without_case_and_accents(text: str, tokens: list[str])
     assert tokens_of(text) == tokens
 
 
+def test_an_ascii_text_has_the_same_words_as_beside_other_characters() -> None:
+    text = "".join(f"{chr(code)}Ab{chr(code)}{chr(code)}9 " for code in range(128))
+    assert tokens_of(text) == tokens_of(f"{text} \N{SNOWMAN}")
+
+
 @pytest.mark.parametrize(
     ("words", "terms"),
     [

@@ -200,10 +200,10 @@ async def test_a_listener_to_commits_that_fails_does_not_stop_the_writer(
     with monkeypatch.context() as broken:
         broken.setattr(store._watch, "notice", fail)
         begun = await begin(store)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await store.append(begun.lease, new_messages({"role": "assistant", "content": "hi"}))
     assert store.failure is None
-    assert "a listener to commits failed" in caplog.text
+    assert "a commit listener failed" in caplog.text
 
 
 @pytest.mark.parametrize("step", ["_commit", "_tell", "_checkpoint", "_next_group"])
@@ -225,12 +225,12 @@ async def test_a_writing_thread_that_ends_leaves_nobody_waiting(
     pending = [asyncio.create_task(store.append(begun.lease, reply)) for _ in range(3)]
     await asyncio.sleep(0)
     go_on.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         answers = await asyncio.gather(doing, *pending, return_exceptions=True)
     assert all(isinstance(answer, StoreFailed) for answer in answers[1:])
     assert isinstance(store.failure, StoreFailed)
     assert "the store has stopped" in caplog.text
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         with pytest.raises(StoreFailed):
             await store.append(begun.lease, reply)
         with pytest.raises(StoreFailed):

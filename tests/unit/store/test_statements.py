@@ -109,7 +109,7 @@ def test_an_annotation_that_means_nothing_is_refused(note: str) -> None:
         notes_of(block)
 
 
-NOTE = r"^-- (?:locks|conversation in|rows|scans|time|plan): "
+NOTE = r"^-- (?:locks|conversation in|rows|scans|time|plan|usually|many): "
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -54,7 +54,9 @@ class Caller:
     async def __call__(self, tool: Tool, raw: str | None = None, **arguments: Any) -> str:
         given = msgspec.json.encode(arguments).decode() if raw is None else raw
         who = self.session
-        call = ToolCall("call", tool.name, given, who.owner, who.conversation_id, who.id, "turn", self.rights)
+        call = ToolCall(
+            "call", tool.name, given, who.owner, who.conversation_id, who.id, "turn", "turn.2.0", self.rights
+        )
         return await Toolbox([tool]).run(call)
 
     def with_rights(self, *rights: str) -> Caller:

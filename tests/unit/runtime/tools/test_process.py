@@ -42,7 +42,7 @@ async def test_waiting_tells_how_it_ended_and_what_it_said(
     tool: ProcessTool, call: Caller, supervisor: Supervisor
 ) -> None:
     process = await start(supervisor, call, "sleep 0.3; echo built")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         told = await call(tool, action="wait", id=process)
     assert told == f"{process} (exit code 0): sleep 0.3; echo built\nbuilt"
 
@@ -79,7 +79,7 @@ async def test_it_can_be_written_to(tool: ProcessTool, call: Caller, supervisor:
 
 async def test_it_can_be_stopped(tool: ProcessTool, call: Caller, supervisor: Supervisor) -> None:
     process = await start(supervisor, call, "sleep 60")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert "ended by signal 15" in await call(tool, action="stop", id=process)
     assert "has ended already" in await call(tool, action="stop", id=process)
 

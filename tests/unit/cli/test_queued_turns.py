@@ -1,0 +1,39 @@
+"""Queued turns as the command shows them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import holdfast
+from holdfast.domain.conversations import Address
+from holdfast.domain.ids import new_id
+from holdfast.domain.messages import new_messages
+from holdfast.domain.recovery import Origin, RequestToStore
+from holdfast.domain.turns import TurnRequest
+from tests.unit.cli.conftest import Home
+
+
+async def _queued(home: Home) -> tuple[str, str]:
+    """Ids of a turn that has been answered and of one that was queued behind it."""
+    async with holdfast.open(f"sqlite:///{home.path / 'holdfast.db'}", sweep=False) as hf:
+        session = await hf.session(key="busy", attached=False)
+        async with session.turn("one") as turn:
+            stored = RequestToStore(b"{}", Origin.QUEUED)
+            request = TurnRequest(
+                new_id("turn"), "default", hf.node_id, Address(key="busy"), new_messages("two"), stored=stored
+            )
+            queued = await hf.store.enqueue_turn(request, most=1)
+            assert queued is not None
+            await turn.append({"role": "assistant", "content": "to one"})
+    return turn.id, queued.turn.id
+
+
+def test_turns_list_and_why_show_what_is_queued(home: Home) -> None:
+    first, queued = asyncio.run(_queued(home))
+    (found,) = home.json("turns", "list")["data"]
+    assert (found["id"], found["status"], found["doing"]) == (queued, "queued", "waiting")
+    assert first in found["why"]
+    assert queued in home.ok("turns")
+    assert queued in home.ok("why", "busy")
+    home.ok("sessions", "cancel", "busy")
+    assert home.json("turns", "list")["data"] == []
