@@ -28,7 +28,9 @@ from api_servers import (
     KEY,
     MISREPORTING,
     MOCK,
+    NOT_RECOVERING,
     PROXY,
+    RECOVERING,
     Kind,
     Server,
     environment,
@@ -65,6 +67,8 @@ ROWS = (
     ApiRow("holdfast", f"holdfast, conversations of {TURNS} turns", HOLDFAST, TURNS),
     ApiRow("opening", "holdfast, every request a new conversation", HOLDFAST),
     ApiRow("misreported", f"holdfast, {TURNS} turns, usage misreported", HOLDFAST, TURNS, MISREPORTING),
+    ApiRow("recovering", f'holdfast, {TURNS} turns, recover = "all"', RECOVERING, TURNS),
+    ApiRow("not_recovering", f'holdfast, {TURNS} turns, recover = "never"', NOT_RECOVERING, TURNS),
 )
 
 

@@ -9,6 +9,8 @@ from figures import Figures
 from report import heading, number, scaled, table, verdicts
 from targets import SAME, Target
 
+RECOVERY = 1.05
+"""What turns that finish themselves may cost."""
 HEADROOM = 3
 """How many times what is measured the mock and the clients must manage by themselves."""
 
@@ -95,28 +97,44 @@ def named(row: ApiRow, figures: Figures) -> str:
 
 
 def api_targets(figures: Figures) -> Sequence[Target]:
-    def rate(key: str, beside: str, at_least: float, aim: float) -> Target:
+    def rate(key: str, beside: str, at_least: float) -> Target:
         other = {"litellm": "LiteLLM", "journalled": "the journalled pass-through"}[beside]
         sentence = f"{labels[key]} / {other}, 16 clients"
-        return Target(sentence, figures.ratio("per_second", key, beside, 16), at_least, aim=aim)
+        return Target(sentence, figures.ratio("per_second", key, beside, 16), at_least)
+
+    def processor(key: str) -> Target:
+        sentence = f"processor time of a plain request, {labels[key].removeprefix('holdfast, ')}, 16 clients"
+        return Target(sentence, figures.within(key, "cpu_us", setting=16), at_most=1000, unit="µs")
 
     def value(sentence: str, name: str, at_most: float, unit: str, key: str = "holdfast") -> Target:
         return Target(sentence, figures.within(key, name), at_most=at_most, unit=unit)
 
     labels = {row.key: row.label for row in ROWS}
     return [
-        rate("holdfast", "litellm", 10, 20),
-        rate("opening", "litellm", 10, 20),
-        rate("holdfast", "journalled", 0.25, 0.35),
-        rate("opening", "journalled", 0.25, 0.35),
+        rate("holdfast", "litellm", 15),
+        rate("opening", "litellm", 15),
+        rate("holdfast", "journalled", 0.35),
+        rate("opening", "journalled", 0.35),
+        processor("holdfast"),
+        processor("opening"),
         Target(
             "processor time of a request, usage misreported / reported truly, 16 clients",
             figures.ratio("cpu_us", "misreported", "holdfast", 16),
             at_most=SAME,
         ),
-        value("added time to the first token, p50", "added_first_ms", 5, "ms"),
+        Target(
+            'processor time of a request, recover = "all" / "never", 16 clients',
+            figures.ratio("cpu_us", "recovering", "not_recovering", 16),
+            at_most=RECOVERY,
+        ),
+        value("added time to the first token, p50", "added_first_ms", 3, "ms"),
+        Target(
+            "time to the first token of 16 streams, p50 / the journalled pass-through",
+            figures.ratio("first_among_ms", "holdfast", "journalled"),
+            at_most=2,
+        ),
         value("processor time of a streamed chunk", "chunk_cpu_us", 40, "µs"),
-        value("resident memory, idle", "idle_mb", 80, "MB"),
-        value("from start to ready", "ready_seconds", 1, "s"),
+        value("resident memory, idle", "idle_mb", 75, "MB"),
+        value("from start to ready", "ready_seconds", 0.8, "s"),
         value("holdfast --help", "seconds", 0.25, "s", "help"),
     ]

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import apsw
@@ -40,6 +40,8 @@ class Kind:
     ready: str
     kept: str | None = None
     package: Package | None = None
+    recover: str | None = None
+    """`[turns] recover` of a holdfast server; None: the default."""
 
 
 MOCK = Kind("mock", "/v1/models")
@@ -47,6 +49,10 @@ MISREPORTING = Kind("misreporting mock", "/v1/models")
 JOURNALLED = Kind("journalled", "/readyz", "SELECT count(*) FROM journal")
 PROXY = Kind("litellm", "/health/readiness", package=LITELLM)
 HOLDFAST = Kind("holdfast", "/readyz", "SELECT count(*) FROM turns WHERE status = 'completed'")
+WORKERS = Kind("workers", HOLDFAST.ready, HOLDFAST.kept)
+RECOVERING = replace(HOLDFAST, name="recovering", recover="all")
+NOT_RECOVERING = replace(HOLDFAST, name="not recovering", recover="never")
+OURS = (HOLDFAST, WORKERS, RECOVERING, NOT_RECOVERING)
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,8 @@ def command(kind: Kind, python: Path, port: int, model_port: int, directory: Pat
         where = ["--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
         return [str(python.parent / "litellm"), "--config", str(config), *where]
     where = ["--port", str(port), "--model", model_url, "--store", "sqlite:///bench.db"]
-    return [str(python.parent / "holdfast"), "serve", *where]
+    workers = ["--workers", "2"] if kind is WORKERS else []
+    return [str(python.parent / "holdfast"), "serve", *where, *workers]
 
 
 def litellm_config(model_url: str) -> str:
@@ -122,7 +129,8 @@ def environment(kind: Kind, directory: Path) -> dict[str, str]:
     bytecode = {"PYTHONPYCACHEPREFIX": str(directory.parent / "bytecode")}
     return {
         **kept,
-        **(bytecode if kind is HOLDFAST else {"PYTHONDONTWRITEBYTECODE": "1"}),
+        **(bytecode if kind in OURS else {"PYTHONDONTWRITEBYTECODE": "1"}),
+        **({"HOLDFAST_TURNS__RECOVER": kind.recover} if kind.recover else {}),
         "HOME": str(directory),
         "PYTHONPATH": str(HERE),
         "HOLDFAST_HOME": str(directory / "home"),

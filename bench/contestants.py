@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from environments import Package
@@ -13,6 +15,19 @@ LANGGRAPH = Package("langgraph-checkpoint-sqlite", "3.1.2")
 OPENAI_AGENTS_POSTGRES = Package("openai-agents[sqlalchemy]", "0.24.0", and_also=("asyncpg==0.32.0",))
 LANGGRAPH_POSTGRES = Package(
     "langgraph-checkpoint-postgres", "3.2.0", and_also=("psycopg[binary,pool]==3.3.8",)
+)
+
+_PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+GOOGLE_ADK = Package(
+    "google-adk",
+    "2.13.0",
+    and_also=(
+        "aiosqlite==0.22.1",
+        "asyncpg==0.32.0",
+        "sqlalchemy[asyncio]>=2",
+        "psycopg[binary]==3.3.8",
+        *_PROJECT["dependencies"],  # our adapter runs in the same environment, from this tree
+    ),
 )
 
 WRITERS = (1, 16, 64)
@@ -103,3 +118,33 @@ POSTGRES = (
 # Not rows of that table: turns of several nodes together, and one store beside a much larger one.
 NODE = Row("node", "holdfast, turns of one node", "holdfast_store", HERE, "turn")
 SCALE = Row("scale", "sweeps and lists", "holdfast_postgres_scale", HERE, "scale", {"few": 10_000})
+
+
+def _pair(
+    framework: str, engine: str, own: str, script: str, package: Package, ours: Package | None
+) -> list[Row]:
+    """A framework's own store, and ours in its place."""
+    key = f"{framework}_{engine}"
+    label = f"{framework.replace('_', '-')}, holdfast on {engine}"
+    return [
+        Row(f"{key}_own", f"{framework.replace('_', '-')}, {own} on {engine}", script, package, engine),
+        Row(key, label, "holdfast_adapters", ours, engine, {"adapter": framework}),
+    ]
+
+
+# The case of these rows is the engine: each is measured in several cases.
+ADAPTERS = (
+    *_pair("openai_agents", "sqlite", "its SQLiteSession", "openai_agents_session", OPENAI_AGENTS, HERE),
+    *_pair(
+        "openai_agents",
+        "postgres",
+        "its SQLAlchemySession",
+        "openai_agents_postgres",
+        OPENAI_AGENTS_POSTGRES,
+        HERE,
+    ),
+    *_pair("langgraph", "sqlite", "its SqliteSaver", "langgraph_saver", LANGGRAPH, HERE),
+    *_pair("langgraph", "postgres", "its PostgresSaver", "langgraph_postgres", LANGGRAPH_POSTGRES, HERE),
+    *_pair("google_adk", "sqlite", "its DatabaseSessionService", "google_adk_own", GOOGLE_ADK, GOOGLE_ADK),
+    *_pair("google_adk", "postgres", "its DatabaseSessionService", "google_adk_own", GOOGLE_ADK, GOOGLE_ADK),
+)

@@ -50,10 +50,10 @@ class Figures:
         pairs = list(zip(self._values(key, name, above), self._values(key, name, below), strict=False))
         return Ratio(tuple(a / b for a, b in pairs)) if pairs else None
 
-    def within(self, key: str, above: str, below: str | None = None) -> Ratio | None:
+    def within(self, key: str, above: str, below: str | None = None, setting: int = 0) -> Ratio | None:
         """Of one row: the figure `above`, or how it compares with `below`, round by round."""
-        values = self._values(key, above, 0)
-        others = self._values(key, below, 0) if below else [1.0] * len(values)
+        values = self._values(key, above, setting)
+        others = self._values(key, below, setting) if below else [1.0] * len(values)
         return Ratio(tuple(a / b for a, b in zip(values, others, strict=True))) if values else None
 
     def fact(self, key: str, name: str) -> Any:

@@ -57,7 +57,7 @@ class PostgresBench:
 
     def scale(self, server: PostgresServer, runs: int, sessions: int) -> None:
         self._progress(f"PostgreSQL, {sessions:,} sessions")
-        with _database(server) as few:
+        with database(server) as few:
             row = replace(SCALE, options={**SCALE.options, "few_url": few})
             self._note(server, "scale", 0, partial(self._scale, row, runs, sessions))
 
@@ -82,7 +82,7 @@ class PostgresBench:
         if key in self.figures.unmeasured:
             return
         try:
-            with _database(server) as url:
+            with database(server) as url:
                 self.figures.add(key, setting, measure(url))
         except Unmeasured as reason:
             self.figures.unmeasured[key] = str(reason)
@@ -93,8 +93,8 @@ def _job(row: Row, url: str, **more: Any) -> Job:
 
 
 @contextmanager
-def _database(server: PostgresServer) -> Iterator[str]:
-    name = server.new_database()
+def database(server: PostgresServer) -> Iterator[str]:
+    name = server.newdatabase()
     try:
         yield server.url(name, tcp=True)
     finally:

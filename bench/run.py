@@ -28,8 +28,11 @@ from typing import Any, TypeVar
 
 import api
 import report
+from adapters import AdapterBench, print_adapters
 from api_report import print_api
+from api_workers import KINDS, WorkersBench, print_workers
 from contestants import (
+    ADAPTERS,
     APPEND,
     HISTORY,
     HISTORY_MESSAGES,
@@ -54,6 +57,7 @@ ROWS = {
     "sweep": SWEEP,
     "api": (),
     "postgres": POSTGRES,
+    "adapters": ADAPTERS,
 }
 
 T = TypeVar("T")
@@ -129,6 +133,11 @@ class Bench:
             table.round(rotated(api.ROWS, number))
             table.help()
         print_api(table.figures)
+        workers = WorkersBench(self.runner.scratch, self.effort.seconds + 0.5, progress)
+        self.results["workers"] = workers.figures
+        for number in range(self.effort.rounds):
+            workers.round(rotated(KINDS, number))
+        print_workers(workers.figures)
 
     def postgres(self) -> None:
         table = PostgresBench(self.runner, self.effort.seconds, progress)
@@ -139,6 +148,12 @@ class Bench:
                 table.round(server, rotated(POSTGRES, number))
             table.scale(server, self.effort.runs, self.effort.sessions)
         report.print_postgres(table.figures, POSTGRES, self.effort.sessions)
+
+    def adapters(self) -> None:
+        bench = AdapterBench(self.runner, self.effort.seconds, self.effort.runs, progress)
+        self.results["adapters"] = bench.figures
+        bench.measure(self.effort.rounds, rotated)
+        print_adapters(bench.figures)
 
     def _read(self, figures: Figures, rows: Sequence[Row], **job: Any) -> None:
         for number in range(self.effort.rounds):

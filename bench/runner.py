@@ -56,7 +56,8 @@ class Runner:
         directory = self.scratch / "fresh"
         directory.mkdir()
         try:
-            return self.run(row, Job(row.case, str(directory / "bench.db"), options=row.options, **job))
+            case = job.pop("case", row.case)
+            return self.run(row, Job(case, str(directory / "bench.db"), options=row.options, **job))
         finally:
             shutil.rmtree(directory)
 
@@ -69,7 +70,7 @@ class Runner:
     def _execute(self, python: Path, script: Path, job: Job) -> dict[str, Any]:
         environment = {
             **os.environ,
-            "PYTHONPATH": str(HERE),
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "HERMES_HOME": str(self.scratch / "hermes-home"),
             "LANGSMITH_TRACING": "false",
