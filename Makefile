@@ -1,7 +1,7 @@
 # Everything runs in .venv, which is made on first use from requirements/*.lock (scripts/setup says how).
 
 .DEFAULT_GOAL := help
-.PHONY: run test quick check lint types bench soak peers screens lock clean help
+.PHONY: run test quick check lint types bench soak peers agents screens lock clean help
 
 RUN := .venv/run.stamp
 DEV := .venv/dev.stamp
@@ -21,9 +21,11 @@ run: $(RUN) ## serve the OpenAI API with a small local model: no key of any prov
 test: $(DEV) ## every test but the soak versions
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi # the Nth-fault suite, Linux only
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool chromium chromium chromium-browser google-chrome; fi # the pages
+	@scripts/agents test # Codex, Claude Code and the SDKs for Node
+	@scripts/synapse # the homeserver of the Matrix connector
 	$(PYTEST) -q -n $(WORKERS) --dist worksteal --durations 10 --durations-min 1 -m "not soak" $(TESTS)
 
-quick: $(DEV) ## the tests that need no browser and no PostgreSQL, in under a minute
+quick: $(DEV) ## the tests that need no browser and no PostgreSQL, in under two minutes
 	$(PYTEST) -q -n auto -m "not postgres and not browser and not soak and not slow" $(QUICK_TESTS)
 
 check: lint types ## ruff, mypy --strict, and the directions of the imports
@@ -43,8 +45,12 @@ soak: $(DEV) ## the fault suites at full length, with their figures
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool strace strace; fi
 	HOLDFAST_TEST_SOAK=1 $(PYTEST) -m soak -s -n 0 --timeout 0 tests/reliability tests/simulation
 
-peers: ## the frameworks' own suites, against our adapters (in environments of their own)
-	scripts/peers
+peers: $(DEV) ## the frameworks' own suites, against our adapters, as a table
+	@scripts/peers
+
+agents: $(DEV) ## Codex, Claude Code, opencode and others against a server; their page in the docs
+	@scripts/agents grid
+	$(BIN)/python -m tests.agents.run
 
 screens: $(DEV) ## the picture of the dashboard in docs/images, made anew by its test
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool chromium chromium chromium-browser google-chrome; fi
@@ -55,7 +61,7 @@ lock: ## write requirements/*.lock anew; UPGRADE=--upgrade takes the newest vers
 	scripts/lock $(UPGRADE)
 
 clean: ## remove .venv and everything else that was made here
-	rm -rf .venv .venv-peers .venv-adk .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .venv-adk .peers.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## this list
@@ -69,5 +75,5 @@ endif
 $(RUN): requirements/run.lock pyproject.toml scripts/setup
 	@scripts/setup run
 
-$(DEV): requirements/dev.lock pyproject.toml scripts/setup
+$(DEV): requirements/dev.lock requirements/from_source.lock pyproject.toml scripts/setup
 	@scripts/setup dev

@@ -1,36 +1,38 @@
-"""A chat bridge in sixty lines: any chat platform on one side, a holdfast server on the other.
+"""A chat bridge: any chat platform on one side, a holdfast server's webhook connector on the other.
 
 The platform here is a pipe of JSON lines, so that you can try it: `{"chat": "42", "id": "m1", "text": "hi"}`
 comes in, `{"chat": "42", "text": "…"}` goes out. A real bridge replaces `incoming` and `deliver`.
 
-    eval "$(holdfast env)"
+    # holdfast.toml: [connectors.lines] kind = "webhook", token_env = "LINES_SECRET", allow = ["*"],
+    #                                   url = "http://127.0.0.1:9000/"
+    export LINES_SECRET="whsec_$(head -c 24 /dev/urandom | base64)"
+    holdfast serve &
     echo '{"chat": "42", "id": "m1", "text": "hi"}' | python examples/bridge.py
 
-Each chat is a key, so its conversation is found again by whoever restarts. The platform's message id, with
-the chat in front because most are unique only there, is the Idempotency-Key: a message that the platform
-delivers twice, or that is sent again after a crash of either side, is one turn. Notices are told to the chat
-they belong to and crossed off after that: one may be told twice, if the bridge dies in between, and none is
-lost.
+Both directions are signed by Standard Webhooks. The server stores a message before it answers 200, and knows
+it by its id: so the bridge just posts it until then. It runs the turn, and posts the reply and notices until
+we answer 200. Nothing is kept here; what is posted twice has the same id.
 """
 
 import asyncio
 import json
 import os
 import sys
-from collections import defaultdict
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
+from aiohttp import web
+
+from holdfast.connectors.webhook import Signer
 
 SERVER = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8377/v1").removesuffix("/v1")
-HEADERS = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"}
-NOTICE_SECONDS = float(os.environ.get("BRIDGE_NOTICE_SECONDS", "5"))
-TROUBLE = (aiohttp.ClientError, TimeoutError)  # the server or the network is away: try again
+SECRET = os.environ["LINES_SECRET"]
+PORT = int(os.environ.get("BRIDGE_PORT", "9000"))
 
-in_order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-answered: dict[str, str] = {}
-"""The message of each chat that was answered last: what the platform repeats, people need not read twice."""
+delivered: set[str] = set()
+"""Ids of what was delivered already: a real bridge keeps them as long as it must not say something twice."""
 
 
 async def incoming() -> AsyncIterator[dict[str, Any]]:
@@ -42,51 +44,44 @@ def deliver(chat: str, text: str) -> None:
     print(json.dumps({"chat": chat, "text": text}), flush=True)
 
 
-async def answer(http: aiohttp.ClientSession, message: dict[str, Any]) -> None:
-    """Send a message until it is answered: its id makes every try the same turn."""
-    chat, id_ = message["chat"], message["id"]
-    headers = {"X-Holdfast-Session-Key": f"lines:{chat}", "Idempotency-Key": f"lines:{chat}:{id_}"}
-    body = {"messages": [{"role": "user", "content": message["text"]}]}
-    async with in_order[chat]:
-        while answered.get(chat) != id_:
-            try:
-                async with http.post(f"{SERVER}/v1/chat/completions", json=body, headers=headers) as reply:
-                    said = await reply.json()
-                    passes = "true" if reply.status >= 500 or reply.status == 429 else "false"
-                    if reply.status == 200:
-                        answered[chat] = id_
-                        return deliver(chat, said["choices"][0]["message"]["content"])
-                    if reply.headers.get("x-should-retry", passes) == "false":
-                        return deliver(chat, f"(not answered: {said['error']['message']})")
-            except TROUBLE as trouble:
-                print(f"{trouble}; trying again", file=sys.stderr)
-            await asyncio.sleep(1)
-
-
-async def tell_notices(http: aiohttp.ClientSession) -> None:
-    after = ""  # the last one that is done with
+async def forward(http: aiohttp.ClientSession, message: dict[str, Any]) -> None:
+    """Post a message until the server has it. Most ids are unique only in their chat: it goes in front."""
+    data = {"place": message["chat"], "text": message["text"], "key": f"lines:{message['chat']}"}
+    body = json.dumps({"type": "message", "data": data}).encode()
+    id_ = f"{message['chat']}:{message['id']}"
     while True:
+        headers = Signer(SECRET).headers(id_, int(time.time()), body)
         try:
-            params = {"undelivered": "1", "after": after}
-            async with http.get(f"{SERVER}/api/notices", params=params) as reply:
-                page = await reply.json() if reply.status == 200 else {"data": []}
-                after = after if reply.status == 200 else ""
-            for notice in page["data"]:
-                if (notice["key"] or "").startswith("lines:"):
-                    deliver(notice["key"].removeprefix("lines:"), notice["text"])
-                    await http.post(f"{SERVER}/api/notices/{notice['id']}/delivered", raise_for_status=True)
-                after = notice["id"]
-        except TROUBLE as trouble:
+            async with http.post(f"{SERVER}/connectors/webhook/lines", data=body, headers=headers) as reply:
+                if reply.status < 500:
+                    return
+        except (aiohttp.ClientError, TimeoutError) as trouble:
             print(f"{trouble}; trying again", file=sys.stderr)
-        await asyncio.sleep(NOTICE_SECONDS)
+        await asyncio.sleep(0.5)
+
+
+async def take(request: web.Request) -> web.Response:
+    """A reply or a notice of the server."""
+    body = await request.read()
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    id_, _ = Signer(SECRET).verify(headers, body, time.time())
+    if id_ not in delivered:
+        data = json.loads(body)["data"]
+        deliver(data["place"], data["text"])
+        delivered.add(id_)
+    return web.json_response({})
 
 
 async def main() -> None:
-    async with aiohttp.ClientSession(headers=HEADERS) as http, asyncio.TaskGroup() as group:
-        notices = group.create_task(tell_notices(http))
-        answering = [group.create_task(answer(http, message)) async for message in incoming()]
-        await asyncio.gather(*answering)
-        notices.cancel()
+    application = web.Application()
+    application.router.add_post("/", take)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", PORT).start()
+    async with aiohttp.ClientSession() as http:
+        async for message in incoming():
+            await forward(http, message)
+        await asyncio.Event().wait()  # the platform has no more messages; replies may still come
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.server import schemas
+from holdfast.server.anthropic import schemas as anthropic_schemas
 from holdfast.server.openai import schemas as openai_schemas
 from holdfast.server.openapi import Components
 from holdfast.server.routes import Route
@@ -34,7 +35,7 @@ def structs() -> list[type[msgspec.Struct]]:
     """The public objects, in the order of the code."""
     found = [
         each
-        for module in (schemas, openai_schemas)
+        for module in (schemas, openai_schemas, anthropic_schemas)
         for each in vars(module).values()
         if isinstance(each, type) and issubclass(each, schemas.PublicObject)
     ]
