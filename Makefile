@@ -52,12 +52,12 @@ agents: $(DEV) ## Codex, Claude Code, opencode and others against a server; thei
 	@scripts/agents grid
 	$(BIN)/python -m tests.agents.run
 
-screens: $(DEV) ## the picture of the dashboard in docs/images, made anew by its test
+screens: $(DEV) ## the picture of the dashboard in docs/images, made by its test
 	@if [ "$$(uname)" = Linux ]; then scripts/need-tool chromium chromium chromium-browser google-chrome; fi
 	HOLDFAST_TEST_SCREENS=.venv/screens $(PYTEST) -q -n 0 tests/integration/dashboard/test_screens.py
 	mkdir -p docs/images && cp .venv/screens/conversation-1280-light.png docs/images/dashboard.png
 
-lock: ## write requirements/*.lock anew; UPGRADE=--upgrade takes the newest versions
+lock: ## write requirements/*.lock again; UPGRADE=--upgrade takes the newest versions
 	scripts/lock $(UPGRADE)
 
 clean: ## remove .venv and everything else that was made here
@@ -67,7 +67,7 @@ clean: ## remove .venv and everything else that was made here
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
-# A .venv that was copied here with the tree still points at the tree it came from: make it anew.
+# A .venv that was copied here with the tree still points at the tree it came from: make it again.
 ifneq ($(shell cat .venv/made-for 2>/dev/null),$(CURDIR))
 .PHONY: $(RUN) $(DEV)
 endif

@@ -40,6 +40,6 @@ url, text = sys.argv[1:3]
 graph = builder.compile(checkpointer=HoldfastSaver(url))
 thread = {"configurable": {"thread_id": "voyage"}}
 unfinished = bool(graph.get_state(thread).next)
-# A run that was cut short goes on where its last checkpoint is: the question is stored already.
+# An interrupted run continues from its last checkpoint: the question is stored already.
 done = graph.invoke(None if unfinished else {"messages": [HumanMessage(text)]}, thread, durability="sync")
 print(done["messages"][-1].content)

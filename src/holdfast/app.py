@@ -55,7 +55,7 @@ from .runtime.shutdown import ExitSignals, finished
 from .runtime.tools.choose import toolbox_of
 from .runtime.turns.gate import TurnGate
 from .runtime.turns.history_matcher import ClientCompaction, HistoryMatcher, Placement
-from .runtime.turns.live import Answered, Outcome, RunningTurn, TurnRenderer, TurnSpec, Unanswered
+from .runtime.turns.live import Answered, LiveTurn, Outcome, TurnRenderer, TurnSpec, Unanswered
 from .runtime.turns.preamble import TurnPreamble
 from .runtime.turns.receipts import Receipts
 from .runtime.turns.runner import TurnRunner
@@ -100,6 +100,7 @@ __all__ = [
     "ClientCompaction",
     "ConnectorDown",
     "Holdfast",
+    "LiveTurn",
     "ModelWatch",
     "Operations",
     "Outcome",
@@ -107,7 +108,6 @@ __all__ = [
     "Placement",
     "Receipts",
     "Recoverer",
-    "RunningTurn",
     "TurnRenderer",
     "TurnRunner",
     "TurnSpec",
@@ -129,7 +129,7 @@ log = logging.getLogger(__name__)
 
 SERVER_SWEEP_SECONDS = 1.0
 DATING_SECONDS = 3.0
-LEAVE_SECONDS = 5.0  # to leave in good order, however short `drain_seconds` is
+LEAVE_SECONDS = 5.0  # for a clean shutdown, however short `drain_seconds` is
 
 OwnModel: TypeAlias = Answers
 """A program's own model: `async (messages, purpose) -> str`."""
@@ -210,7 +210,7 @@ class Holdfast(Operations):
         self._signals = ExitSignals() if catch_signals else None
         self._joins = joins
         self.recoverer: Recoverer | None = None
-        """Takes up waiting turns; only servers have one."""
+        """Retries waiting turns; only servers have one."""
         self.connectors = Connectors({})
         self._flushes = flushes
         self.telemetry: Telemetry | None = None
@@ -339,7 +339,7 @@ class Holdfast(Operations):
                 await self.supervisor.stop_loop()
                 await self.heartbeat.leave(reason)
         except (TimeoutError, StoreError) as error:
-            log.warning("could not leave in good order (%s); the next sweep cleans up what is left", error)
+            log.warning("the shutdown was not clean (%s); the next sweep cleans up", error)
         finally:
             if self.telemetry is not None:
                 await asyncio.to_thread(self.telemetry.shutdown)
@@ -393,7 +393,7 @@ class Holdfast(Operations):
         """Resume or start the session that the next message of this key (or id) belongs to.
 
         Neither: a new conversation. An attached session ends when this program does; a detached one
-        (`attached=False`) lives as long as its policy says.
+        (`attached=False`) ends when its policy says so.
         """
         store = self.store
         if id is not None:
@@ -443,7 +443,7 @@ class Holdfast(Operations):
         return await self.store.conversation(self.owner, Address(id=found.conversation.id, create=False))
 
     async def delete(self, name: str) -> None:
-        """Delete the whole conversation of this id, key or alias, for good; a running turn is cancelled.
+        """Delete the whole conversation of this id, key or alias permanently; a running turn is cancelled.
         Raises NotFound."""
         found = await self.resolve_name(self.owner, name)
         await self.delete_conversation(self.owner, found.conversation.id, found.tip.running_turn)
@@ -492,7 +492,7 @@ def answer_with(
 
 
 def recover_with(node: Holdfast, rebuild: Rebuild) -> None:
-    """Build what takes up waiting turns and begins queued ones, on a node that answers. `rebuild` makes the
+    """Build what retries waiting turns and begins queued ones, on a node that answers. `rebuild` makes the
     turn of a stored request."""
     stored = StoredTurns(node.store, node.authenticator, rebuild)
     most = node.settings.server.max_requests

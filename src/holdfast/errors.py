@@ -36,7 +36,7 @@
         ├── StoreBusy           another process held the write lock longer than the timeout
         ├── StoreUnreachable    the database server cannot be reached; nothing was written; continues later
         ├── StoreUncertain      the connection was lost during a commit, and the outcome is unknown
-        ├── StoreFailed         an I/O error, corruption or a replaced file: stopped for good
+        ├── StoreFailed         an I/O error, corruption or a replaced file: stopped permanently
         ├── StatementFailed     the database refused one statement; the store continues
         ├── SearchFailed        the search index is damaged or cannot grow; everything else continues
         └── StoreClosed         used after closing, or in a forked child
@@ -72,7 +72,7 @@ class SearchTimeout(BadInput):
 
     def __init__(self, seconds: float, *, waited: bool = False) -> None:
         super().__init__(
-            f"too many searches are running; this one did not begin within {seconds:g} seconds. Try again"
+            f"too many searches are running; this one did not start within {seconds:g} seconds. Retry"
             if waited
             else f"the search took longer than {seconds:g} seconds and was stopped; search for fewer, longer "
             "or rarer words"
@@ -85,7 +85,7 @@ class AmbiguousId(BadInput):
 
     def __init__(self, name: str, candidates: Sequence[str], more: bool = False) -> None:
         listed = ", ".join(candidates) + (", …" if more else "")
-        super().__init__(f"{name!r} may mean several; use the whole id: {listed}")
+        super().__init__(f"{name!r} matches several ids; use the whole one: {listed}")
         self.name = name
         self.candidates = tuple(candidates)
 
@@ -128,7 +128,7 @@ class KeyRevoked(BadKey):
 
     def __init__(self) -> None:
         HoldfastError.__init__(
-            self, "the API key of this request was revoked while it was under way; ask again with a valid key"
+            self, "the API key of this request was revoked while it was in progress; retry with a valid key"
         )
 
 
@@ -148,7 +148,7 @@ class RateLimited(HoldfastError):
     def __init__(self, limit: str, most: int, seconds: float) -> None:
         what, _, window = limit.partition("_per_")
         super().__init__(
-            f"this API key may use {most:,} {what} per {window}, and has; the next {window} begins in "
+            f"this API key has used its {most:,} {what} per {window}; the next {window} begins in "
             f"{seconds:.0f} s"
         )
         self.limit = limit
@@ -209,7 +209,7 @@ class NestedTurn(ConversationBusy):
         HoldfastError.__init__(
             self,
             f"this task already holds {conversation_id} in turn {turn_id}; "
-            "use that turn, or leave its block before beginning another",
+            "use that turn, or leave its `with` block before you begin another",
         )
         self.conversation_id = conversation_id
         self.holder = None
@@ -221,7 +221,7 @@ class QueueFull(Conflict):
 
     def __init__(self, conversation_id: str, most: int) -> None:
         super().__init__(
-            f"{most} turns are queued in conversation {conversation_id}, which is as many as may be "
+            f"{most} turns are queued in conversation {conversation_id}, which is the limit "
             "([turns] queue); wait until one has begun, or withdraw one"
         )
         self.conversation_id = conversation_id
@@ -284,7 +284,7 @@ class NodeReaped(HoldfastError):
     """This node was reaped as dead (or has left); it must register as a new incarnation."""
 
     def __init__(self, node_id: str) -> None:
-        super().__init__(f"node {node_id} was reaped; register a new incarnation")
+        super().__init__(f"node {node_id} was reaped as dead; register a new incarnation")
         self.node_id = node_id
 
 
@@ -344,7 +344,7 @@ class StoreUpgraded(StoreError):
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(
-            f"the store was upgraded to schema {found} while this process knows {known}: restart me. "
+            f"the store was upgraded to schema {found}; this process supports {known} and must be restarted. "
             "Nothing more was written by this process"
         )
         self.found = found
@@ -369,7 +369,7 @@ class StoreUncertain(StoreError):
 
 
 class StoreFailed(StoreError):
-    """An I/O error, corruption or a replaced file. This store has stopped for good: exit, check, restart."""
+    """An I/O error, corruption or a replaced file. This store has stopped: exit, check, restart."""
 
 
 class StatementFailed(StoreError):

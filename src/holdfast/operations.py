@@ -600,7 +600,7 @@ class Operations:
         return await asyncio.gather(*(self.supervisor.seen(each) for each in found))
 
     def is_active(self, process: Process, now: datetime) -> bool:
-        """Whether the process showed activity lately, so that it may defer a reset."""
+        """Whether the process showed activity recently, so that it may defer a reset."""
         return is_active(process, now, self.supervisor.limits)
 
     async def process_log(
@@ -613,7 +613,7 @@ class Operations:
 
     async def approve_pairing(self, code: str, owner: str | None = None, key: str | None = None) -> Pairing:
         """Let the person with this code write; `owner` and `key` bind them to an existing conversation.
-        The person is told. Raises NotFound."""
+        The person is notified. Raises NotFound."""
         return await self.store.approve_pairing(code, owner, key, PAIRED)
 
     async def new_link(self, owner: str | None, conversation_id: str) -> LinkCode:
@@ -697,7 +697,7 @@ class Operations:
         judged = [(node, *proofs[node.id]) for node in present]
         for node in everyone:
             if node.gone:
-                why = "left in good order" if node.left_at else "found dead or hung, and reaped"
+                why = "stopped cleanly" if node.left_at else "found dead or hung, and reaped"
                 judged.append((node, Liveness.DEAD, why))
         return judged
 

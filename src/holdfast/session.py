@@ -216,8 +216,8 @@ class LiveSession(SessionMessages):
             return
         session = await self._going_on()
         fitter = ContextFitter(services.compactor, _IdleHolder(session), None)
-        fitter.given(await services.store.context(services.owner, session.id), Size())
-        await fitter.left(0)
+        fitter.set_prompt(await services.store.context(services.owner, session.id), Size())
+        await fitter.compact_if_over_threshold(0)
 
     async def fork(self, *, key: str | None = None, up_to: int | None = None) -> LiveSession:
         """A new conversation that begins with a copy of this context; this one is unchanged."""
@@ -302,7 +302,7 @@ class LiveTurn:
         self._lease: Lease | None = None
         self._drafted = ""
         self._next_event = 0
-        self._room: ContextFitter | None = None
+        self._fitter: ContextFitter | None = None
         self._usage: dict[str, int] = {}
         self._last_usage: dict[str, int] = {}
         """Of the last model call alone: its prompt tokens show the context size."""
@@ -376,19 +376,19 @@ class LiveTurn:
 
     async def _fitting_context(self) -> Context:
         context = await self._context()
-        room = self._room
-        if room is None or self._lease is None:
+        fitter = self._fitter
+        if fitter is None or self._lease is None:
             return context
-        if await room.made(context, Size(), {}):
+        if await fitter.ensure_fits(context, Size(), {}):
             context = await self._context()
-            room.given(context, Size())
+            fitter.set_prompt(context, Size())
         return context
 
     async def _context(self) -> Context:
         return await self._services.store.context(self._services.owner, self._session.id)
 
     async def draft(self, text: str) -> None:
-        """Checkpoint the reply so far: what a crash would keep. Call it with the whole text as it grows."""
+        """Save the reply so far: what a crash would keep. Call it with the whole text as it grows."""
         if not isinstance(text, str):
             raise BadInput(f"a draft is the text of the reply so far, not {type(text).__name__}")
         if self.repeated:
@@ -445,7 +445,7 @@ class LiveTurn:
             self._next_event = outcome.next_event
             session._session = outcome.session
             if services.compactor is not None:
-                self._room = ContextFitter(services.compactor, _TurnHolder(self), self._model)
+                self._fitter = ContextFitter(services.compactor, _TurnHolder(self), self._model)
             own_turns.set((*own_turns.get(), (outcome.lease.conversation_id, outcome.turn.id)))
         return self
 
@@ -456,9 +456,9 @@ class LiveTurn:
         try:
             if lease is not None:
                 await finished(self._settle(lease, error))  # ends the turn even if cancelled meanwhile
-                if error is None and self._room is not None:
-                    self._room.given(await self._context(), Size())
-                    await self._room.left(0)
+                if error is None and self._fitter is not None:
+                    self._fitter.set_prompt(await self._context(), Size())
+                    await self._fitter.compact_if_over_threshold(0)
         finally:
             self._services.heartbeat.ran(self._begun.id)
             own_turns.set(tuple(own for own in own_turns.get() if own[1] != self._begun.id))
@@ -494,12 +494,12 @@ class LiveTurn:
 
     def _counted(self) -> dict[str, int]:
         """The usage that the program reported and, if it asked for the context, the context size."""
-        room = self._room
-        if room is None:
+        fitter = self._fitter
+        if fitter is None:
             return self.usage
         last = self._last_usage or self.usage  # usage filled in place is that of the only call
-        room.heard({"prompt_tokens": last.get("input_tokens", last.get("prompt_tokens"))})
-        return {**self.usage, **room.measured.fields()} if room.measured else self.usage
+        fitter.record_usage({"prompt_tokens": last.get("input_tokens", last.get("prompt_tokens"))})
+        return {**self.usage, **fitter.measured.fields()} if fitter.measured else self.usage
 
     def _request_key(self) -> RequestKey | None:
         if self._request_id is None:

@@ -121,7 +121,7 @@ class SessionMessages:
         return await self._when_free(replace)
 
     async def clear(self) -> None:
-        """Empty the context. The messages stay readable with `messages()`; the session goes on."""
+        """Empty the context. The messages stay readable with `messages()`; the session continues."""
         await self.replace(())
 
     async def state(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from .trust import check_private, is_trusted, trust
 ENVIRONMENT_PREFIX = "HOLDFAST_"
 FAR = 100_000
 MOST_MINUTES = 52_560_000  # a hundred years; longer would exceed the calendar
-SMALLEST_WINDOW = 256  # tokens; fewer leave no room for a question and its answer
+SMALLEST_WINDOW = 256  # tokens; a smaller window cannot hold a question and its answer
 _NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY", "HOLDFAST_DEMO"}
 _UNMISTAKABLE = {"port", "host", "base_url", "api_key_env", "idle_minutes", "timezone"}
 _ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
@@ -64,7 +64,7 @@ def _setting(default: Any, meaning: str, **limits: Any) -> Any:
 class StoreSettings:
     url: str = _setting(
         "",
-        "empty: holdfast.db in the home; sqlite:///path (relative to where you are); "
+        "empty: holdfast.db in the home; sqlite:///path (relative to the working directory); "
         "or postgresql://user@host/database",
         store=True,
     )
@@ -76,18 +76,16 @@ class ServerSettings:
     port: int = _setting(8377, "the port to listen on; 0: any free one", at_least=0, at_most=65535)
     workers: int = _setting(1, "how many processes serve the port, each a node", at_least=1, at_most=64)
     max_body_mb: float = _setting(20.0, "how large a request may be, in MiB", above=0)
-    max_requests: int = _setting(1000, "how many requests may be under way at once", at_least=1)
-    checkpoint_seconds: float = _setting(
-        0.5, "a streaming reply is never further than this ahead of the disk", above=0
-    )
+    max_requests: int = _setting(1000, "how many requests may be in progress at once", at_least=1)
+    checkpoint_seconds: float = _setting(0.5, "a streaming reply is saved at least this often", above=0)
     busy_wait_seconds: float = _setting(
         60.0, "how long a second request to a busy conversation waits", at_least=0
     )
     on_disconnect: str = _setting(
-        "finish", "what becomes of a turn whose client is gone", choices=("finish", "interrupt")
+        "finish", "what happens to a turn whose client has disconnected", choices=("finish", "interrupt")
     )
     drain_seconds: float = _setting(
-        5.0, "how long leaving in good order may take; what is left then is cleaned up by a sweep", at_least=0
+        5.0, "how long a clean shutdown may take; a sweep then cleans up the rest", at_least=0
     )
     cors_origins: tuple[str, ...] = _setting(
         (),
@@ -97,7 +95,7 @@ class ServerSettings:
     )
     allowed_hosts: tuple[str, ...] = _setting(
         (),
-        "host names the server may be called by, `*` for any; empty: this machine's loopback, and `host`",
+        "host names that requests may use, `*` for any; empty: this machine's loopback, and `host`",
         shape=_HOST,
         such_as="agent.example.com",
     )
@@ -105,7 +103,7 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    kind: str = _setting("auto", "who answers", choices=("auto", "openai", "anthropic", "local", "scripted"))
+    kind: str = _setting("auto", "its kind", choices=("auto", "openai", "anthropic", "local", "scripted"))
     base_url: str = _setting("", "the address of the model's server, ending in /v1", outgoing=True)
     name: str = _setting("", "the model to ask for; empty: the upstream's first")
     api_key_env: str = _setting("OPENAI_API_KEY", "the environment variable that holds the upstream's key")
@@ -190,27 +188,27 @@ class LimitSettings:
 class TurnSettings:
     recover: str = _setting(
         "background",
-        "which turns a server finishes by itself when their own server died or was stopped",
+        "which turns a server retries when their own server died or was stopped",
         choices=("background", "all", "never"),
     )
     max_attempts: int = _setting(
-        5, "a turn is given up after so many deaths since its last stored step", at_least=1
+        5, "a turn is given up after this many crashes since its last stored step", at_least=1
     )
-    max_deaths: int = _setting(20, "and after so many in all", at_least=1)
+    max_deaths: int = _setting(20, "a turn is given up after this many crashes in all", at_least=1)
     recover_hours: float = _setting(
         24.0, "a turn older than this is given up, not retried", above=0, at_most=FAR
     )
     retry_model: bool = _setting(
-        True, "does a turn for which no client waits wait for a model that cannot answer now?"
+        True, "whether a turn without a waiting client waits for a model that is unavailable"
     )
-    retry_hours: float = _setting(6.0, "for so long at most", above=0, at_most=FAR)
+    retry_hours: float = _setting(6.0, "how long it waits for the model at most", above=0, at_most=FAR)
     when_busy: str = _setting(
         "wait",
-        "what a request does that finds its conversation busy, unless it says so itself",
+        "what a request does when its conversation is busy, if it does not choose",
         choices=("wait", "queue", "steer", "interrupt", "reject"),
     )
     queue: int = _setting(16, "turns that may be queued in one conversation", at_least=0, at_most=1000)
-    collect: bool = _setting(False, "do messages queued during one turn become one turn?")
+    collect: bool = _setting(False, "whether messages queued during one turn become one turn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +236,10 @@ class ProcessSettings:
         120.0, "how long an active process may defer a reset", at_least=0, at_most=MOST_MINUTES
     )
     active_window_seconds: float = _setting(
-        60.0, "a process that did something within this time is active", above=0, at_most=86_400
+        60.0, "a process that showed activity within this time is active", above=0, at_most=86_400
     )
-    on_reset: str = _setting("stop", "what becomes of a session's processes", choices=("stop", "keep"))
-    grace_seconds: float = _setting(10.0, "how long after SIGTERM comes SIGKILL", at_least=0)
+    on_reset: str = _setting("stop", "what a reset does with a session's processes", choices=("stop", "keep"))
+    grace_seconds: float = _setting(10.0, "time between SIGTERM and SIGKILL", at_least=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +248,9 @@ class MemorySettings:
     min_messages: int = _setting(4, "a session with fewer messages is too short to be flushed", at_least=1)
     concurrency: int = _setting(4, "how many flushes run at once, over all nodes", at_least=1)
     per_minute: int = _setting(30, "how many flushes are attempted in a minute, over all nodes", at_least=1)
-    max_attempts: int = _setting(5, "a flush that failed this often is given up, visibly", at_least=1)
+    max_attempts: int = _setting(5, "a flush that failed this often becomes a dead letter", at_least=1)
     retry_seconds: float = _setting(
-        5.0, "how long after a failed flush it is tried again, doubled at each attempt", above=0, at_most=3600
+        5.0, "delay before a failed flush is retried, doubled at each attempt", above=0, at_most=3600
     )
     model: str = _setting("", "the model used; empty: [model] name")
     prompt: str = _setting("", "the instructions; empty: the built-in ones")
@@ -276,10 +274,10 @@ class CompactionSettings:
     threshold: float = _setting(
         0.75, "a context that takes more of the window than this is compacted", above=0, at_most=1
     )
-    keep_first: int = _setting(2, "so many messages at the beginning of a context stay", at_least=0)
-    keep_last: int = _setting(12, "and so many at its end", at_least=1)
+    keep_first: int = _setting(2, "how many messages at the beginning of a context are kept", at_least=0)
+    keep_last: int = _setting(12, "how many messages at its end are kept", at_least=1)
     summary_timeout_seconds: float = _setting(120.0, "how long a summary may take", above=0, at_most=3600)
-    model: str = _setting("", "who summarises; empty: [model] name, else the model that answers")
+    model: str = _setting("", "the model that summarises; empty: [model] name, else the model that answers")
     prompt: str = _setting("", "the instructions; empty: the built-in ones")
 
 
@@ -312,7 +310,7 @@ class NotifySettings:
 class LeaseSettings:
     heartbeat_seconds: float = _setting(15.0, "interval of a node's heartbeat", above=0)
     stale_seconds: float = _setting(90.0, "a node without a heartbeat for this long counts as hung", above=0)
-    sweep_seconds: float = _setting(5.0, "how often what is due is looked for", above=0)
+    sweep_seconds: float = _setting(5.0, "interval of the sweep", above=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,7 +487,7 @@ class LogSettings:
         "info", "the least severe level logged", choices=("debug", "info", "warning", "error")
     )
     format: str = _setting("text", "the format of log lines", choices=("text", "json"))
-    access: bool = _setting(True, "does the server log a line for each request, without its content?")
+    access: bool = _setting(True, "whether the server logs a line for each request, without its content")
 
 
 @dataclass(frozen=True, slots=True)

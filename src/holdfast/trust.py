@@ -40,7 +40,7 @@ def check_private(path: Path) -> None:
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise BadSetting(
             f"{path} can be changed by other users (mode {stat.S_IMODE(found.st_mode):04o}), so it is not "
-            f"used; look whether what is in it is yours, then run `chmod go-w {path}`"
+            f"used; check that its files are yours, then run `chmod go-w {path}`"
         )
 
 

@@ -401,7 +401,7 @@ def test_compact_goes_on_with_a_summary_and_says_where(talking: Home, talker: Ta
     assert done.returncode == 0, done.stderr
     oldest, newest = line(talking)
     assert (newest.edge, oldest.end_reason) == ("compaction", "compaction")
-    assert f"Compacted: continues in {newest.id}; {oldest.id} leads there" in done.stderr
+    assert f"Compacted: the conversation continues in {newest.id}; {oldest.id} stays readable" in done.stderr
     heard = [str(each["content"]) for each in talker.heard]
     assert any("A summary of waves and tides." in each for each in heard)
     assert heard[-3:] == ["three", "Yes.", "what was it about?"]

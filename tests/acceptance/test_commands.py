@@ -42,7 +42,7 @@ def test_the_readme_of_a_newcomer(home: Home) -> None:
     home.ok("run", "--key", "cli:ada:experiment", "and now?")
     assert "cli:ada:experiment" in home.ok("sessions", "lineage", "cli:ada")
     assert home.json("sessions", "stats")["total"] == 2
-    assert home.ok("doctor").endswith("All is well.\n")
+    assert home.ok("doctor").endswith("No problems found.\n")
     home.ok("backup", "copy.db")
     assert home.json("sessions", "--store", "sqlite:///copy.db")["data"] == home.json("sessions")["data"]
 

@@ -33,7 +33,7 @@ def test_the_command_restores_a_backup_and_keeps_what_it_replaces(home: Home, tm
     assert "before" in (said := home.ok("sessions", "messages", "cli:ada")) and "after" not in said
     (aside,) = home.path.glob("holdfast.db.replaced-*")
     assert "after" in home.ok("sessions", "messages", "cli:ada", "--store", f"sqlite:///{aside}/holdfast.db")
-    assert home.ok("doctor").endswith("All is well.\n")
+    assert home.ok("doctor").endswith("No problems found.\n")
     home.ok("run", "--key", "cli:ada", "goes on")
 
 
@@ -132,7 +132,7 @@ def test_a_server_restored_from_a_backup_goes_on_under_the_same_ids_and_keys(
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.copyfile(copy, home.store)
         home.store.chmod(0o600)
-        assert home.ok("doctor").endswith("All is well.\n")
+        assert home.ok("doctor").endswith("No problems found.\n")
 
         server.start()
         server.client_environment = home.json("env")  # the local key was not in the store: it is made anew
@@ -154,7 +154,7 @@ def test_a_server_restored_from_a_backup_goes_on_under_the_same_ids_and_keys(
         asked = [message["content"] for message in words["data"] if message["role"] == "user"]
         assert asked == [f"word {number}" for number in range(len(asked))], "one moment, with no gap"
         assert acknowledged <= len(asked) <= backed_up + 1
-        assert home.ok("doctor").endswith("All is well.\n")
+        assert home.ok("doctor").endswith("No problems found.\n")
 
 
 def wait_for_words(chatter: Chatter, count: int) -> int:

@@ -368,7 +368,7 @@ async def test_each_reset_and_each_deferral_is_one_line_in_the_log_whoever_carri
     lines = [record.getMessage() for record in caplog.records if "reset" in record.getMessage()]
     assert lines == [
         f"session {swept.session.id} ({IDLE}) was reset (idle): no message for 2 h",
-        f"session {held.session.id} (idle:held) is due to be reset (idle), which is put off: "
+        f"session {held.session.id} (idle:held) is due to be reset (idle); deferred: "
         f"turn {held.turn.id} is running",
         f"session {spoken.session.id} (idle:spoken) was reset (idle): no message for 2 h",
     ]

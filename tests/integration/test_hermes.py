@@ -254,7 +254,7 @@ async def test_names_that_are_taken_here_are_left_and_told(store: Store, node: N
     also = await say(store, node, "so was I", id="trunk", owner=OWNER)
     taken = await take(store, there)
     told = "\n".join(taken.problems)
-    assert f"the key {KEY} was not taken over: the key '{KEY}' already leads to" in told
+    assert f"the key {KEY} was not imported: the key '{KEY}' already leads to" in told
     assert f"the id trunk already leads to {also.session.conversation_id}" in told
     assert (await store.resolve(OWNER, Address(key=KEY))).conversation.id == mine.session.conversation_id
     assert (await named(store, "first")).key is None

@@ -260,7 +260,7 @@ async def test_a_copy_that_is_not_the_same_is_noticed(
         whole(self, behind, upto, piece[:-1] if self.name == "messages" else piece)
 
     monkeypatch.setattr(moving._TargetTable, "replace", lossy)
-    with pytest.raises(StoreError, match=r"table messages .* is not what it was copied from"):
+    with pytest.raises(StoreError, match=r"table messages .* differs from its original"):
         await Mover(database, new_database(empty=True)).move_once()
 
 
@@ -318,7 +318,7 @@ async def test_a_killed_move_goes_on_where_it_was(
         mover.stdout.close()
     assert rows_in(url, [after]) > 0
     assert content(database) == before
-    with pytest.raises(StoreUnusable, match="has not come whole; run `holdfast migrate` to its end"):
+    with pytest.raises(StoreUnusable, match="is not complete; finish it with `holdfast migrate`"):
         await open_postgres(url)
     async with opened(database) as source:
         await say(source, await new_node(source), "said meanwhile", key="cli:3")

@@ -155,10 +155,10 @@ def break_on_purpose() -> None:
     elif mutant() == "finish-before-commit":
         _finish_early()
     elif mutant() == "no-checkpoints":
-        from holdfast.runtime.turns.checkpoints import Checkpoints
+        from holdfast.runtime.turns.draft_writer import DraftWriter
 
-        Checkpoints._start = lambda self: None  # type: ignore[method-assign]
-        Checkpoints.behind = False  # type: ignore[assignment,method-assign]
+        DraftWriter._start = lambda self: None  # type: ignore[method-assign]
+        DraftWriter.is_behind = False  # type: ignore[assignment,method-assign]
     elif mutant() == "partial-reply-stays":
         from holdfast.store.sqlite.transaction import STATEMENTS
 

@@ -36,7 +36,7 @@ _RUNNING = "SELECT max(pinned_until), count(*) FROM processes WHERE conversation
 
 
 _BY_DEATH = ("its node is gone", "its node left")
-_BY_SERVER = (*_BY_DEATH, "no task was running it", "its caller went away")
+_BY_SERVER = (*_BY_DEATH, "no task was running it", "its caller was cancelled")
 """Why a turn has ended though neither a person nor a client has seen it end: that is no activity."""
 
 

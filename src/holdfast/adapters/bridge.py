@@ -60,7 +60,7 @@ def close_shared() -> None:
 
 
 class Bridge:
-    """The node behind an adapter."""
+    """The node that an adapter uses."""
 
     def __init__(self, node: Node, owner: str | None = None) -> None:
         self._conversations: dict[tuple[str, str], FrameworkConversation] = {}
@@ -138,7 +138,7 @@ class Bridge:
 
 class FrameworkConversation:
     """One conversation of a framework, addressed by a key of its own or by an id of ours. Opened by its first
-    message; deleted elsewhere, it begins anew."""
+    message; if it was deleted elsewhere, a new one is opened."""
 
     def __init__(self, bridge: Bridge, source: str, name: str) -> None:
         self._bridge = bridge

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..app import Answered, RunningTurn, TurnSpec, Unanswered
+from ..app import Answered, LiveTurn, TurnSpec, Unanswered
 from ..cli.format import Styled, complain, next_step_after, on_terminal, sentences
 from ..cli.run import SAY_WAITING_SECONDS, ReplyPrinter
 from ..cli.server_model import ServerModel
@@ -27,7 +27,7 @@ from .state import ChatState
 BY_PERSON = "a person interrupted it"
 LOOK_SECONDS = 0.1
 MOST_CUTS = 3
-"""So many times in a row a reply is generated again by itself after the server stopped."""
+"""How many times in a row a reply is regenerated automatically after the server stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Answering:
         self._cuts = 0
         return self._ended(begun)
 
-    def _was_cut(self, ended: RunningTurn) -> bool:
+    def _was_cut(self, ended: LiveTurn) -> bool:
         """True: the server stopped in the middle of this reply, and it is generated again by itself."""
         model, outcome = self._room.model, ended.outcome
         if not (isinstance(model, ServerModel) and model.was_cut and isinstance(outcome, Unanswered)):
@@ -144,7 +144,7 @@ class Answering:
         )
         return True
 
-    async def _begin(self, request: TurnRequest) -> RunningTurn | TurnRepeated | TurnOutdated:
+    async def _begin(self, request: TurnRequest) -> LiveTurn | TurnRepeated | TurnOutdated:
         """Begin the turn; wait while the conversation is busy. Ctrl-C stops the wait."""
         room, settings = self._room, self._room.invocation.settings
         prompt = room.system_prompt
@@ -180,7 +180,7 @@ class Answering:
                 return f", in {node.kind.value} process {node.identity.pid} on {node.identity.host}"
         return ""
 
-    async def _hear(self, running: RunningTurn) -> None:
+    async def _hear(self, running: LiveTurn) -> None:
         """Return when the turn has ended, in any state."""
         room = self._room
 
@@ -206,7 +206,7 @@ class Answering:
             room.desk.on_interrupt = None
             self._voice.finish()
 
-    def _ended(self, running: RunningTurn) -> Ended:
+    def _ended(self, running: LiveTurn) -> Ended:
         room, outcome = self._room, running.outcome
         if isinstance(outcome, Answered):
             return Ended(True)

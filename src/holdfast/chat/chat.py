@@ -103,7 +103,7 @@ class Chat:
                 if leaving and not cleared.text:
                     return 0
                 if not cleared.text:
-                    room.tell("Ctrl-C again, Ctrl-D or /quit leaves.")
+                    room.tell("Ctrl-C again, Ctrl-D or /quit exits.")
                 text, leaving = "", not cleared.text
                 continue
             if typed is None:
@@ -162,7 +162,7 @@ class Chat:
         if said:
             await self._look_back(said)
         else:
-            room.tell(f"{ENTER_HINT}; /help lists the commands; Ctrl-D leaves.")
+            room.tell(f"{ENTER_HINT}; /help lists the commands; Ctrl-D exits.")
         await self._say_who_else()
 
     async def _look_back(self, said: Sequence[Message]) -> None:
@@ -177,7 +177,7 @@ class Chat:
             )
 
     async def _say_who_else(self) -> None:
-        """Tell the person if another process has this session open: both write to the same session."""
+        """Warn the person if another process has this session open: both write to the same session."""
         room = self._room
         session = await room.live.refresh()
         owner = session.answering_node

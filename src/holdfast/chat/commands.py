@@ -67,7 +67,7 @@ MEANINGS: dict[Slash, tuple[str, str]] = {
     Slash.COPY: ("", "copy the last reply to the clipboard"),
     Slash.COST: ("", "tokens used by this conversation"),
     Slash.HELP: ("", "this list"),
-    Slash.QUIT: ("", "leave; Ctrl-D does too"),
+    Slash.QUIT: ("", "exit; Ctrl-D does too"),
 }
 """For each command: its argument, and what it does."""
 
@@ -120,7 +120,7 @@ def _unknown(word: str) -> str:
     names = [slash.value for slash in Slash]
     near = [name for name in names if word and name.startswith(word.lower())]
     near = near or get_close_matches(word.lower(), names, n=1, cutoff=0.5)
-    meant = f"did you mean /{near[0]}?" if near else "/help lists those there are."
+    meant = f"did you mean /{near[0]}?" if near else "/help lists them."
     return f"there is no command /{word}; {meant} To send a message that begins with a slash, type two: //"
 
 
@@ -291,7 +291,7 @@ class ChatActions:
             return
         finally:
             room.desk.on_interrupt = None
-        room.tell(f"Compacted: continues in {room.live.id}; {before} leads there, and stays readable.")
+        room.tell(f"Compacted: the conversation continues in {room.live.id}; {before} stays readable.")
 
     async def _why(self, _: str) -> None:
         room = self._room

@@ -66,7 +66,7 @@ class LiveUpdates:
         self._task.cancel()
         (ended,) = await asyncio.gather(self._task, return_exceptions=True)
         if isinstance(ended, Exception):
-            log.error("what happened meanwhile could not be shown to the end: %r", ended)
+            log.error("live updates stopped with an error: %r", ended)
 
     async def tell(self) -> None:
         """Show the events and notices since the last call."""

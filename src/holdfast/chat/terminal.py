@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 MOST_INTERRUPTS = 3
-"""So many Ctrl-C during one reply kill the chat: interrupting the reply does not finish."""
+"""This many Ctrl-C during one reply kill the chat: the interrupt hangs."""
 LONGEST_HISTORY = 1000
 PROMPT, CONTINUED = "> ", "… "
 ENTER_HINT = "Enter sends, Alt-Enter or \\ at the end of a line begins a new one"

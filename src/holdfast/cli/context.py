@@ -87,7 +87,7 @@ class CommandContext:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a store. A database server counts as one, as only connecting to it would tell."""
+        """Whether there is a store. A database server counts as one: only connecting to it would show."""
         from ..settings import database_path, is_postgres
 
         url = self.settings.store.url

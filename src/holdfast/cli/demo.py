@@ -46,11 +46,7 @@ async def demo(
             async with Storyteller() as teller, Stage(teller.url) as stage:
                 try:
                     say("holdfast, on real processes, in ", Styled(str(stage.home), "bold"))
-                    say(
-                        Styled(
-                            "A script answers instead of a model; everything else is as it always is.", "dim"
-                        )
-                    )
+                    say(Styled("A script answers instead of a model; everything else is real.", "dim"))
                     await Tour(stage, teller).run()
                     toured = True
                     took = time.monotonic() - began
@@ -59,7 +55,7 @@ async def demo(
                     if not no_page and on_terminal() and sys.stdin.isatty():
                         await keep_page(stage)
                 except (WentWrong, OSError) as error:
-                    complain(f"the demo went wrong: {error}", _and_logged(stage.last_words()))
+                    complain(f"the demo failed: {error}", _and_logged(stage.last_words()))
                     return 1
         except asyncio.CancelledError:
             remark("Ended; everything that the demo made is gone")

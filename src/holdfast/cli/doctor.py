@@ -27,7 +27,7 @@ MOST_OWNERS = 10
 async def doctor(
     invocation: CommandContext,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Mend what can be mended safely, then look again.")
+        bool, typer.Option("--repair", help="Repair what can be repaired safely, then check again.")
     ] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -48,7 +48,7 @@ async def doctor(
             else:
                 note(f"there is no store to check yet at {invocation.location}")
             return 0
-        kept = "What was repaired stays so." if repair else "Nothing was changed."
+        kept = "Repairs that were made are kept." if repair else "Nothing was changed."
         with bar(kept, at_once=True) as shows:
             found, repaired = await opened.hf.examine(
                 repair=repair, progress=lambda done, whole: shows("checking the store", done, whole)
@@ -82,7 +82,7 @@ async def doctor(
         _who_holds_how_much(usage)
         broken = sum(not each.ok for each in found)
         verdict = f"{broken} of {len(found)} broken."
-        say(Styled("All is well.", "green") if well else Styled(verdict, "bold red"))
+        say(Styled("No problems found.", "green") if well else Styled(verdict, "bold red"))
         return 0 if well else 1
 
 
@@ -108,7 +108,7 @@ def _who_holds_how_much(usage: Sequence[OwnerUsage]) -> None:
         held = f"{one_line(each.owner)}: {size(each.bytes)} in {count(each.conversations, 'conversation')}"
         say(Styled("  · ", "dim"), held)
     if len(usage) == MOST_OWNERS:
-        say(Styled(f"  · (the {MOST_OWNERS} owners with the most)", "dim"))
+        say(Styled(f"  · (only the {MOST_OWNERS} largest owners)", "dim"))
 
 
 def _flushes(figures: FlushFigures) -> dict[str, int]:
@@ -177,7 +177,7 @@ async def backup(
         with bar("No file was left.") as shows:
             await opened.hf.backup(file, lambda done, whole: shows("copying the store", done, whole))
         say(f"{opened.hf.location} is backed up to {file} ({size(file.stat().st_size)}).")
-        say(f"Look into it with: holdfast sessions --store sqlite:///{file}")
+        say(f"Inspect it with: holdfast sessions --store sqlite:///{file}")
 
 
 @command(app, "restore")
@@ -198,7 +198,7 @@ async def restore(
 
     if not is_postgres(invocation.settings.store.url):
         await _require_unused(invocation)
-    with bar("The store is as it was.") as shows:
+    with bar("The store is unchanged.") as shows:
         aside = await asyncio.to_thread(
             restore_store,
             invocation.settings,

@@ -202,19 +202,19 @@ def next_step_after(error: Exception | str) -> str:
 
     match error:
         case NotFound(what="API key"):
-            return "`holdfast keys list` lists those there are."
+            return "`holdfast keys list` lists them."
         case NotFound(what="memory"):
-            return "`holdfast memories` lists those there are; another owner's needs --owner NAME."
+            return "`holdfast memories` lists them; another owner's needs --owner NAME."
         case NotFound(what="flush of session"):
             return "It was too short, was continued, or memory is off; see `holdfast sessions show`."
         case NotFound(what="process"):
-            return "`holdfast ps` lists those there are; another owner's needs --owner NAME."
+            return "`holdfast ps` lists them; another owner's needs --owner NAME."
         case NotFound():
-            return "`holdfast sessions` lists what there is; another owner's needs --owner NAME."
+            return "`holdfast sessions` lists them; another owner's needs --owner NAME."
         case ConversationBusy():
             return f"Or stop it: holdfast sessions cancel {error.conversation_id}"
         case StoreBusy():
-            return "Try again; `holdfast nodes` shows who else is there."
+            return "Try again; `holdfast nodes` lists the processes that use the store."
         case _:
             return ""
 

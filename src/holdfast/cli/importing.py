@@ -37,7 +37,9 @@ async def hermes(
     dry_run: DryRun = False,
     timezone: Annotated[
         str,
-        typer.Option(metavar="ZONE", help="Of times that Hermes wrote without a zone; else this machine's."),
+        typer.Option(
+            metavar="ZONE", help="Of times that Hermes wrote without a zone; default: this machine's."
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -191,7 +193,7 @@ def _zone(invocation: CommandContext, name: str) -> Any:
     try:
         return ZoneInfo(name or timezone())
     except (ValueError, OSError, LookupError):
-        invocation.wrong_usage(f"{name!r} is no time zone; name one such as Europe/Berlin")
+        invocation.wrong_usage(f"{name!r} is not a time zone; use one such as Europe/Berlin")
 
 
 # --- report on a home ----------------------------------------------------------------------------------
@@ -306,9 +308,9 @@ def _facts(found: Examination) -> list[tuple[str, Cell]]:
         ("duplicate rows", trouble(found.repeated_rows)),
         ("messages without a session", trouble(found.strays)),
         ("messages without a mark", trouble(found.unmarked, "active is NULL; counted as active")),
-        ("parents that are not there", trouble(len(found.dangling), _some(found.dangling))),
+        ("missing parents", trouble(len(found.dangling), _some(found.dangling))),
         ("sessions continued twice", trouble(len(found.several), _some(found.several))),
-        ("sessions in a circle", trouble(len(found.cycles), _some(found.cycles))),
+        ("sessions in a cycle", trouble(len(found.cycles), _some(found.cycles))),
         ("times without a zone", f"read as {found.zone}"),
     ]
 
@@ -317,9 +319,9 @@ def _held_open(each: Any) -> str:
 
     words = {
         "runs": "still runs",
-        "gone": "is gone; Hermes has not noticed",
-        "reused": "is gone, and another program has its number",
-        "unknown": "cannot be seen from here",
+        "gone": "has exited; Hermes has not noticed",
+        "reused": "has exited, and another program has its pid",
+        "unknown": "is not visible from here",
     }
     since = f" since {each.since.astimezone():%Y-%m-%d %H:%M}" if each.since else ""
     what = f"{one_line(each.command)[:80]} (pid {each.pid})"
@@ -374,11 +376,7 @@ def _tell_overview(found: Overview) -> None:
 def _tell_transcripts(taken: Taken, invocation: CommandContext) -> None:
 
     if not taken.anything:
-        say(
-            "Nothing is new there: everything was imported before."
-            if taken.unchanged
-            else "Nothing to import."
-        )
+        say("Nothing new: everything was imported before." if taken.unchanged else "Nothing to import.")
     else:
         say(
             f"{count(taken.conversations, 'conversation')} imported"
@@ -443,11 +441,7 @@ def _taken(taken: HermesTaken, owner: str) -> dict[str, Any]:
 def _tell_taken(taken: HermesTaken, invocation: CommandContext) -> None:
 
     if not taken.anything:
-        say(
-            "Nothing is new there: everything was imported before."
-            if taken.unchanged
-            else "Nothing to import."
-        )
+        say("Nothing new: everything was imported before." if taken.unchanged else "Nothing to import.")
     else:
         edges = ", ".join(f"{number:,} {edge}" for edge, number in taken.edges.items()) or "none"
         say(

@@ -18,7 +18,7 @@ from .context import AsJson, CommandContext, command
 from .format import Cell, Column, Styled, ago, note, print_json, remark, say, span, table
 from .groups import keys
 
-Limit = Annotated[int, typer.Option(metavar="N", min=0, help="At most so many; 0: unlimited.")]
+Limit = Annotated[int, typer.Option(metavar="N", min=0, help="The maximum; 0: unlimited.")]
 NEVER = "never"
 """`--store never`: nothing of the key's requests is stored."""
 
@@ -29,19 +29,21 @@ async def create(
     scope: Annotated[
         domain.Scope,
         typer.Option(
-            help="How far it reaches: its owner's own; also owners it names below its own; also, by naming "
-            "them, others' data."
+            help="chat: its owner's data; bridge: also the owners below its own; admin: also the data of "
+            "any owner that a request names."
         ),
     ] = domain.Scope.CHAT,
     tools: Annotated[
         str,
         typer.Option(
-            metavar="A,B", help="Server-side tools it may use: terminal, process, memory, search. Else none."
+            metavar="A,B",
+            help="Server-side tools it may use: terminal, process, memory, search. Default: none.",
         ),
     ] = "",
-    name: Annotated[str, typer.Option(metavar="TEXT", help="What people call it.")] = "",
+    name: Annotated[str, typer.Option(metavar="TEXT", help="A name for people.")] = "",
     expires: Annotated[
-        float | None, typer.Option(metavar="DAYS", help="Valid for so many days; else until it is revoked.")
+        float | None,
+        typer.Option(metavar="DAYS", help="Valid for this many days; default: until it is revoked."),
     ] = None,
     requests_per_minute: Limit = 0,
     requests_per_day: Limit = 0,
@@ -104,7 +106,7 @@ async def create(
             f"This is {key.id}: owner {key.owner}, scope {key.scope.value}, tools {_tools(key)}"
             + (f"; {', '.join(shown_terms)}" if (shown_terms := _terms(key)) else "")
             + ("" if keeps else "; nothing of its requests is stored"),
-            "Keep it now: it is not shown again",
+            "Save it now: it is not shown again",
         )
 
 

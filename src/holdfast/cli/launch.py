@@ -58,7 +58,7 @@ async def launch(
         typer.Option(metavar="ID", help="Continue this conversation, also one of another program."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model that it asks for; else the settings'.")
+        str | None, typer.Option(metavar="NAME", help="The model that it uses; default: the settings'.")
     ] = None,
     listed: Annotated[
         bool, typer.Option("--list", help="List the programs, and which are installed.")
@@ -88,7 +88,7 @@ async def launch(
     if chosen is None:
         invocation.wrong_usage(f"there is no program {program!r}; the programs are {', '.join(PROGRAMS)}")
     if as_json:
-        invocation.wrong_usage("--json goes with --list; after the program's name it is the program's own")
+        invocation.wrong_usage("--json is for --list; after the program's name it is passed to the program")
     keeps = invocation.store_url != NEVER
     if not keeps:  # the word names no store: it is about the run's key
         invocation = replace(invocation, store_url=None)
@@ -223,7 +223,7 @@ class _ProgramRun:
     async def _conclude(
         self, key: ApiKey, began: datetime, resumed: str | None, server: ServerInUse | None
     ) -> None:
-        """Revoke the run's key, then print the sessions of this run and how to go on with them."""
+        """Revoke the run's key, then print the sessions of this run and how to continue them."""
         async with self._invocation.making(quiet=True) as opened:
             await opened.hf.revoke_key(key.id, None)
             found = await self._sessions(opened.hf, began, resumed) if self._keeps else []

@@ -30,7 +30,9 @@ async def list_(
     failed: Annotated[
         bool, typer.Option("--failed", help="Instead: sessions whose flush failed and was given up.")
     ] = False,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="The page after this one.")] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="ID", help="Next page: memories after this id.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -57,14 +59,16 @@ async def list_(
             data = [objects.memory(each, with_owner=everybody) for each in page.items]
             print_json(objects.listed(data, has_more=page.has_more))
             return
-        _show(page, opened.hf.now(), "nothing is remembered")
+        _show(page, opened.hf.now(), "no memories")
         await _say_what_waits(opened.hf)
 
 
 @command(memories, "search")
 async def search(
     invocation: CommandContext,
-    words: Annotated[list[str], typer.Argument(metavar="WORDS…", help="All of them, in any case.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="WORDS…", help="Words that it contains, upper or lower case.")
+    ],
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -179,7 +183,9 @@ async def skip(
     ] = None,
     before: Annotated[
         str | None,
-        typer.Option(metavar="DATE", help="All without a message since this date, such as 2026-03-01."),
+        typer.Option(
+            metavar="DATE", help="All sessions without a message since this date, such as 2026-03-01."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -217,7 +223,7 @@ def _time(invocation: CommandContext, text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
-        invocation.wrong_usage(f"{text!r} is no date such as 2026-03-01 or 2026-03-01T08:00")
+        invocation.wrong_usage(f"{text!r} is not a date such as 2026-03-01 or 2026-03-01T08:00")
 
 
 def _show(page: Page[Memory], now: datetime, nothing: str) -> None:

@@ -21,9 +21,9 @@ A_FEW = 5
 async def sweep(invocation: CommandContext, as_json: AsJson = False) -> int:
     """Clean up after crashed processes and apply due resets now.
 
-    What dead processes left behind: their turns are interrupted, their sessions ended. Sessions that are due
-    are reset ([reset]). Every command does that first, and every running program by itself. Also drops what
-    was kept long enough ([retention]).
+    Turns of dead processes are interrupted, and their sessions ended. Sessions that are due
+    are reset ([reset]). Every command does that first, and every running program regularly. Also deletes
+    data past its retention ([retention]).
 
     \b
     Example:
@@ -35,7 +35,7 @@ async def sweep(invocation: CommandContext, as_json: AsJson = False) -> int:
             done, reset, pruned = Reaped(), Reset(), Pruned()
         else:
             done, reset = opened.swept.reaped, await opened.hf.reset_all(opened.swept.reset)
-            with busy("dropping what was kept long enough"):
+            with busy("deleting data past its retention"):
                 pruned = await opened.hf.prune_all()
         if as_json:
             print_json(_swept(done, reset, pruned))
@@ -64,17 +64,17 @@ async def _tell(opened: Opened, done: Reaped, reset: Reset, pruned: Pruned) -> N
         say(f"Reset {count(len(ids), 'session')} ({reason}): {_few(ids)}.")
     if reset.deferred:
         which = _few(reset.deferred)
-        say(f"Put {count(len(reset.deferred), 'due reset')} off: {which}. `holdfast why ID` says what for.")
+        say(f"Deferred {count(len(reset.deferred), 'due reset')}: {which}. `holdfast why ID` shows why.")
     if pruned.drafts or pruned.events or pruned.requests:
         dropped = (count(pruned.drafts, "draft"), count(pruned.events, "event"))
-        say(f"Dropped {', '.join(dropped)} and {count(pruned.requests, 'request key')}, kept long enough.")
+        say(f"Deleted {', '.join(dropped)} and {count(pruned.requests, 'request key')} past retention.")
     if pruned.conversations:
-        say(f"Deleted {count(pruned.conversations, 'conversation')}, kept long enough.")
+        say(f"Deleted {count(pruned.conversations, 'conversation')} past retention.")
     if pruned.spared:
         spared = count(pruned.spared, "conversation")
-        say(f"Kept {spared} as old are still in use (a turn, a program, a process or a flush).")
+        say(f"Kept {spared} past retention that are in use (a turn, a program, a process or a flush).")
     for trouble in [*done.troubles, *reset.troubles]:
-        say(f"Could not clean up after {trouble}. It will be tried again.")
+        say(f"Could not clean up after {trouble}. It will be retried.")
 
 
 def _few(ids: list[str]) -> str:

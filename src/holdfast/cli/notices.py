@@ -1,4 +1,4 @@
-"""`holdfast notices list|delivered`: what people should be told, such as that their chat was reset."""
+"""`holdfast notices list|delivered`: texts for people, such as that their chat was reset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def list_(
 ) -> None:
     """List notices, the oldest first.
 
-    A notice tells the person of a conversation what happened to it, such as a reset. The server gives it to
+    A notice says what happened to a person's conversation, such as a reset. The server gives it to
     the next request, a bridge fetches it (`GET /api/notices`), a webhook gets it ([notify] webhook).
 
     \b

@@ -50,7 +50,9 @@ async def ps(
     ] = None,
     running: Annotated[bool, typer.Option("--running", help="Only those that have not ended.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many at most.")] = 20,
-    after: Annotated[str | None, typer.Option(metavar="PROC", help="The page after this process.")] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="PROC", help="Next page: processes after this id.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List background processes, newest first.
@@ -139,7 +141,7 @@ def _doing(each: Process, now: datetime, active: bool) -> str:
         assert each.pinned_until is not None
         return f"pinned for {span(each.pinned_until - now)} more"
     if each.exit_code is not None:
-        return "has ended; what it started still runs"
+        return "has ended; its children still run"
     if active:
         return f"{each.activity} {ago(each.last_active_at, now)}"
     return "no connections" if each.listening else f"last active {ago(each.last_active_at, now)}"
@@ -232,6 +234,6 @@ async def pin(
         if as_json:
             print_json(_object(invocation, opened.hf, pinned, now))
         elif pinned.pinned_until is None:
-            say(f"{proc} is not pinned any more.")
+            say(f"{proc} is no longer pinned.")
         else:
             say(f"{proc} is pinned until {pinned.pinned_until.astimezone():%Y-%m-%d %H:%M}.")

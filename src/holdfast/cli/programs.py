@@ -58,7 +58,7 @@ class Program:
     """The command that installs it."""
     prepare: Prepare
     resume: str = ""
-    """Its command that goes on with a session, `{}` being the session's name; empty: it has no sessions."""
+    """Its command that continues a session, `{}` being the session's name; empty: it has no sessions."""
 
 
 def _codex(endpoint: LocalEndpoint, scratch: Path, environment: Mapping[str, str]) -> Prepared:

@@ -170,7 +170,7 @@ class _Run:
 
     async def _answer(self, node: Holdfast, model: Model, words: str) -> None:
 
-        from ..app import RunningTurn, TurnSpec, Unanswered, answer_with, finished
+        from ..app import LiveTurn, TurnSpec, Unanswered, answer_with, finished
 
         assert self._session is not None
         settings = self._invocation.settings
@@ -198,7 +198,7 @@ class _Run:
         try:
             running = await node.runner.begin(order, wait)
             waiting.cancel()
-            assert isinstance(running, RunningTurn)
+            assert isinstance(running, LiveTurn)
             self._begun = True
             outcome = await running.ended()
         finally:

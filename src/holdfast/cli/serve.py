@@ -72,7 +72,7 @@ async def serve(
             invocation.overrides["model"] = model_setting(model)
     settings = invocation.settings
     if invocation.owner_name is not None:
-        raise BadSetting("a server has no owner: each request's key says whose data it reads and writes")
+        raise BadSetting("a server has no owner: each request's API key has an owner")
     invocation.start_logging(settings.log.level)
     if settings.server.workers > 1:
         return lambda: supervise(invocation, settings)
@@ -147,7 +147,7 @@ async def answer(
             window = await window_of(answers, settings.model)
             tokens = f"up; {window.tokens:,} tokens of context"
             if window.origin is WindowOrigin.ASSUMED:
-                tokens += " assumed: the model does not say; set [model] context_window"
+                tokens += " assumed: the model does not report it; set [model] context_window"
         else:
             tokens = f"DOWN, and checked again every few seconds: {health.problem}"
 

@@ -78,7 +78,7 @@ async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
         elif turn and stopped:
             say(f"{turn.id} was cancelled; its partial reply is kept.")
         elif turn:
-            say(f"{turn.id} was not running any more: {turn.status.value}.")
+            say(f"{turn.id} was no longer running: {turn.status.value}.")
         else:
             say("No turn is running there.")
 
@@ -168,7 +168,7 @@ async def title(
             return
         headings = await opened.hf.headings_of([session])
         first_words = headings[session.conversation_id].first_words
-        say(session.title or first_words or "It has no title, and nothing was said in it yet.")
+        say(session.title or first_words or "It has no title and no messages yet.")
 
 
 @command(sessions, "compact")
@@ -177,7 +177,7 @@ async def compact(
     id_or_key: IdOrKey,
     model: Annotated[
         str | None,
-        typer.Option(metavar="auto|local|URL|NAME", help="Model for the summary; else the settings'."),
+        typer.Option(metavar="auto|local|URL|NAME", help="Model for the summary; default: the settings'."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -203,7 +203,7 @@ async def compact(
             answer_with(node, answers)
             before = await node.resolve_name(invocation.owner, id_or_key)
             tip = before.tip
-            if tip.ended and tip.end_reason not in FRESH_AFTER:  # its context goes on: so does the session
+            if tip.ended and tip.end_reason not in FRESH_AFTER:  # its context continues: so does the session
                 tip = await node.resume_session(tip.owner, tip.id)
             try:
                 with busy("writing a summary"):
@@ -284,7 +284,7 @@ async def delete(
         holds = f"{count(len(line), 'session')}, {count(conversation.last_seq, 'message')}"
         if not yes:
             if not sys.stdin.isatty():
-                complain(f"this would delete {name} for good", "Say --yes to do so.")
+                complain(f"this would delete {name} permanently", "Use --yes to confirm.")
                 return 2
             if not typer.confirm(f"Delete {name}, {holds}, for good?"):
                 say("Nothing was deleted.")

@@ -126,7 +126,7 @@ def show_one(
             why = f" ({flush.error})" if flush.error else ""
             pairs.append(("flush", f"{flush.state.value}, {count(flush.attempts, 'attempt')}{why}"))
     elif session.attached:
-        pairs.append(("attached", f"lives as long as {session.node_id} on {session.host}"))
+        pairs.append(("attached", f"ends with {session.node_id} on {session.host}"))
     if session.running_turn and session.running_node is None:
         pairs.append(("waiting", f"{session.running_turn}, to be retried by a server"))
     elif session.running_turn:

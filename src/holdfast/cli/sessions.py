@@ -28,7 +28,9 @@ async def list_(
     source: Annotated[str | None, typer.Option(help="Only sessions from this source.")] = None,
     key: Annotated[str | None, typer.Option(help="Only sessions of this key.")] = None,
     words: Annotated[str | None, typer.Option("-q", help="A part of the title or key.")] = None,
-    after: Annotated[str | None, typer.Option(metavar="ID", help="The page after this session.")] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="ID", help="Next page: sessions after this id.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     each: Annotated[
         bool, typer.Option("--each", help="Every session, also the older ones of a conversation.")
@@ -226,7 +228,7 @@ async def messages(
 async def turns(
     invocation: CommandContext,
     id_or_key: IdOrKey,
-    after: Annotated[str | None, typer.Option(metavar="TURN", help="The page after this turn.")] = None,
+    after: Annotated[str | None, typer.Option(metavar="TURN", help="Next page: turns after this id.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -279,7 +281,7 @@ def _next_step(invocation: CommandContext, session: Session) -> str:
     if session.running_turn:
         return f"Stop what is running: {invocation.command('sessions', 'cancel', session.id)}"
     if session.tip_id != session.id:
-        return f"Go back to it: {invocation.command('sessions', 'resume', session.id)}"
+        return f"Continue from it: {invocation.command('sessions', 'resume', session.id)}"
     return f"Continue with: {invocation.speaking(session.id, session.key, session.owner)}"
 
 

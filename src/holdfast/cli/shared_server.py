@@ -188,7 +188,7 @@ async def _running_turns(url: str) -> int:
 
 
 async def get_json(url: str, key: str = "") -> tuple[int, Any]:
-    """GET: the status and the JSON of the answer; None if it is no JSON. BadSetting if there is no answer."""
+    """GET: the status and the JSON of the answer; None if not JSON. BadSetting if there is no answer."""
     import aiohttp
 
     headers = {"authorization": f"Bearer {key}"} if key else {}

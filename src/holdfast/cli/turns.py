@@ -1,4 +1,4 @@
-"""`holdfast turns list|retry|give-up`: turns that run or wait to be taken up again by a server."""
+"""`holdfast turns list|retry|give-up`: running turns, and turns that wait to be retried by a server."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def list_(
 ) -> None:
     """List running, waiting and queued turns.
 
-    A turn whose server died or was stopped, or that the model refuses for now, waits until a server takes it
-    up ([turns] recover). The list says what for, and which attempt comes next.
+    A turn whose server died or was stopped, or that the model refuses for now, waits until a server retries
+    it ([turns] recover). The list shows the reason, and which attempt comes next.
 
     \b
     Examples:
@@ -68,7 +68,7 @@ async def retry(invocation: CommandContext, turn_id: TurnId, as_json: AsJson = F
         if as_json:
             print_json(objects.turn(turn, most_attempts=invocation.settings.turns.max_attempts))
             return
-        say(f"{turn.id} is due: the next server that looks takes it up.")
+        say(f"{turn.id} is due: a server retries it at its next check.")
         if not any(node.kind.value == "server" for node in await opened.hf.nodes()):
             note("no server is running on this store now")
 
@@ -88,4 +88,4 @@ async def give_up(invocation: CommandContext, turn_id: TurnId, as_json: AsJson =
         if as_json:
             print_json(objects.turn(await opened.hf.turn(opened.owner, turn_id)))
         else:
-            say(f"{turn.id} is given up.")
+            say(f"{turn.id} was given up.")

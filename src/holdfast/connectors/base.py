@@ -2,7 +2,7 @@
 
 A connector knows its platform and nothing else: no store, no turns, no rules about who may write. It
 normalises what comes in to `Incoming` and hands it to a `Sink`, which returns when it is on disk; only then
-does the connector acknowledge it to the platform. It sends one message when it is told to, and raises one of
+does the connector acknowledge it to the platform. `send` sends one message, and raises one of
 the errors below if the platform did not accept it. `worker.py` does the rest: claims, turns, retries,
 splitting, order.
 

@@ -16,7 +16,7 @@ from ..domain.turns import TurnRequest, TurnStatus
 from ..errors import NotFound
 from ..operations import Operations
 
-NOTHING_YET = "Nothing has been said here yet."
+NOTHING_YET = "There are no messages here yet."
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ class PlaceCommands:
         if not tip.ended:
             wait = self._hf.settings.server.busy_wait_seconds
             await self._hf.end_session(batch.place.owner, tip.id, EndReason.NEW, wait_seconds=wait)
-        return "Your next message begins a new session. What was said stays readable."
+        return "Your next message starts a new session. Earlier messages stay readable."
 
     async def _stop(self, batch: Batch, _: str) -> str:
         tip = await self._tip(batch.place)
         if tip is None:
             return NOTHING_YET
         _turn, stopped = await self._hf.cancel_running(batch.place.owner, tip.conversation_id)
-        return "Stopped; what was said so far is kept." if stopped else "No reply is being written."
+        return "Stopped; the partial reply is kept." if stopped else "No reply is being written."
 
     async def _retry(self, batch: Batch, _: str) -> str | RetryWanted:
         tip = await self._tip(batch.place)
@@ -150,7 +150,7 @@ class PlaceCommands:
             link = await self._hf.new_link(place.owner, tip.conversation_id)
             return (
                 f"Write this in another place of yours within an hour: /link {link.code}\n"
-                "With “all” after it, that place also gets what is said elsewhere."
+                "With “all” after it, that place also gets the messages of the others."
             )
         code, _, choice = argument.partition(" ")
         joined = await self._hf.store.link_place(place.id, code, hears_all=choice.strip().lower() == "all")

@@ -157,7 +157,7 @@ class SlackConnector:
             case None | "file_share" | "thread_broadcast":
                 pass
             case _:
-                return None  # somebody joined, a topic was changed, a bot wrote
+                return None  # a member joined, a topic was changed, a bot wrote
         person = message.get("user")
         if not person or message.get("bot_id") or person == self._me:
             return None

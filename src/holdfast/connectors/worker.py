@@ -52,7 +52,7 @@ from ..errors import (
 from ..models.base import Chunk
 from ..operations import Operations
 from ..runtime import periodic
-from ..runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec, Unanswered
+from ..runtime.turns.live import Answered, LiveTurn, Outcome, TurnSpec, Unanswered
 from ..settings import ConnectorSettings
 from .attachments import AttachmentStore
 from .base import Connector, ConnectorDown, SendFailed, SendRefused
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 PAUSE_SECONDS = 0.1
-"""The least time between two looks at the store: a busy one changes more often than people read."""
+"""The least time between two reads of the store: a busy one changes more often than people read."""
 MOST_PLACES = 32
 """Places that are answered at the same time."""
 MODEL_ATTEMPTS = 6
@@ -74,7 +74,7 @@ TYPING_SECONDS = 4.0
 ELSEWHERE_SECONDS = 1.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 60.0
 ONE_BODY = sha256(b"").digest()
-"""A platform's id names one message, whatever else has joined its turn."""
+"""A platform's id names one message, even if others have joined its turn."""
 _NAME_IN_GROUP = re.compile(r"[^A-Za-z0-9_-]+")
 
 STRANGER = (
@@ -85,7 +85,7 @@ GIVEN_UP = "I could not answer this: {why}. Your message is kept; /retry asks ag
 DIED = "the server was stopped {times} times while it was being answered"
 STOPPED = "[stopped]"
 BUSY = "I am still answering your last message; write again when I have."
-INTERRUPTED = "a newer message took its place"
+INTERRUPTED = "it was replaced by a newer message"
 
 
 class TextRenderer:
@@ -240,7 +240,7 @@ class ConnectorWorker:
 
     async def _down(self, claim: ConnectorClaim, problem: str) -> None:
         if self._healthy is not False:
-            log.error("connector %s: %s; it is tried again", self.name, problem)
+            log.error("connector %s: %s; it will be retried", self.name, problem)
         self._healthy = False
         with suppress(ConnectorLost, StoreError):
             await self._store.note_connector(claim, ConnectorHealth.DOWN, problem)
@@ -323,7 +323,7 @@ class ConnectorWorker:
             self._urgent.discard(message.no)
 
     async def _while_busy(self, claim: ConnectorClaim, place_id: str) -> None:
-        """Apply `when_busy` to messages that wait behind the place's running turn."""
+        """Apply `when_busy` to messages that arrived during the place's running turn."""
         turn_id, rule = self._turns.get(place_id), self.settings.when_busy
         if turn_id is None or rule not in ("interrupt", "reject", "steer"):
             return
@@ -425,7 +425,7 @@ class ConnectorWorker:
         return 0 if ended or deaths <= self._hf.settings.turns.max_deaths else deaths
 
     async def _request(self, claim: ConnectorClaim, batch: Batch) -> TurnRequest:
-        """The turn that answers this batch: the same request each time it is taken up. Its files are stored.
+        """The turn that answers this batch: the same request at each attempt. Its files are stored.
         Raises SendFailed if one cannot be fetched now."""
         place, first = batch.place, batch.messages[0]
         last_try = first.attempts + 1 >= FILE_ATTEMPTS
@@ -489,7 +489,7 @@ class ConnectorWorker:
         except HoldfastError as error:
             await self._give_up(claim, batch, error)
             return True
-        if isinstance(begun, RunningTurn):
+        if isinstance(begun, LiveTurn):
             self._turns[batch.place.id] = begun.turn.id
             shown = await self._follow(claim, batch, begun, renderer)
             outcome = await begun.ended()
@@ -505,7 +505,7 @@ class ConnectorWorker:
         turn = repeated.turn
         if turn.status is TurnStatus.COMPLETED:
             await self._store.deliver_reply(claim, turn.conversation_id, turn.id)
-        elif turn.status is TurnStatus.RUNNING:  # on another node, or waiting to be taken up there
+        elif turn.status is TurnStatus.RUNNING:  # on another node, or waiting to be retried there
             await asyncio.sleep(ELSEWHERE_SECONDS)
         elif turn.status is TurnStatus.QUEUED:  # it could not join the turn before it
             return await self._turn(claim, batch, self._queued(turn))
@@ -517,13 +517,13 @@ class ConnectorWorker:
         self,
         claim: ConnectorClaim,
         batch: Batch,
-        running: RunningTurn,
+        running: LiveTurn,
         outcome: Unanswered,
         shown: _Shown | None,
     ) -> bool:
         error = outcome.error
         if running.stop is not None and running.stop.retry:
-            return False  # this server stops: whoever runs the connector next takes the turn up
+            return False  # this server stops: the connector's next node retries the turn
         if isinstance(error, LeaseLost | NodeReaped | StoreError):
             await asyncio.sleep(ELSEWHERE_SECONDS)
             return True
@@ -549,7 +549,7 @@ class ConnectorWorker:
         await self._store.settle_messages(claim, batch, GIVEN_UP.format(why=why.rstrip(".")), str(error))
 
     async def _follow(
-        self, claim: ConnectorClaim, batch: Batch, running: RunningTurn, renderer: TextRenderer
+        self, claim: ConnectorClaim, batch: Batch, running: LiveTurn, renderer: TextRenderer
     ) -> _Shown | None:
         """Show typing, and the reply while it grows, until the turn ends. Returns the delivery's id and
         the text shown last, if any was."""

@@ -99,9 +99,9 @@ SESSION_ACTS = {
             "delete",
             ("DELETE", "/api/sessions/{id}"),
             "Delete the whole conversation",
-            "Whatever runs is cancelled, and the conversation is removed with all of its sessions and "
+            "The running turn is cancelled, and the conversation is deleted with all of its sessions and "
             "messages. This cannot be undone.",
-            "Delete it for good",
+            "Delete permanently",
             danger=True,
         ),
     )
@@ -206,7 +206,7 @@ CHOSEN = "id-"
 SEVERAL = {
     "end": "Their sessions are ended and never reopened; the next message continues from there. All messages "
     "are kept. A running reply is waited for.",
-    "delete": "Whatever runs in them is cancelled, and they are removed with all of their sessions and "
+    "delete": "Their running turns are cancelled, and they are deleted with all of their sessions and "
     "messages. This cannot be undone.",
 }
 

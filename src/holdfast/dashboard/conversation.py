@@ -363,7 +363,7 @@ async def retry(visit: PageRequest) -> HttpResponse:
 async def draft_of(services: Services, turn_id: str) -> str:
     """The reply of a running turn so far: from memory if it runs in this process, else from its drafts."""
     running = services.runner.running.get(turn_id)
-    return running.said() if running is not None else await kept_of(services.holdfast, turn_id)
+    return running.text_so_far() if running is not None else await kept_of(services.holdfast, turn_id)
 
 
 async def kept_of(hf: Holdfast, turn_id: str) -> str:
@@ -409,7 +409,7 @@ class ReplyStream:
                         break
                     await hf.changed(version, LOOK_SECONDS)
                 else:
-                    await running.heard(len(running.events), LOOK_SECONDS)
+                    await running.wait_for_events(len(running.events), LOOK_SECONDS)
                 if listener.is_due and not await listener.still_there():
                     break
                 await asyncio.sleep(PAUSE_SECONDS)

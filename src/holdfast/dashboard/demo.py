@@ -183,7 +183,7 @@ class LastWords:
 
 
 PAGES: tuple[PageRoute, ...] = (
-    PageRoute("GET", "/demo", page, "The page with the red button; only in `holdfast demo`."),
+    PageRoute("GET", "/demo", page, "The page with the kill button; only in `holdfast demo`."),
     PageRoute("POST", "/demo/ask", ask, "Ask for a long reply; only in `holdfast demo`."),
     PageRoute("POST", "/demo/kill", kill, "SIGKILL to the server itself; only in `holdfast demo`."),
 )

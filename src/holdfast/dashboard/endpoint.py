@@ -70,7 +70,7 @@ class _PageEndpoint:
             note_trouble(name, call, error)
             await self._fail(visit, error)
         except Exception as error:
-            log.exception("%s failed by a mistake of our own (request %s)", name, call.id)
+            log.exception("%s failed with an unexpected error (request %s)", name, call.id)
             await self._fail(visit, error)
         finally:
             call.give_back_all()

@@ -2,7 +2,7 @@
 
 HTML in a message is text. A link leads to http, https or mailto, in a window of its own; any other is shown
 without its address. A picture is shown if its data is in the message; one at an address is a link to it,
-since loading it would tell that address who reads. Code is highlighted by classes of our style sheet.
+since loading it would reveal the reader to that address. Code is highlighted by classes of our style sheet.
 
 Texts above a bound are returned unrendered: a page has to answer in time whatever a model has written.
 """

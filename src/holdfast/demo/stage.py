@@ -225,7 +225,7 @@ async def within(work: Awaitable[T], what: str) -> T:
         async with asyncio.timeout(PATIENCE):
             return await work
     except TimeoutError:
-        raise WentWrong(f"it did not come to pass within {PATIENCE:g} s that {what}") from None
+        raise WentWrong(f"after {PATIENCE:g} s it is still not true that {what}") from None
 
 
 async def until(condition: Callable[[], Awaitable[T]], what: str) -> T:

@@ -102,7 +102,7 @@ class Tour:
 
     async def _is_killed(self) -> None:
         self._title(
-            "It is killed in the middle of a reply", "kill -9: no handler runs, nothing is tidied up."
+            "It is killed in the middle of a reply", "kill -9: no handler runs, nothing is cleaned up."
         )
         await self._hear_until_killed("Tell me a story.", **self._story())
 

@@ -209,7 +209,7 @@ def check_key_name(name: str) -> str:
 
 
 def check_expiry(days: float) -> timedelta:
-    """For how long a key is valid. Raises BadInput for what is no time ahead."""
+    """For how long a key is valid. Raises BadInput unless it is a time in the future."""
     if not 0 < days <= MOST_DAYS:
         raise BadInput(f"a key expires in more than 0 and at most {MOST_DAYS:,} days, not in {days:g}")
     return timedelta(days=days)

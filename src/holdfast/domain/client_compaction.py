@@ -1,7 +1,7 @@
 """A client's own compaction: recognises a history whose beginning its program has replaced by a summary.
 
 Codex, Claude Code and pi put the summary into a user message that begins with fixed words; opencode asks a
-fixed question and gives the summary as its answer. Such a history is no edited one: it must not fork.
+fixed question and gives the summary as its answer. Such a history does not count as edited: it must not fork.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Batch:
     place: Place
     messages: tuple[InboxMessage, ...]
     turn_id: str
-    """The turn's id, the same each time the batch is taken up."""
+    """The turn's id, the same at each attempt."""
 
     @property
     def command(self) -> PlaceCommand | None:
@@ -179,7 +179,7 @@ class OutgoingKind(StrEnum):
     REPLY = "reply"
     """The answer to a message of this place."""
     SAID = "said"
-    """What was said elsewhere in the conversation."""
+    """A message of another place of the conversation."""
     NOTICE = "notice"
     ANSWER = "answer"
     """The answer to a command, or a sentence about a message that could not be answered."""
@@ -292,7 +292,7 @@ def code_hash(code: str) -> bytes:
 # --- commands -----------------------------------------------------------------------------------------------
 
 COMMANDS = {
-    "new": "begin a new session; what was said stays readable",
+    "new": "start a new session; earlier messages stay readable",
     "stop": "stop the reply that is being written",
     "retry": "answer the last message again",
     "why": "will this session be reset, when and by which rule",

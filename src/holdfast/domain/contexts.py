@@ -34,7 +34,7 @@ SUMMARY_HEADING = "[Summary of the earlier part of this conversation]"
 
 
 def is_unknown(content: object) -> bool:
-    """True: the text of a result that stands for an unknown outcome, as this or an older version wrote it."""
+    """True: the text of a placeholder for an unknown outcome, as this or an older version wrote it."""
     return isinstance(content, str) and content.startswith(_UNKNOWN)
 
 

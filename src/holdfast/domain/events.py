@@ -81,7 +81,7 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
         "restored"
     ),
     EventType.CONVERSATION_DELETED: "a conversation and everything in it was deleted; data: messages",
-    EventType.CONVERSATION_IMPORTED: "it, or more of it, was taken over; data: origin, sessions, messages",
+    EventType.CONVERSATION_IMPORTED: "a conversation or part was imported; data: origin, sessions, messages",
     EventType.MESSAGES_ADDED: "a client added messages outside of any turn; data: first, last",
     EventType.MESSAGES_REMOVED: "messages left every context but stay readable; data: first, last, reason",
     EventType.MESSAGE_EXCLUDED: "a message left the context but stays readable; data: seq, reason",
@@ -92,27 +92,27 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.SESSION_DETACHED: "another node used an attached session, which now outlives its process",
     EventType.SESSION_ENDED: "a session ended; data: reason",
     EventType.SESSION_RESET: "a session was ended by its policy; data: reason, due_at, reasons, messages",
-    EventType.RESET_DEFERRED: "a due reset was put off, or by something else now; data: due_at, holding",
+    EventType.RESET_DEFERRED: "a due reset was deferred, or its blockers changed; data: due_at, holding",
     EventType.COMPACTION_STARTED: "a context is being compacted; data: why, tokens, window",
     EventType.COMPACTION_COMPLETED: (
         "a conversation was compacted: a summary replaces its older messages; data: parent, why, "
         "tokens_before, tokens_after, messages, model_free"
     ),
-    EventType.COMPACTION_FAILED: "a context stays as it is; data: why, reason, failures, retry_at",
-    EventType.COMPACTION_PUT_OFF: "something came between; data: why, reason, failures, retry_at",
+    EventType.COMPACTION_FAILED: "a context was not compacted; data: why, reason, failures, retry_at",
+    EventType.COMPACTION_PUT_OFF: "a compaction was postponed; data: why, reason, failures, retry_at",
     EventType.WINDOW_SUSPECTED: (
-        "a model reports no more tokens though it is given more: it may leave out the oldest; data: model, "
+        "a model's token reports no longer rise with its input: it may truncate it; data: model, "
         "reported, given, reports, window"
     ),
     EventType.REQUEST_SIDE: (
-        "a program's side request was answered, and is no turn; data: name, kind, model, input_tokens, "
+        "a program's side request was answered; it is not a turn; data: name, kind, model, input_tokens, "
         "output_tokens"
     ),
     EventType.TURN_QUEUED: "a message waits until its conversation is free; data: position, behind",
     EventType.TURN_EDITED: "the messages of a queued turn were replaced",
     EventType.TURN_JOINED: "the messages of a queued turn joined another turn; data: joined",
     EventType.TURN_STARTED: "a message was accepted and is on disk; data: seq, node",
-    EventType.TURN_TAKEN_UP: ("an unfinished turn was begun again; data: attempt, node, by, attempts"),
+    EventType.TURN_TAKEN_UP: ("an unfinished turn was resumed; data: attempt, node, by, attempts"),
     EventType.TURN_WAITING: ("a turn has no answer yet and will be retried; data: why, due_at"),
     EventType.TURN_GIVEN_UP: "a waiting turn will not be retried; data: attempts, why",
     EventType.TURN_COMPLETED: "the answer is on disk; data: seq",
@@ -120,29 +120,29 @@ EVENT_MEANINGS: Mapping[EventType, str] = {
     EventType.TURN_FAILED: "a turn failed; the user's message stays; data: code",
     EventType.TURN_CANCELLED: "a person cancelled a turn; its partial reply is kept; data: seq, why",
     EventType.NODE_JOINED: "a holdfast process began; data: node, kind, host, pid",
-    EventType.NODE_LEFT: "a holdfast process ended in good order; data: node",
+    EventType.NODE_LEFT: "a holdfast process stopped cleanly; data: node",
     EventType.NODE_REAPED: "a holdfast process was found dead or hung; data: node, why",
     EventType.PROCESS_STARTED: "a background process runs; data: process, pid, host, watched",
-    EventType.PROCESS_ADOPTED: "another holdfast process looks after it now; data: process, node",
+    EventType.PROCESS_ADOPTED: "another holdfast process supervises it now; data: process, node",
     EventType.PROCESS_STOPPING: "a background process is to be stopped; data: process, reason",
     EventType.PROCESS_PINNED: "a background process was pinned, or no longer is; data: process, until",
     EventType.PROCESS_ENDED: "a background process ended; data: process, state, exit_code",
     EventType.PROCESS_LOST: "a background process is gone, its exit code unknown; data: process, why",
     EventType.FLUSH_DONE: "an ended session was flushed; data: attempts, memory",
-    EventType.FLUSH_FAILED: "a flush has failed and will be tried again; data: attempts, again_at",
-    EventType.FLUSH_DEAD: "a flush was given up, until a person takes it up again; data: attempts",
-    EventType.FLUSH_RETRIED: "a person has a flush tried again",
+    EventType.FLUSH_FAILED: "a flush has failed and will be retried; data: attempts, again_at",
+    EventType.FLUSH_DEAD: "a flush became a dead letter, until a person retries it; data: attempts",
+    EventType.FLUSH_RETRIED: "a person retried a flush",
     EventType.FLUSH_SKIPPED: "a person chose not to flush a session",
-    EventType.MEMORY_ADDED: "something was remembered; data: memory, origin",
+    EventType.MEMORY_ADDED: "a memory was stored; data: memory, origin",
     EventType.MEMORY_EDITED: "a memory was changed; data: memory",
-    EventType.MEMORY_FORGOTTEN: "a memory was forgotten; data: memory",
-    EventType.DELIVERY_DEAD: "a message to a platform was given up; data: delivery, connector, attempts",
-    EventType.DELIVERY_RETRIED: "a person has a given up message sent again; data: delivery, connector",
+    EventType.MEMORY_FORGOTTEN: "a memory was deleted; data: memory",
+    EventType.DELIVERY_DEAD: "a delivery became a dead letter; data: delivery, connector, attempts",
+    EventType.DELIVERY_RETRIED: "a person retried a dead letter; data: delivery, connector",
     EventType.PAIRING_APPROVED: "a person may write through a connector; data: pairing, connector",
     EventType.PAIRING_REVOKED: "a person may no longer write; data: pairing, connector",
     EventType.PLACE_LINKED: "a place of a platform joined this conversation; data: place, connector",
     EventType.PLACE_UNLINKED: "a place of a platform left this conversation; data: place, connector",
-    EventType.KEY_CREATED: "an API key became known to the store; data: key_id, scope",
+    EventType.KEY_CREATED: "an API key was added to the store; data: key_id, scope",
     EventType.KEY_REVOKED: "an API key was revoked; data: key_id",
 }
 

@@ -188,6 +188,6 @@ class Figures:
     events: int
     undelivered_notices: int
     log_bytes: int
-    """Size of the write-ahead log: written, not yet checkpointed."""
+    """Size of the write-ahead log (WAL) that no WAL checkpoint has moved yet."""
     unindexed: int | None
     """Messages that are not indexed for search yet; None: unknown."""

@@ -81,7 +81,7 @@ def is_short(name: str) -> bool:
 
 
 def short(id_: str) -> str:
-    """A shortened id for people: `sess_0a0b88a1`. What is no id of ours stays as it is."""
+    """A shortened id for people: `sess_0a0b88a1`. A text that is not an id of ours is returned unchanged."""
     prefix, _, rest = id_.partition("_")
     return f"{prefix}_{rest[:SHOWN]}" if len(rest) == 32 and is_short(f"{prefix}_{rest[:SHOWN]}") else id_
 

@@ -1,6 +1,6 @@
-"""Turns that servers finish by themselves: the stored request, and when an unanswered turn is taken up again.
+"""Automatic retries of unanswered turns: the stored request, and when a server retries it or gives it up.
 
-A turn is *waiting* if a server will take it up: its stored status is interrupted or failed, and it has a time
+A turn is *waiting* if a server will retry it: its stored status is interrupted or failed, and it has a time
 at which it is due. Every reader sees it as running until it is answered or given up.
 """
 
@@ -29,14 +29,14 @@ class Origin(StrEnum):
     QUEUED = "queued"
     CONNECTOR = "connector"
     PROGRAM = "program"
-    """The program that runs the turn: no server can take it up."""
+    """The program that runs the turn: no server can retry it."""
 
 
 NEVER, ALL = "never", "all"
 
 
 def is_covered(policy: str, origin: Origin, wanted: bool | None = None) -> bool:
-    """True: a turn of this origin is taken up by itself. `policy`: `[turns] recover`; `wanted`: what the
+    """True: a turn of this origin is retried automatically. `policy`: `[turns] recover`; `wanted`: what the
     request says, which overrides it, but not `never`."""
     if policy == NEVER or origin is Origin.PROGRAM:
         return False
@@ -109,7 +109,7 @@ class RequestToStore:
     """What `begin_turn` stores of a request besides its messages."""
 
     request: bytes | None = None
-    """A StoredRequest; None: nothing is kept, and nothing can be taken up."""
+    """A StoredRequest; None: nothing is kept, and the turn cannot be retried."""
     origin: Origin = Origin.PROGRAM
     recover: bool = False
     """True: the policy covers this turn."""
@@ -132,7 +132,7 @@ class Recovery(Value, frozen=True):
     refused_since: datetime | None = None
     step_seq: int = 0
     due_at: datetime | None = None
-    """Not None: the turn is waiting, and is taken up from then on."""
+    """Not None: the turn is waiting, and is retried from then on."""
     cause: Cause | None = None
     """Why it is waiting; or, if it is not, which fault of a server ended it."""
 
@@ -152,7 +152,7 @@ NO_RECOVERY = Recovery()
 # --- decisions -------------------------------------------------------------------------------------------
 
 ALONE_FROM = 3
-"""From this attempt on a turn is taken up alone on its node, so that one that kills its server does not use
+"""From this attempt on a turn is retried alone on its node, so that one that kills its server does not use
 up the attempts of others."""
 DEATH_SECONDS = (0, 2, 4, 8, 10)
 FIRST_REFUSAL_SECONDS = 1.0
@@ -176,7 +176,7 @@ class RecoveryRules:
 def parked(
     known: Recovery, cause: Cause, now: datetime, *, progressed: bool, last_seq: int, delay: timedelta
 ) -> Recovery:
-    """The record of a turn whose attempt has just ended, and which will be taken up again.
+    """The record of a turn whose attempt has just ended, and which will be retried.
 
     `progressed`: the result of a server tool was stored since the last time, which renews the attempts.
     `last_seq`: everything stored up to there is accounted for. `delay`: for a refusal of the model. Only a
@@ -221,11 +221,11 @@ def runs_alone(known: Recovery) -> bool:
 def reason_to_give_up(
     known: Recovery, rules: RecoveryRules, started_at: datetime, ended_at: datetime | None, now: datetime
 ) -> str | None:
-    """Why a waiting turn is given up instead of taken up, as a sentence; None: it is taken up."""
+    """Why a waiting turn is given up instead of retried, as a sentence; None: it is retried."""
     if known.cause is Cause.RETRY:
         return None
     last = f", last at {ended_at:%H:%M:%S} UTC" if ended_at else ""
-    again = "A retry by hand tries once more."
+    again = "A manual retry is possible."
     if known.cause is Cause.MODEL:
         if known.refused_since is not None and now - known.refused_since >= rules.retry_for:
             return f"Given up: the model has refused for {_span(rules.retry_for)}{last}. {again}"
@@ -234,7 +234,7 @@ def reason_to_give_up(
     elif known.tries >= rules.max_attempts:
         return f"Given up after {known.tries} attempts: a server died during each of them{last}. {again}"
     elif known.all_tries >= rules.max_deaths:
-        return f"Given up after {known.all_tries} deaths of its servers in all{last}. {again}"
+        return f"Given up: its servers died {known.all_tries} times in all{last}. {again}"
     if now - started_at >= rules.recover_for:
         return f"Given up: the turn is older than {_span(rules.recover_for)}. {again}"
     return None
@@ -257,14 +257,14 @@ def waiting_sentence(
             since = f" since {known.refused_since:%H:%M} UTC" if known.refused_since else ""
             times = f"{known.refusals} time{'s' if known.refusals != 1 else ''}"
             said = f": {why.rstrip('.')}" if why else ""
-            return f"The model refused{said}; the model is called again at {due} (refused {times}{since})."
+            return f"The model refused{said}; it is called again at {due} (refused {times}{since})."
         case Cause.RETRY:
-            return f"A person asked for another attempt; a server takes it up ({number})."
+            return f"A person asked for another attempt; a server will retry it ({number})."
         case Cause.STOP:
-            return f"Its server was stopped{at}; another takes it up ({number})."
+            return f"Its server was stopped{at}; another will retry it ({number})."
     if runs_alone(known):
         return f"{known.tries} servers died while it ran; it waits to be retried alone ({number})."
-    return f"Its server died{at}; it is retried ({number})."
+    return f"Its server died{at}; another will retry it ({number})."
 
 
 def _span(time: timedelta) -> str:

@@ -213,9 +213,9 @@ def ground_of(policy: ResetPolicy, wanted: Due, now: datetime) -> Reason:
         case EndReason.IDLE, False:
             said = f"it is reset after {idle} without a message"
         case _, True:
-            said = f"a day has ended at {day}"
+            said = f"the daily reset time, {day}, has passed"
         case _:
-            said = f"a day ends at {day}; it is reset then, once there was no message for {quiet}"
+            said = f"it is reset daily at {day}, once there was no message for {quiet}"
     return Reason(wanted.end_reason.value, said, until=wanted.at)
 
 
@@ -238,7 +238,7 @@ def line_of(session: Session, found: Verdict, stopped: Sequence[str] = ()) -> st
     name = f"session {session.id}" + (f" ({printable(session.key)})" if session.key else "")
     if found.decision is Decision.DEFERRED:
         holding = "; ".join(reason.log_message for reason in found.holding)
-        return f"{name} is due to be reset ({found.end_reason}), which is put off: {holding}"
+        return f"{name} is due to be reset ({found.end_reason}); deferred: {holding}"
     said = f"{name} was reset ({found.end_reason}): {found.reasons[0].log_message}"
     return f"{said}; stopping {_joined(stopped)}" if stopped else said
 

@@ -10,12 +10,12 @@ import msgspec
 from .turns import TurnStatus
 
 CUT_SHORT = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why the model stopped before the end of its answer, and the Responses API's word for it."""
+"""Why the model stopped before the end of its answer, and the Responses API's name for it."""
 
 
 def response_status(status: TurnStatus, finish_reason: str | None = None, *, is_fault: bool = False) -> str:
     """The Responses API's status of a turn; `finish_reason` is the model's. `is_fault`: a
-    background response that its server's death or stop interrupted, and which is not taken up, has failed."""
+    background response that its server's death or stop interrupted, and which is not retried, has failed."""
     match status:
         case TurnStatus.QUEUED:
             return "queued"

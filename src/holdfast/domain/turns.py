@@ -45,7 +45,7 @@ _ALWAYS_FITS = MAX_BODY_BYTES // 8  # a character takes at most six bytes in JSO
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One checkpoint of a running reply."""
+    """One saved piece of a running reply."""
 
     first_event: int
     last_event: int
@@ -53,10 +53,10 @@ class Draft:
     adds: dict[str, str] = field(default_factory=dict)
     """Text to be appended to fields of the reply, such as `content`."""
     restarts: bool = False
-    """True: the reply starts over here, and text added by earlier checkpoints is discarded."""
+    """True: the reply starts over here, and the text of earlier drafts is discarded."""
     after_seq: int = field(default=0, compare=False)
     """Seq of the message that the reply follows, set by the store. A turn may hold several replies, each with
-    its own checkpoints."""
+    its own drafts."""
 
     @property
     def reserved_to(self) -> int:
@@ -75,15 +75,15 @@ class Draft:
 def first_event_of(attempt: int, reserved_to: int) -> int:
     """Number of the first event of an attempt that resumes a turn: above every event published before.
 
-    Checkpoints of earlier attempts have used or reserved numbers up to `reserved_to` (-1: no checkpoints).
-    The next number is the end event, which told subscribers that the attempt was interrupted. Each attempt
-    may also have published events before its first checkpoint.
+    Drafts of earlier attempts have used or reserved numbers up to `reserved_to` (-1: no drafts).
+    The next number is the end event, which notified subscribers of the interruption. Each attempt
+    may also have published events before its first draft.
     """
     return reserved_to + 2 + (attempt - 1) * RESERVED_EVENTS
 
 
 def said(drafts: Iterable[Draft]) -> dict[str, str]:
-    """Text of a reply according to its checkpoints, by field."""
+    """Text of a reply according to its drafts, by field."""
     texts: dict[str, list[str]] = {}
     for draft in drafts:
         if draft.restarts:
@@ -96,7 +96,7 @@ def said(drafts: Iterable[Draft]) -> dict[str, str]:
 def interrupted_reply(drafts: Iterable[Draft]) -> NewMessage | None:
     """The reply that a crash left unfinished, as a message; None if it has no text.
 
-    Never fails on an accepted checkpoint: text too long for one message is cut to its beginning.
+    Never fails on an accepted draft: text too long for one message is cut to its beginning.
     """
     texts = {name: text for name, text in said(drafts).items() if text}
     if not texts:
@@ -212,7 +212,7 @@ def check_unanswered(status: TurnStatus) -> None:
     """Raise BadInput unless a turn may end in this status without an answer; `completed` needs
     `commit_reply`."""
     if status not in (TurnStatus.INTERRUPTED, TurnStatus.FAILED, TurnStatus.CANCELLED):
-        raise BadInput(f"a turn without an answer ends interrupted, failed or cancelled, not {status}")
+        raise BadInput(f"a turn without an answer ends as interrupted, failed or cancelled, not {status}")
 
 
 class Turn(Value, frozen=True):
@@ -239,7 +239,7 @@ class Turn(Value, frozen=True):
 
     @property
     def waits(self) -> bool:
-        """True: a server will take it up. Readers see it as running."""
+        """True: a server will retry it. Readers see it as running."""
         return self.recovery.due_at is not None
 
     def reason(self, most_attempts: int | None = None) -> str | None:
@@ -430,7 +430,7 @@ class TurnRequest(Value, frozen=True):
     resumes_turn: str | None = None
     """Id of a turn to resume instead of beginning one; it brings no messages."""
     by_recovery: bool = False
-    """True: a server resumes it by itself, so it must be waiting and due."""
+    """True: a server retries it automatically, so it must be waiting and due."""
     anonymous: bool = False
     """True: a conversation that this turn begins is continued by any request with its whole history."""
     response: NewResponse | None = None
@@ -495,7 +495,7 @@ class TurnRepeated(Value, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TurnWaits:
-    """Another turn holds the conversation, or waits in it to be taken up (`holder` is empty); nothing was
+    """Another turn holds the conversation, or waits in it to be retried (`holder` is empty); nothing was
     written."""
 
     conversation_id: str
@@ -525,7 +525,7 @@ class TurnFailure:
     delivery: Delivery | None = None
     """None: unchanged."""
     cause: Cause | None = None
-    """Not None: the turn waits to be taken up, if the policy covers it; for `model` in any case."""
+    """Not None: the turn waits to be retried, if the policy covers it; for `model` in any case."""
     delay: timedelta = timedelta(0)
     """For `model`: how long it waits."""
 

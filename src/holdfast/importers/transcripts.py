@@ -39,7 +39,7 @@ class TranscriptMessage:
     value: dict[str, Any]
     said_at: datetime
     compacts: bool = False
-    """True: it holds a summary, and the context begins anew with it."""
+    """True: it holds a summary, and the context starts over with it."""
     first_row: int = 0
     """The number of its first line, if it has several."""
 

@@ -219,7 +219,7 @@ class PartWriter:
     async def name(self, writing: Writing, name: str, since: datetime, here: str) -> None:
         """Make a source session's id an alias of our session `here`, unless that id is taken."""
         if is_ours(name) or not name.strip() or cut_name(name) != name:
-            self._taken.problems.append(f"{name!r:.80} cannot be a name here; it leads nowhere")
+            self._taken.problems.append(f"{name!r:.80} cannot be an alias here and was skipped")
             return
         try:
             place = await self._store.resolve(self._owner, Address(id=name, create=False))
@@ -228,6 +228,6 @@ class PartWriter:
             self._taken.names += 1
             return
         self._taken.problems.append(
-            f"the id {name} already leads to {place.conversation.id}, created under it since; "
-            f"what was imported is {writing.conversation.id}"
+            f"the id {name} already leads to {place.conversation.id}, which was created since; "
+            f"the imported conversation is {writing.conversation.id}"
         )

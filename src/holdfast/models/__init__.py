@@ -1,1 +1,1 @@
-"""Who answers: any OpenAI-compatible upstream, the small local model, a script."""
+"""Models: any OpenAI-compatible or Anthropic upstream, the small local model, a script."""

@@ -187,7 +187,7 @@ class AnthropicUpstream:
     def _event(self, data: bytes) -> Mapping[str, Any]:
         value = self._decoded(data) if data else {}
         if not isinstance(value, Mapping):
-            raise ModelError("the model sent JSON that is no event of a message")
+            raise ModelError("the model sent JSON that is not an event of a message")
         return value
 
     def _decoded(self, data: bytes) -> Any:
@@ -405,7 +405,7 @@ class AnswerTranslator:
     def whole(self, message: Any) -> Iterator[Chunk]:
         """The chunks of a message that came as one object."""
         if not isinstance(message, Mapping) or not isinstance(message.get("content"), list):
-            raise ModelError("the model answered with JSON that is no message; check [model] base_url")
+            raise ModelError("the model answered with JSON that is not a message; check [model] base_url")
         yield from self.add({"type": "message_start", "message": message})
         for block in message["content"]:
             begun = {**block, **({"input": {}} if "input" in block else {})}

@@ -64,7 +64,7 @@ class Connection:
         is_own_server: bool = False,
     ) -> None:
         """`key_variable`: the environment variable that the key is from, for messages. `longest_wait`: a
-        `Retry-After` of at most so many seconds is waited for. `is_own_server`: it is this user's holdfast
+        `Retry-After` of at most this many seconds is waited for. `is_own_server`: it is this user's holdfast
         server, so a key of holdfast's own is sent."""
         given = _checked_url(base_url)
         self._base = given.with_user(None).with_fragment(None)
@@ -208,7 +208,7 @@ class Connection:
         if isinstance(problem, TimeoutError):
             raise self.error(
                 f"the model at {self.where} sent nothing for {self._timeout_seconds:g} s; "
-                "is it overloaded? [model] timeout_seconds is how long we wait",
+                "is it overloaded? The limit is [model] timeout_seconds",
                 504,
             ) from None
         if isinstance(problem, ssl.SSLError):
@@ -221,7 +221,7 @@ class Connection:
             raise ModelError("the model's stream ended early: its connection broke") from problem
         if isinstance(problem, Disconnected | ConnectionResetError):
             raise self.error(
-                f"the model at {self.where} closed the connection without an answer; its log may say why"
+                f"the model at {self.where} closed the connection without an answer; check its log"
             ) from None
         if isinstance(problem, OSError):
             number = problem.errno or 0  # asyncio's message hides the plain one
@@ -239,7 +239,7 @@ class Connection:
         """Raise for an open connection on which no part of the answer arrives."""
         raise ModelError(
             f"the model at {self.where} sent only keepalives for {self._timeout_seconds:g} s, no part of an "
-            "answer; is it overloaded? [model] timeout_seconds is how long we wait",
+            "answer; is it overloaded? The limit is [model] timeout_seconds",
             504,
         ) from None
 
@@ -296,7 +296,7 @@ class Connection:
             target = self._base.join(yarl.URL(response.headers.get("location", "")))
             there = self.shown(str(target.with_user(None).with_query(None).with_fragment(None)))
         except ValueError:
-            there = "an address that is none"
+            there = "an invalid address"
         advice = (
             "redirects are not followed, so that the key goes to no other host: set [model] base_url to the "
             "final address"
@@ -344,7 +344,7 @@ def sendable(key: str, where: str) -> str:
     Keys of holdfast's own form, and the value of HOLDFAST_API_KEY, are valid for this user's server. Every
     key for an upstream passes here, so none of these is ever sent to another server, whatever the environment
     says: after `eval "$(holdfast env)"` OPENAI_API_KEY holds one. The server of the user's own home
-    (`is_own_server`) is no upstream.
+    (`is_own_server`) is not an upstream.
     """
     if not key or not (holds_token(key) or key == os.environ.get("HOLDFAST_API_KEY", "").strip()):
         return key
@@ -406,7 +406,7 @@ def _pause(response: UpstreamResponse, backoff: float, longest: float) -> float 
     if asked is None and "retry-after" not in response.headers:
         return backoff if response.status in (502, 503) else None
     if asked is None or ":" in response.headers.get("retry-after", ""):
-        return None  # a date: clocks differ, so a short wait cannot be told from none
+        return None  # a date: clocks differ, so a short wait cannot be distinguished from none
     return asked if response.status in (429, 502, 503) and asked <= longest else None
 
 

@@ -20,7 +20,7 @@ TIMES_FIXED = 8
 """An assumed window is at least this many times as large as the instructions and tools, if they fill half of
 it: a client that sends so much, such as a coding agent, is made for models with large windows."""
 SMALLEST_WINDOW = 256
-"""A smaller window has no room for a question and its answer."""
+"""A smaller window cannot hold a question and its answer."""
 
 
 class WindowOrigin(StrEnum):

@@ -112,7 +112,7 @@ class UpstreamResponse:
             self._connection.abort()
 
     async def _arrival(self) -> None:
-        """Wait until the response goes on, ends or fails."""
+        """Wait until the response continues, ends or fails."""
         self._waiter = self._connection.loop.create_future()
         self._connection.waits()
         try:

@@ -39,7 +39,7 @@ NAME = "SmolLM2-135M-Instruct"
 SHORT_NAME = "SmolLM2-135M"
 WINDOW = 4096  # the weights allow 8192, but reading that takes a minute on two cores; 23 kB a token
 LONGEST_ANSWER = 256  # unless the request says otherwise; a model this small may never stop by itself
-REPEAT_PENALTY, REPEAT_TOKENS = 1.05, 256  # of a token that is among the last so many
+REPEAT_PENALTY, REPEAT_TOKENS = 1.05, 256  # of a token among the last REPEAT_TOKENS
 SEQUENCE_PENALTY = 0.8  # of a token that would continue a repetition ("DRY"): without it, answers loop
 PROMPT_STEP = 64
 

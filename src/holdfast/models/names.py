@@ -1,7 +1,7 @@
 """Maps model names by the settings: `[model.aliases]` and `[model] fallbacks`.
 
 An alias is a client's name for one of the model's own: a request for it is sent under the other name. The
-alias `*` stands for every name that is neither an alias nor in the model's list. Without an alias nothing is
+alias `*` matches every name that is neither an alias nor in the model's list. Without an alias nothing is
 mapped: a name that the model does not have is refused by it.
 
 Fallbacks are tried in order when the default model cannot answer: it is not there, overloaded, broken or not

@@ -9,7 +9,7 @@
 
 A name is an alias of a conversation of the request's owner. A sub-agent is a conversation of its own: it runs
 at the same time as its parent and must not wait for it. A side request (a title, a topic, a summary for the
-program's own compaction) comes under the session's name but is no part of the conversation.
+program's own compaction) comes under the session's name but is not part of the conversation.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def about_begun(begun: TurnBegun) -> HoldfastObject:
 
 
 def wants_recovery(call: RequestContext) -> bool | None:
-    """Whether the request asks for its turn to be taken up by itself; None: the settings decide."""
+    """Whether the request asks for automatic retries of its turn; None: the settings decide."""
     return _choice(call, RECOVER, ("yes", "no"), "") == "yes" if call.header(RECOVER) is not None else None
 
 

@@ -90,7 +90,7 @@ class Metrics:
         )
         self._queued = Gauge(
             "holdfast_turns_queued",
-            "Turns of all conversations that wait for theirs to be free",
+            "Queued turns of all conversations",
             registry=registry,
             multiprocess_mode=LATEST,
         )
@@ -260,7 +260,7 @@ class Metrics:
     ) -> bytes:
         """All metrics in Prometheus' text format. `running` and `idle`: the server's running turns and the
         seconds since the last one. `attempts`: flush attempts of this process since its start, by outcome.
-        `waiting`: turns that wait to be taken up."""
+        `waiting`: turns that wait to be retried."""
         self._waiting.set(waiting)
         if recoverer is not None:
             self.note_recoveries(recoverer)

@@ -20,7 +20,7 @@ from .openai.responses import ResponseRenderer
 from .openai.responses_request import parse
 
 NO_MESSAGE = {"role": "user", "content": "-"}
-"""Stands for the messages, which a parser requires and which are stored elsewhere."""
+"""Placeholder for the messages, which a parser requires and which are stored elsewhere."""
 
 
 async def rebuilt(

@@ -366,7 +366,7 @@ class LiveObject(PublicObject, frozen=True, kw_only=True):
     type: Annotated[str, doc("`message` or `turn`")]
     message: MessageObject | UnsetType = UNSET
     turn: TurnObject | UnsetType = UNSET
-    text: Annotated[str | UnsetType | None, doc("What the turn has said so far; null: it has ended")] = UNSET
+    text: Annotated[str | UnsetType | None, doc("The turn's reply so far; null: it has ended")] = UNSET
 
 
 class MemoryObject(PublicObject, frozen=True, kw_only=True):
@@ -481,7 +481,7 @@ class WhyObject(PublicObject, frozen=True, kw_only=True):
     session_id: str
     decision: Decision
     next_due_at: Annotated[Time | None, doc("When it is due")]
-    sentence: Annotated[str, doc("The whole in one sentence")]
+    sentence: Annotated[str, doc("The decision in one sentence")]
     policy: Annotated[dict[str, PolicyValueObject], doc("The policy that applies, by name of the setting")]
     reasons: list[ReasonObject]
     history: Annotated[list[EventObject], doc("The events about its resets")]
@@ -498,7 +498,7 @@ class NodeObject(PublicObject, frozen=True, kw_only=True):
     why: Annotated[str, doc("The evidence for its state")]
     started_at: Time | None
     last_heartbeat_at: Time | None
-    left_at: Annotated[Time | None, doc("When it stopped in good order")]
+    left_at: Annotated[Time | None, doc("When it stopped cleanly")]
     reaped_at: Annotated[Time | None, doc("When it was found dead and its work released")]
 
 
@@ -584,9 +584,9 @@ class ApiKeyObject(PublicObject, frozen=True, kw_only=True):
     created_at: Time
     revoked_at: Time | None
     store: Annotated[Literal["always", "never"], doc("`never`: nothing of its requests is stored")]
-    name: Annotated[str | None, doc("What people call it")]
+    name: Annotated[str | None, doc("A name for people")]
     expires_at: Time | None
-    last_used_at: Annotated[Time | None, doc("Its last request, give or take a minute; null: never used")]
+    last_used_at: Annotated[Time | None, doc("Its last request, accurate to a minute; null: never used")]
     requests_per_minute: Annotated[Count | None, doc("Null: unlimited, as below")]
     requests_per_day: Count | None
     tokens_per_minute: Count | None

@@ -1,7 +1,7 @@
 """The server process: starts holdfast as a node, serves HTTP until a signal, drains and stops.
 
 On SIGTERM or SIGINT no new request is accepted. Running turns get `drain_seconds` and are then interrupted;
-their partial replies are kept. A second signal interrupts them at once. If the store has failed for good, the
+their partial replies are kept. A second signal interrupts them at once. If the store has failed, the
 server stops with exit code 1, because its responses could not be trusted.
 """
 

@@ -13,7 +13,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from .connections import Connections
 
 _QUIET = logging.getLogger(f"{__name__}.websocket")
-_QUIET.setLevel(logging.WARNING)  # uvicorn tells each handshake, with its query
+_QUIET.setLevel(logging.WARNING)  # uvicorn logs each handshake, with its query
 
 
 class SocketConnection(WebSocketsSansIOProtocol):

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ..app import Answered, Receipts, RunningTurn, Unanswered
+from ..app import Answered, LiveTurn, Receipts, Unanswered
 from ..domain.turns import Delivery, TurnStatus
 from ..errors import BadKey, HoldfastError, StoreFailed
 from .conversation_ref import about_begun, headers_begun
@@ -51,7 +51,7 @@ def framed(data: bytes) -> bytes:
 class TurnStream:
     """Streams the turn's events, which are framed already, from index `first` on."""
 
-    running: RunningTurn
+    running: LiveTurn
     first: int = 0
     interrupts: bool = False
     """True: a disconnect of this client interrupts the turn."""
@@ -86,7 +86,7 @@ class TurnStream:
             await call.start(200, {**HEADERS, **headers_begun(running.begun)})
             heard = self.first
             while not listener.gone:
-                if not await running.heard(heard, LOOK_SECONDS):
+                if not await running.wait_for_events(heard, LOOK_SECONDS):
                     if not await listener.still_there():
                         break
                     continue
@@ -131,7 +131,7 @@ class TurnStream:
             if left <= 0:
                 return None
             patience = LOOK_SECONDS if noted else UNSENT_SECONDS
-            if not await running.heard(len(running.events), min(left, patience)):
+            if not await running.wait_for_events(len(running.events), min(left, patience)):
                 if not noted:
                     self._note_unsent(receipts)
                     noted = True
@@ -141,7 +141,7 @@ class TurnStream:
         return outcome.error if isinstance(outcome, Unanswered) and not outcome.spoke else None
 
 
-def _is_parked(running: RunningTurn) -> bool:
+def _is_parked(running: LiveTurn) -> bool:
     """True: this was not the turn's last attempt."""
     return isinstance(running.outcome, Unanswered) and running.outcome.waits
 
@@ -150,7 +150,7 @@ def _is_parked(running: RunningTurn) -> bool:
 class WholeAnswer:
     """Sends a turn's answer as one body when the turn has ended."""
 
-    running: RunningTurn
+    running: LiveTurn
     interrupts: bool
     render: Callable[[Answered, HoldfastObject], Any]
     """Makes the route's response object, with the `holdfast` field."""
@@ -182,10 +182,10 @@ class WholeAnswer:
         receipts.note(running.turn.id, Delivery.WHOLE if received else part)
 
 
-async def refuse(call: RequestContext, running: RunningTurn, error: HoldfastError) -> None:
+async def refuse(call: RequestContext, running: LiveTurn, error: HoldfastError) -> None:
     """Send the error of a turn without an answer, with its ids: the request's messages are stored."""
     if isinstance(error, StoreFailed):
-        raise error  # the store has failed for good: the server must stop
+        raise error  # the store has failed permanently: the server must stop
     failure = failure_of(error)
     body = call.error(failure, about_begun(running.begun))
     await JsonResponse(body, failure.status, {**failure.headers, **headers_begun(running.begun)}).send(call)
@@ -208,7 +208,7 @@ class Listener:
     def __init__(
         self,
         call: RequestContext,
-        interrupts: RunningTurn | None = None,
+        interrupts: LiveTurn | None = None,
         on_gone: Callable[[], None] = lambda: None,
         *,
         is_stream: bool = True,
@@ -240,7 +240,7 @@ class Listener:
         running = self._interrupts
         if running is not None and running.outcome is None:
             await self._call.services.runner.stop(
-                None, running.turn.id, TurnStatus.INTERRUPTED, "its client went away"
+                None, running.turn.id, TurnStatus.INTERRUPTED, "its client disconnected"
             )
 
     async def say(self, data: bytes) -> None:

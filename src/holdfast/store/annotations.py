@@ -13,7 +13,7 @@ Right below its name a statement says what is true of it; an override repeats on
     -- scans: X       what it reads without searching an index: `whole tables`, `a small table`,
                       `small indexes` or `one end` of a table.
     -- time: usual    though it scans whole tables, it gets no longer time limit.
-    -- usually: empty it seldom finds a row. In a group of turns the function goes on as if it had found none;
+    -- usually: empty it seldom finds a row. In a group of turns the function assumes that it found none;
                       if it does find one, the group is rolled back and run again.
     -- many: a, b     PostgreSQL may execute it once for several turns, if their parameters a or b differ:
                       then it changes different rows. See `postgres/many.py`.

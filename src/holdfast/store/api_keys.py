@@ -63,7 +63,7 @@ def add(tx: Transaction, key: ApiKey, secret_hash: bytes) -> None:
 
 
 def revoke(tx: Transaction, key_id: str, owner: str | None) -> bool:
-    """Revoke this key for good and delete its logins. False if it was already revoked; NotFound if this
+    """Revoke this key permanently and delete its logins. False if it was already revoked; NotFound if this
     owner has no such key."""
     row = tx.one(Q.key_by_id, id=key_id)
     if row is None or owner not in (None, row[1]):

@@ -149,7 +149,7 @@ def receive(
 ) -> Received:
     """Store messages of people who may write, each once, and the platform's cursor: one transaction.
 
-    Nothing of a stranger is stored; who is one, is returned. An edit replaces the text of a message that no
+    Nothing of a stranger is stored; strangers are returned. An edit replaces the text of a message that no
     turn has yet, a deletion withdraws it; later both are only recorded. ConnectorLost writes nothing.
     """
     if claimed is not None:
@@ -237,7 +237,7 @@ def take(
     """The next messages of a place to answer together, under a turn id that stays theirs; None: there are
     none.
 
-    Messages that were taken before and are not settled come first, under their own turn id. The place is
+    Messages that were taken before and are not finished come first, under their own turn id. The place is
     bound to the conversation that its key leads to, which is opened if it is new: so the reply's commit knows
     where it is to be delivered. ConnectorLost writes nothing.
     """
@@ -374,8 +374,8 @@ def settle(
     answer: str | None = None,
     error: str | None = None,
 ) -> bool:
-    """Settle messages without a turn's reply: as failed if there is an error, else as done. The answer, if
-    any, is delivered to their place in the same transaction. False: they were settled before; ConnectorLost
+    """Finish messages without a turn's reply: as failed if there is an error, else as done. The answer, if
+    any, is delivered to their place in the same transaction. False: they were finished before; ConnectorLost
     writes nothing."""
     require_claim(tx, claimed)
     state = InboxState.FAILED if error else InboxState.DONE
@@ -418,7 +418,7 @@ def places_of(tx: Transaction, owner: str | None) -> list[Place]:
 
 def set_home(tx: Transaction, key: str) -> bool:
     """Make the place with this session key, or address, the one that gets notices of conversations without
-    a place. False: nobody has written there yet."""
+    a place. False: no message has come from there yet."""
     tx.run(Q.clear_home)
     return tx.run(Q.set_home, key=key) > 0
 

@@ -46,7 +46,7 @@ def create(
 
 def freed(tx: Transaction, owner: str, conversation_id: str) -> Conversation:
     """The conversation, locked, without the turn of a node that is gone. ConversationBusy while a turn of a
-    living node holds it, or a turn waits in it to be taken up."""
+    living node holds it, or a turn waits in it to be retried."""
     known = conversation_of(tx, owner, conversation_id)
     if known.holder is not None:
         if tx.one(Q.holder_is_gone, id=known.id) is None:

@@ -79,8 +79,8 @@ def _place(row: Row) -> Place:
 
 
 def add_reply(tx: Transaction, conversation_id: str, turn_id: str) -> None:
-    """Deliver a turn's reply to the place that its messages came from, and what was said to the places
-    that get everything; settle those messages. Idempotent. Runs in the transaction that commits the reply."""
+    """Deliver a turn's reply to the place that its messages came from, and the turn's messages to the places
+    that get everything; finish those messages. Idempotent. Runs in the transaction that commits the reply."""
     said = messages.of_turn(tx, turn_id)
     reply = _replied(said) or NO_TEXT
     asked = tx.all(Q.inbox_of_turn, turn=turn_id)

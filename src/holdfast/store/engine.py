@@ -1,5 +1,5 @@
-"""What both engines share: how a store method becomes a transaction, and the state of an open store. Abstract
-here is what each engine implements its own way.
+"""What both engines share: how a store method becomes a transaction, and the state of an open store.
+Abstract methods are those that each engine implements itself.
 
 A store method is a function of a transaction. `reads` runs it in one snapshot on a reader thread, `writes` in
 the next group of the writer thread; the caller awaits the result. A method that writes has committed when it
@@ -191,7 +191,7 @@ class Engine(ABC):
 
     @property
     def failure(self) -> Exception | None:
-        """Why this store has stopped for good, if it has."""
+        """Why this store has stopped permanently, if it has."""
         return self._writer.failure
 
     def _check_open(self) -> None:

@@ -83,7 +83,7 @@ def turns_ended(tx: Transaction, owner: str | None, since: datetime) -> EndedTur
 
 
 def figures(tx: Transaction, log_bytes: int, unindexed: int | None) -> Figures:
-    """Totals of the store, with the two that each engine counts its own way."""
+    """Totals of the store, with the two that each engine counts itself."""
     row = tx.one(Q.figures)
     assert row is not None
     open_sessions, running_turns, messages, events, undelivered = row
@@ -111,8 +111,8 @@ INVARIANTS = {
     "one_memory_per_flush": "at most one memory per flushed session",
     "flushes_are_settled": "every flush is done, scheduled or dead-lettered",
     "answered_messages_are_settled": "no answered message of a platform is left open",
-    "connector_rows_in_known_states": "every message from and to a platform is in a state the machine knows",
-    "places_are_counted": "every conversation knows how many places lead to it",
+    "connector_rows_in_known_states": "every message from and to a platform has a known state",
+    "places_are_counted": "every conversation's count of places is right",
 }
 
 

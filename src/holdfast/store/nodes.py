@@ -101,7 +101,7 @@ def leftovers(tx: Transaction, also: Sequence[str] = ()) -> Orphans:
 
 
 def settle_node(tx: Transaction, node_id: str) -> bool:
-    """Record that nothing refers to this node any more, so that no sweep looks for it again. False if
+    """Record that nothing refers to this node any more, so that no sweep checks it again. False if
     something still does."""
     return tx.run(Q.settle_node, id=node_id, now=tx.now) > 0
 

@@ -97,7 +97,7 @@ def undelivered(tx: Transaction, conversation_id: str) -> list[Notice]:
 
 
 def give(tx: Transaction, conversation_id: str, turn_id: str) -> tuple[Notice, ...]:
-    """Notices that the reply of this turn, which begins now, should carry. Its commit marks these as told,
+    """Notices that the reply of this turn, which begins now, should carry. Its commit marks these as carried,
     not those added meanwhile."""
     given = [to_notice(row) for row in tx.all(Q.untold_of_conversation, conversation=conversation_id)]
     for notice in given:

@@ -1,4 +1,4 @@
-"""The answer of a turn besides its messages: checkpoints while it runs, the model's answer, its Responses API
+"""The answer of a turn besides its messages: drafts while it runs, the model's answer, its Responses API
 id."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .transaction import Q, Transaction
 
 
 def append_draft(tx: Transaction, lease: Lease, draft: Draft) -> None:
-    """Store a checkpoint of the running reply. LeaseLost writes nothing."""
+    """Store a draft of the running reply. LeaseLost writes nothing."""
     said = {
         "turn": lease.turn_id,
         "first_event": draft.first_event,
@@ -46,12 +46,12 @@ def holds(tx: Transaction, lease: Lease) -> bool:
 
 
 def drafts(tx: Transaction, turn_id: str, *, after_event: int = -1) -> list[Draft]:
-    """A turn's checkpoints that hold events numbered above `after_event`."""
+    """A turn's drafts that hold events numbered above `after_event`."""
     return [to_draft(row) for row in tx.all(Q.drafts_of_turn, turn=turn_id, after_event=after_event)]
 
 
 def last_number(tx: Transaction, turn_id: str) -> int:
-    """The highest event number that any checkpoint of this turn used or reserved; -1: there is none."""
+    """The highest event number that any draft of this turn used or reserved; -1: there is none."""
     row = tx.one(Q.next_event, turn=turn_id)
     return row[0] - 1 if row else -1
 

@@ -113,7 +113,7 @@ def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
     due_at = row[_NEXT_DUE_AT]
     return (
         row[_HOLDER] is None
-        and row[_TURN] is None  # none waits to be taken up
+        and row[_TURN] is None  # none waits to be retried
         and not row[_QUEUED]
         and row[_ENDED_AT] is None
         and row[_NODE] in (None, node_id)

@@ -283,7 +283,7 @@ def end_session(tx: Transaction, owner: str | None, session_id: str, reason: str
 
 
 def withdraw_waiting(tx: Transaction, conversation: Conversation, why: str) -> None:
-    """Withdraw the turn that waits in this conversation to be taken up, if one does."""
+    """Withdraw the turn that waits in this conversation to be retried, if one does."""
     row = tx.one(Q.turn_by_id, id=conversation.turn_id, owner=None) if conversation.turn_id else None
     turn = to_turn(row) if row is not None else None
     if turn is not None and turn.waits:

@@ -12,7 +12,7 @@ The right to write in a conversation comes from a lease. `begin_turn` takes one,
 turn names it; with a lost lease it raises `LeaseLost` and changes nothing.
 
 The methods at the end also use the context cache, the indexer or a second transaction. Those that an engine
-implements its own way are declared in `Engine`: search, node locks, backup, checks.
+implements itself are declared in `Engine`: search, node locks, backup, checks.
 """
 
 from __future__ import annotations

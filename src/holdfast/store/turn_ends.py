@@ -43,7 +43,7 @@ def end_without_answer(
     """End a running turn as interrupted, failed or cancelled. False if it does not hold its conversation.
 
     The caller must have the right to: it holds the lease, or has proof that its holder may be fenced off.
-    With a `cause`, a turn that the policy covers waits to be taken up, and keeps its conversation's place.
+    With a `cause`, a turn that the policy covers waits to be retried, and keeps its conversation's place.
     """
     row = tx.one(Q.turn_by_id, id=turn_id, owner=None)
     if row is None:
@@ -93,7 +93,7 @@ def end_without_answer(
 
 
 def park(tx: Transaction, turn: Turn, parked: Recovery) -> None:
-    """Have an ended turn wait to be taken up, as this record says."""
+    """Have an ended turn wait to be retried, as this record says."""
     assert parked.due_at is not None and parked.cause is not None
     tx.run(
         Q.park_turn,

@@ -229,7 +229,7 @@ def _replace(tx: Transaction, conversation: Conversation, seqs: Sequence[int]) -
 
 def _waits(tx: Transaction, conversation: Conversation, resumed: str | None = None) -> TurnWaits | None:
     """The wait outcome, if a node that is not gone holds this conversation, or if a turn other than `resumed`
-    waits in it to be taken up."""
+    waits in it to be retried."""
     if conversation.holder is None:
         waiting = conversation.turn_id
         if waiting is None or waiting == resumed or tx.one(Q.is_waiting, id=waiting) is None:
@@ -680,8 +680,8 @@ def cancel_turn(
     cause: Cause | None = None,
 ) -> bool:
     """End a running turn from outside, as `settle_turn` would; its writer is fenced off. A waiting turn is
-    withdrawn. With a `cause`, a server ends it, not a person: that is no activity, and a turn that the policy
-    covers waits to be taken up.
+    withdrawn. With a `cause`, a server ends it, not a person: that is not activity. A turn that the policy
+    covers waits to be retried.
 
     False if it was no longer running, nor waiting.
     """
@@ -756,18 +756,18 @@ def turn_of(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
 
 
 def due(tx: Transaction, *, limit: int = 100) -> list[Turn]:
-    """Waiting turns that are due to be taken up, the longest due first. Cost depends on what waits."""
+    """Waiting turns that are due to be retried, the longest due first. Cost depends on what waits."""
     return [to_turn(row) for row in tx.all(Q.due_turns, now=tx.now, limit=limit)]
 
 
 def waiting(tx: Transaction, owner: str | None, *, limit: int = 100) -> list[Turn]:
-    """Turns that wait to be taken up, the first due first."""
+    """Turns that wait to be retried, the first due first."""
     check_limit(limit, LARGEST_LIST)
     return [to_turn(row) for row in tx.all(Q.waiting_turns, owner=owner, limit=limit)]
 
 
 def count_waiting(tx: Transaction) -> int:
-    """How many turns wait to be taken up."""
+    """How many turns wait to be retried."""
     (count,) = tx.one(Q.count_waiting) or (0,)
     return int(count)
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 
 class ChangeWatch(ABC):
-    """The store's version, and who waits for it to change."""
+    """The store's version, and the waiters for its change."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

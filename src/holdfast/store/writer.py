@@ -57,11 +57,11 @@ class GroupWriter(ABC, Generic[J]):
 
     @property
     def failure(self) -> HoldfastError | None:
-        """Why this writer has stopped for good, if it has."""
+        """Why this writer has stopped permanently, if it has."""
         return self._failure
 
     def fail(self, failure: HoldfastError) -> None:
-        """Stop for good: every later call gets this error."""
+        """Stop permanently: every later call gets this error."""
         if self._failure is None:
             self._failure = failure
             log.critical("the store has stopped: %s", failure)
@@ -98,7 +98,7 @@ class GroupWriter(ABC, Generic[J]):
             elif job.future is not None:
                 _settle([job])
             elif job.error is not None:
-                log.warning("bookkeeping failed and will be done again: %s", job.error)
+                log.warning("bookkeeping failed and will be retried: %s", job.error)
         for loop, waiting in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_settle, waiting)

@@ -320,7 +320,7 @@ class _Check:
                 self._sessions.add(line.id)
             case MessageRecord():
                 if line.session_id not in self._sessions:
-                    raise self._wrong(f"message {line.seq} is of no session before it")
+                    raise self._wrong(f"message {line.seq} belongs to no session before it")
                 if line.seq != (self._last.seq if self._last else 0) + 1:
                     raise self._wrong(f"message {line.seq} is out of order")
                 self._last = line
@@ -345,7 +345,7 @@ class _Check:
         if self._end is None:
             raise BadInput(f"{self._path} was cut off: its end is missing. Nothing was imported")
         if (self._end.conversations, self._end.messages) != (self._conversations, self.messages):
-            raise self._wrong("its end counts other lines than there are")
+            raise self._wrong("its last line has a wrong line count")
 
     def _wrong(self, what: str) -> BadInput:
         return BadInput(f"line {self._number} of {self._path}: {what}. Nothing was imported")

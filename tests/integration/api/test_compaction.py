@@ -75,7 +75,7 @@ async def settled(server: Running) -> None:
     for _ in range(3):
         await asyncio.sleep(0)
     async with asyncio.timeout(60):
-        while compactor._behind:
+        while compactor._background:
             await compactor.settled()
 
 

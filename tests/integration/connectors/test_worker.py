@@ -446,14 +446,14 @@ async def test_commands_are_answered_in_their_place(tmp_path: Path) -> None:
     platform = Platform()
     async with serving(tmp_path, platform) as worker:
         for text, expected in (
-            ("/why", "Nothing has been said here yet."),
+            ("/why", "There are no messages here yet."),
             ("hello", "You said: hello"),
             ("/title Tides", "This conversation is now called 'Tides'."),
             ("/why", "never"),
             ("/ps", "No background process is running."),
             ("/stop", "No reply is being written."),
             ("/retry", "You said: hello"),
-            ("/new", "Your next message begins a new session. What was said stays readable."),
+            ("/new", "Your next message starts a new session. Earlier messages stay readable."),
             ("/help", "/new"),
             ("/unlink", "This place is not linked."),
             ("/unknown word", "You said: /unknown word"),

@@ -188,7 +188,7 @@ async def test_partial_replies_stay_folded_after_a_second_failure(start_site: St
 
     async def cut(words: str) -> None:
         teller.say(words)
-        await until(lambda: any(each.said() == words for each in runner.running.values()))
+        await until(lambda: any(each.text_so_far() == words for each in runner.running.values()))
         (turn_id,) = runner.running
         await runner.stop(None, turn_id, TurnStatus.INTERRUPTED, "its node was found dead")
 

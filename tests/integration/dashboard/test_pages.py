@@ -241,7 +241,7 @@ async def test_an_interrupted_reply_is_marked_and_goes_on(start_site: StartSite)
     teller.say("Half a ", "reply ")
     runner = site.server.services.runner
     (turn_id,) = runner.running
-    await until(lambda: runner.running[turn_id].said() == "Half a reply ")
+    await until(lambda: runner.running[turn_id].text_so_far() == "Half a reply ")
     await runner.stop(None, turn_id, TurnStatus.INTERRUPTED, "its node was found dead")
     await task
     page = await site.visitor()

@@ -95,7 +95,7 @@ async def furnished(site: Site) -> str:
     telling = asyncio.create_task(server.client.post(CHAT, json=asked, headers={KEY: "cli:ada"}))
     runner = server.services.runner
     async with asyncio.timeout(60):
-        while not any(len(each.said()) > 150 for each in runner.running.values()):  # noqa: ASYNC110
+        while not any(len(each.text_so_far()) > 150 for each in runner.running.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     (turn_id,) = runner.running
     await runner.stop(None, turn_id, TurnStatus.INTERRUPTED, "its node was found dead")

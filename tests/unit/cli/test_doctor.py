@@ -23,7 +23,7 @@ def test_doctor_names_every_invariant_and_finds_all_well(home: Home) -> None:
     home.ok("run", "hello")
     said = home.ok("doctor")
     assert said.count("✓") >= 10
-    assert said.endswith("All is well.\n")
+    assert said.endswith("No problems found.\n")
     diagnosis = home.json("doctor")
     assert diagnosis["ok"] is True
     assert all(

@@ -125,7 +125,7 @@ def test_a_process_that_is_not_there_is_named_with_what_to_do(home: Home, comman
     home.ok("run", "hello")
     done = home.run(command[0], "proc_unknown", *command[1:])
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: no process 'proc_unknown'. `holdfast ps` lists those there are")
+    assert done.stderr.startswith("Error: no process 'proc_unknown'. `holdfast ps` lists them")
 
 
 def test_the_doctor_finds_no_fault_with_processes_that_wait_to_be_taken_over(

@@ -68,7 +68,7 @@ def test_rewind_continues_from_a_message_and_goes_forward_again(spoken: Home) ->
 def test_cancel_with_nothing_running_changes_nothing(spoken: Home) -> None:
     assert "No turn is running" in spoken.ok("sessions", "cancel", "k")
     (turn,) = spoken.json("sessions", "turns", "k")["data"]
-    assert "was not running any more: completed" in spoken.ok("sessions", "cancel", turn["id"])
+    assert "was no longer running: completed" in spoken.ok("sessions", "cancel", turn["id"])
 
 
 def test_delete_refuses_without_a_terminal_or_a_yes(spoken: Home) -> None:

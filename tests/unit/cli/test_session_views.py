@@ -345,7 +345,7 @@ def test_a_key_of_another_form_than_ours_may_be_anything(told: Home) -> None:
     for name in ("conv_0", "sess_0", "turn_0", "no such key", "é", "*"):
         done = told.run("sessions", "show", name)
         assert done.returncode == 1
-        assert "`holdfast sessions` lists what there is" in done.stderr
+        assert "`holdfast sessions` lists them" in done.stderr
         assert "Traceback" not in done.stderr
 
 

@@ -210,4 +210,4 @@ def test_a_database_that_may_not_be_read_is_told(tmp_path: Path) -> None:
         check=False,
         timeout=60,
     )
-    assert "cannot be read: no rights" in done.stdout, done.stderr
+    assert "cannot be read (Permission denied)" in done.stdout, done.stderr

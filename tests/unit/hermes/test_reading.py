@@ -116,7 +116,7 @@ def test_what_cannot_be_stored_is_mended_not_dropped(text: str) -> None:
 def test_what_is_too_large_says_so_in_its_place() -> None:
     message = to_message(row(content="x" * (33 << 20)))
     assert message.mended
-    assert b"could not be taken over from Hermes" in message.message.body
+    assert b"could not be imported from Hermes" in message.message.body
 
 
 NEWER = "[CONTEXT COMPACTION — REFERENCE ONLY] Earlier turns were compacted into the summary below.\n"

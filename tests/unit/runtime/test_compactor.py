@@ -82,7 +82,7 @@ async def talk(server: Server, compactor: Compactor, turns: int, key: str = "a",
 async def settled(compactor: Compactor) -> None:
     await asyncio.sleep(0)
     async with asyncio.timeout(60):
-        while compactor._behind:
+        while compactor._background:
             await compactor.settled()
 
 

@@ -252,7 +252,7 @@ async def test_a_background_turn_waits_for_a_model_that_cannot_answer_now(
         turn = await store.turn(None, turn_id)
         assert (turn.shown_status, turn.recovery.cause) == (TurnStatus.RUNNING, Cause.MODEL)
         assert turn.recovery.due_at == clock.time + timedelta(seconds=17)
-        assert "The model refused: overloaded; the model is called again at" in (turn.reason(5) or "")
+        assert "The model refused: overloaded; it is called again at" in (turn.reason(5) or "")
         assert await recoverer.recover_once() == 0
         clock.advance(minutes=1)
         assert await recoverer.recover_once() == 1

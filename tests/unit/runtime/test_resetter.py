@@ -135,8 +135,8 @@ async def test_new_policies_date_sessions_a_few_at_a_time_and_say_so_once(
     second = await sweeper.sweep_once()
     assert ({*first.reset.reset, *second.reset.reset}, second.more) == (set(opened), False)
     await sweeper.sweep_once()
-    assert [r.getMessage() for r in caplog.records if "policies are new" in r.getMessage()] == [
-        f"the reset policies are new: {DATED_AT_ONCE + 1} open sessions were dated by them"
+    assert [r.getMessage() for r in caplog.records if "policies have changed" in r.getMessage()] == [
+        f"the reset policies have changed: {DATED_AT_ONCE + 1} open sessions were rescheduled"
     ]
 
 

@@ -748,7 +748,7 @@ async def test_the_doctor_misses_what_a_living_node_should_have_noted(
         [usurped.id],
         True,
     )
-    assert f"noted that process {usurped.id} has ended (lost)" in await doctor.repair()
+    assert f"recorded that process {usurped.id} has ended (lost)" in await doctor.repair()
     assert all(each.ok for each in await doctor.examine())
     assert (await store.process(OWNER, running.id)).state is ProcessState.RUNNING
     assert stranger.poll() is None

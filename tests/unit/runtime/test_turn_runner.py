@@ -30,7 +30,7 @@ from holdfast.runtime.agents.doctor import Doctor
 from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.shutdown import finished, through
 from holdfast.runtime.turns.agent_loop import tokens
-from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, Unanswered
+from holdfast.runtime.turns.live import Answered, LiveTurn, Outcome, Unanswered
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.store import Store
 
@@ -70,7 +70,7 @@ def context_of(model: ScriptedModel, request: int = -1) -> list[Any]:
     return [message["content"] for message in decoded]
 
 
-async def status_of(store: Store, running: RunningTurn) -> TurnStatus:
+async def status_of(store: Store, running: LiveTurn) -> TurnStatus:
     return (await store.turn(None, running.turn.id)).status
 
 
@@ -86,7 +86,11 @@ async def test_the_answer_is_told_stored_and_counted(store: SQLiteStore) -> None
     assert outcome.reply.message["content"] == "You said: hello there"
     done = await store.turn(OWNER, running.turn.id)
     assert done.status is TurnStatus.COMPLETED
-    assert {**(done.usage or {}), "first_token_ms": 0} == {"input_tokens": 2, "output_tokens": 4, "first_token_ms": 0}
+    assert {**(done.usage or {}), "first_token_ms": 0} == {
+        "input_tokens": 2,
+        "output_tokens": 4,
+        "first_token_ms": 0,
+    }
     assert await stored(store, done.conversation_id) == [
         ("user", "hello there", "completed"),
         ("assistant", "You said: hello there", "completed"),
@@ -100,7 +104,7 @@ async def test_instructions_and_options_go_to_the_model_and_are_not_stored(store
     async with serving(store, model) as server:
         order = server.order({"role": "system", "content": "be brief"}, user("hello"), key="k")
         running = await server.runner.begin(replace(order, options={"seed": 7}, model="m"), 1)
-        assert isinstance(running, RunningTurn)
+        assert isinstance(running, LiveTurn)
         await ended(running)
     assert context_of(model) == ["be brief", "hello"]
     assert (model.requests[0].options, model.requests[0].model) == ({"seed": 7}, "m")
@@ -144,8 +148,8 @@ async def test_every_listener_hears_everything_also_one_that_comes_late(server: 
 async def test_a_listener_whose_patience_ends_wakes_nobody_else(server: Server, gated: Gated) -> None:
     running = await server.run(user("tell me"))
     await until_told(running, 1)
-    patient = asyncio.create_task(running.heard(1))
-    assert not await running.heard(1, 0.01)
+    patient = asyncio.create_task(running.wait_for_events(1))
+    assert not await running.wait_for_events(1, 0.01)
     assert await running.ended(0.01) is None
     assert not patient.done()
     gated.finish("word")
@@ -349,7 +353,7 @@ async def test_a_joiner_that_goes_away_harms_nobody(server: Server, gated: Gated
             asking[1 + turns // 2 % 5].cancel()
     gated.finish("word")
     running = await asking[0]
-    assert isinstance(running, RunningTurn)
+    assert isinstance(running, LiveTurn)
     assert (await heard(running))[-1] == "answered"
     await asyncio.gather(*asking, return_exceptions=True)
 

@@ -47,7 +47,7 @@ async def test_an_owner_has_one_search_at_a_time_and_keeps_no_other_waiting() ->
 async def test_one_whose_turn_does_not_come_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = SearchThreads()
     monkeypatch.setattr(search_terms, "SEARCH_SECONDS", 0.0)
-    with pytest.raises(SearchTimeout, match="did not begin within 0 seconds"):
+    with pytest.raises(SearchTimeout, match="did not start within 0 seconds"):
         await threads.run("ada", lambda deadline: "never")
     monkeypatch.undo()
     monkeypatch.setattr(search_threads, "MOST_WAITING", 0)

@@ -117,7 +117,7 @@
     if (document.hidden) { events?.close(); events = null; } else { listen(); refresh(); }
   });
   if (document.querySelector("[data-part]")) listen();
-  // Beats leave no event; a conversation changes only when something happens in it.
+  // Heartbeats create no event; a conversation changes only when something happens in it.
   if (!body.dataset.watch && document.querySelector("[data-part]")) setInterval(() => { if (!document.hidden) soon(); }, 15000);
 
   // --- a reply that grows, a log that grows ----------------------------------------------------
@@ -181,7 +181,7 @@
   // --- forms -----------------------------------------------------------------------------------
   document.addEventListener("submit", async (event) => {
     const form = event.target;
-    if (form.hasAttribute("data-fatal")) {  // nobody will be left to answer
+    if (form.hasAttribute("data-fatal")) {  // the server is killed and cannot answer
       event.preventDefault();
       const last = new URLSearchParams(new FormData(form));
       reachable(false);
@@ -199,7 +199,7 @@
       const answer = await fetch(form.action, { method: "POST", body: sent });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (!answer.ok) {
-        tell(form, page.querySelector("[role=alert]")?.textContent || "That did not work.");
+        tell(form, page.querySelector("[role=alert]")?.textContent || "The request failed.");
         may(true);
         return;
       }

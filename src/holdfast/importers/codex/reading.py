@@ -3,7 +3,7 @@
 Each line is `{"timestamp", "type", "payload"}`. `session_meta` names the thread, `turn_context` the model,
 and `response_item` holds an item of the Responses API: a message, a call, its output. `compacted` holds the
 summary that replaced the earlier items. Developer messages before the first other item are instructions and
-are left out, as the server leaves them out of a conversation; so a thread that goes on through the server
+are left out, as the server leaves them out of a conversation; so a thread that continues through the server
 continues what was imported. Older rollouts have the items themselves as lines; those are read too.
 """
 

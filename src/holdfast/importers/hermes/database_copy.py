@@ -100,15 +100,15 @@ def _room_for(database: Path, places: Sequence[Path]) -> Iterator[Path]:
     ]
     if not fitting:
         raise BadInput(
-            f"a copy of {database} needs {needed >> 20:,} MB, and there is no room for it; name a directory "
-            f"with more in the variable TMPDIR. {NOTHING}"
+            f"a copy of {database} needs {needed >> 20:,} MB, more than is free; name a directory "
+            f"that has it in the variable TMPDIR. {NOTHING}"
         )
     with tempfile.TemporaryDirectory(prefix="holdfast-hermes-", dir=fitting[0]) as directory:
         yield Path(directory)
 
 
 def _no_rights(database: Path, error: PermissionError) -> BadInput:
-    return BadInput(f"{database} cannot be read: no rights ({error.strerror}). {NOTHING}")
+    return BadInput(f"{database} cannot be read ({error.strerror}). {NOTHING}")
 
 
 def _log_of(database: Path) -> Path:
@@ -216,17 +216,17 @@ def columns_of(connection: apsw.Connection, table: str) -> list[str]:
 
 
 def _mended() -> str:
-    return f"{NOTHING}. Take the home from a backup, or let sqlite3 recover the file (`.recover`)"
+    return f"{NOTHING}. Restore the home from a backup, or recover the file with sqlite3 (`.recover`)"
 
 
 def _words(database: Path, error: apsw.Error) -> str:
     if isinstance(error, apsw.NotADBError):
-        return f"{database} is no SQLite database. {NOTHING}"
+        return f"{database} is not a SQLite database. {NOTHING}"
     if isinstance(error, apsw.CorruptError | apsw.IOError):
         return f"{database} is damaged or cut off ({error}). {_mended()}"
     if isinstance(error, apsw.ReadOnlyError):
         return (
-            f"{database} was left in the middle of a write; start Hermes once, so that it mends it, and stop "
+            f"{database} was left in the middle of a write; start Hermes once to repair it, and stop "
             f"it again. {NOTHING}"
         )
     if isinstance(error, apsw.BusyError | apsw.LockedError):

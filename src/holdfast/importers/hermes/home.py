@@ -51,10 +51,10 @@ def home_at(path: Path) -> Home:
         database = path / "state.db"
         if not database.is_file():
             raise BadInput(
-                f"{path} is no Hermes home: it holds no state.db (a home is usually ~/.hermes). {NOTHING}"
+                f"{path} is not a Hermes home: it has no state.db (a home is usually ~/.hermes). {NOTHING}"
             )
     except PermissionError as error:
-        raise BadInput(f"{path} cannot be read: no rights ({error.strerror}). {NOTHING}") from error
+        raise BadInput(f"{path} cannot be read ({error.strerror}). {NOTHING}") from error
     return Home(path, database)
 
 
@@ -94,7 +94,7 @@ def routes_in(stored: Iterable[tuple[str, str]], file: Path, zone: tzinfo) -> Ch
     from_file: dict[str, ChatRoute] = {}
     entries = _read_json(file) if file.exists() else {}
     if not isinstance(entries, dict):
-        raise BadInput(f"{file} holds no object but {type(entries).__name__}. {_mend(file)}")
+        raise BadInput(f"{file} must hold a JSON object, not a {type(entries).__name__}. {_mend(file)}")
     for key, entry in entries.items():
         _add(from_file, skipped, key, entry, zone, file.name)
     return ChatRoutes({**from_file, **found}, tuple(skipped))
@@ -117,13 +117,13 @@ def _read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_bytes())
     except PermissionError as error:
-        raise BadInput(f"{file} cannot be read: no rights ({error.strerror}). {NOTHING}") from error
+        raise BadInput(f"{file} cannot be read ({error.strerror}). {NOTHING}") from error
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{file} is damaged or half-written ({error}). {_mend(file)}") from error
 
 
 def _mend(file: Path) -> str:
-    return f"{NOTHING}. Mend it, or move {file.name} away to import without the chats' keys"
+    return f"{NOTHING}. Repair it, or move {file.name} away to import without the chats' keys"
 
 
 def time_of(value: object, zone: tzinfo) -> datetime | None:
@@ -165,7 +165,7 @@ def background_of(file: Path, zone: tzinfo) -> tuple[list[Background], str | Non
     except (OSError, ValueError, RecursionError) as error:
         return [], f"{file.name} cannot be read ({error}); background processes are not known"
     if not isinstance(entries, list):
-        return [], f"{file.name} holds no list; background processes are not known"
+        return [], f"{file.name} does not hold a list; background processes are not known"
     found = []
     for entry in entries:
         if isinstance(entry, dict):

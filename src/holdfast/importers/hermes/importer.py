@@ -296,13 +296,13 @@ class Importer:
             if conversation_id is None:
                 if route.session_id not in self.taken.gone_on:
                     self.taken.problems.append(
-                        f"the key {key} goes to the session {route.session_id}, which is not in the database"
+                        f"the key {key} leads to session {route.session_id}, which is not in the database"
                     )
                 continue
             try:
                 await self._give_key(key, conversation_id)
             except (Conflict, BadInput, NotFound) as error:
-                self.taken.problems.append(f"the key {key} was not taken over: {error}")
+                self.taken.problems.append(f"the key {key} was not imported: {error}")
 
     async def _give_key(self, key: str, conversation_id: str) -> None:
         try:
@@ -334,7 +334,7 @@ class Importer:
                         self._store, self._owner, conversation_id, file, entries
                     )
                 except (Conflict, NotFound) as error:
-                    self.taken.problems.append(f"{file} was not remembered in {conversation_id}: {error}")
+                    self.taken.problems.append(f"{file}: no memory of {conversation_id} was stored: {error}")
 
 
 def _oddities(lineage: HermesLineage) -> Iterator[str]:

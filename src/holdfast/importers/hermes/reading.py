@@ -194,7 +194,7 @@ def _stored(body: dict[str, Any]) -> tuple[NewMessage, bool]:
     try:
         return new_message(_mend(body)), True
     except BadMessage as error:
-        said = f"[This message could not be taken over from Hermes: {error}]"
+        said = f"[This message could not be imported from Hermes: {error}]"
         kept = {name: value for name, value in body.items() if name in ("role", "tool_call_id")}
         return new_message({**kept, "content": said}), True
 

@@ -126,7 +126,7 @@ class Summariser:
             folder.add(chunk)
         reply = folder.reply()
         if reply.finish_reason is None:
-            raise ModelError("the summary broke off before its end")
+            raise ModelError("the summary was cut off")
         return Summarised(summary_in(reply.message.get("content")), reply.usage)
 
 
@@ -185,7 +185,7 @@ class Compactor:
         self._name = settings.name
         self._rules = rules
         self._summariser = Summariser(model, rules.prompt, rules.summary_seconds)
-        self._behind: dict[str, asyncio.Task[None]] = {}
+        self._background: dict[str, asyncio.Task[None]] = {}
         self._compacting: set[str] = set()
         self._closed = False
         self._reports: OrderedDict[str, Report] = OrderedDict()
@@ -235,8 +235,8 @@ class Compactor:
         """Log, and record in an event, that this model's window is now derived from its token reports."""
         reported, reports = growth.base.tokens, growth.flat
         log.warning(
-            "the model %s seems to leave out what is past %d tokens; its window is taken for %d. Set "
-            "model.context_window or model.windows to what it takes",
+            "the model %s seems to truncate its input at %d tokens; assuming a window of %d. Set "
+            "model.context_window or model.windows to the real size",
             model or "by default", reported, budget.window,
         )  # fmt: skip
         await self._store.note_suspected_window(
@@ -245,19 +245,19 @@ class Compactor:
 
     # --- triggers ----------------------------------------------------------------------------------
 
-    def behind(self, session: Session, why: Trigger, budget: Budget) -> None:
+    def start_in_background(self, session: Session, why: Trigger, budget: Budget) -> None:
         """Compact this session in the background. One at a time for each conversation."""
-        if self._closed or session.conversation_id in self._behind:
+        if self._closed or session.conversation_id in self._background:
             return
         # An empty context: the task must not inherit `own_turns` of the turn that starts it, or waiting for
         # that turn would count as waiting for itself.
         task = asyncio.get_running_loop().create_task(
-            self._behind_everything(_CompactionJob(session.id, why, budget)),
+            self._run_in_background(_CompactionJob(session.id, why, budget)),
             name=f"compacting {session.id}",
             context=Context(),
         )
-        self._behind[session.conversation_id] = task
-        task.add_done_callback(lambda _: self._behind.pop(session.conversation_id, None))
+        self._background[session.conversation_id] = task
+        task.add_done_callback(lambda _: self._background.pop(session.conversation_id, None))
 
     async def under(
         self, lease: Lease, session: Session, why: Trigger, budget: Budget, *, must: bool
@@ -267,7 +267,7 @@ class Compactor:
         try:
             return await self._compact(job)
         except (_Unmade, NotCompacted) as unmade:
-            log.warning("the context of %s stays as it is: %s", session.id, unmade)
+            log.warning("the context of %s is unchanged: %s", session.id, unmade)
             return None
 
     async def by_hand(self, session: Session, busy_seconds: float) -> Session:
@@ -315,13 +315,13 @@ class Compactor:
             job = _CompactionJob(session_id, Trigger.CLIENT, budget, busy_seconds=busy_seconds)
             claim = await self._claimed(job)
         except NotCompacted as refused:
-            log.info("%s is not compacted as its client has done: %s", session_id, refused)
+            log.info("the client's own compaction was not applied to %s: %s", session_id, refused)
             return None
         try:
             return (await self._swapped(job, claim, view, outline.revision, facts)).session
         except _Unmade as unmade:
             await self._give_up(job, claim, unmade.failure)
-            log.info("%s is not compacted as its client has done: %s", session_id, unmade)
+            log.info("the client's own compaction was not applied to %s: %s", session_id, unmade)
             return None
         except BaseException:
             await through(self._give_up(job, claim, CompactionFailure.STOPPED))
@@ -348,7 +348,7 @@ class Compactor:
     async def close(self) -> None:
         """Cancel background compactions; they have changed nothing."""
         self._closed = True
-        tasks = list(self._behind.values())
+        tasks = list(self._background.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -356,14 +356,14 @@ class Compactor:
 
     async def settled(self) -> None:
         """Wait for background compactions."""
-        await asyncio.gather(*self._behind.values(), return_exceptions=True)
+        await asyncio.gather(*self._background.values(), return_exceptions=True)
 
-    async def _behind_everything(self, job: _CompactionJob) -> None:
+    async def _run_in_background(self, job: _CompactionJob) -> None:
         try:
             await self._compact(job)
         except _Unmade as unmade:
             level = logging.INFO if unmade.failure.is_nobodys_fault else logging.WARNING
-            log.log(level, "the context of %s stays as it is: %s", job.session_id, unmade)
+            log.log(level, "the context of %s is unchanged: %s", job.session_id, unmade)
         except NotCompacted as refused:
             log.debug("%s is not compacted: %s", job.session_id, refused)
         except StoreClosed:
@@ -371,7 +371,7 @@ class Compactor:
         except HoldfastError as error:
             log.warning("%s could not be compacted: %s", job.session_id, error)
         except Exception:  # a background task: a failure would go unnoticed
-            log.exception("compacting %s failed by a mistake of our own", job.session_id)
+            log.exception("compacting %s failed with an unexpected error", job.session_id)
 
     # --- steps -------------------------------------------------------------------------------------
 

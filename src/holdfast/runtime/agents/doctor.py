@@ -49,12 +49,12 @@ class Doctor:
         reaped = await self._reaper.reap_once()
         if reaped.conversations or reaped.sessions:
             done.append(
-                f"brought {len(reaped.conversations)} conversations to rest and ended "
-                f"{len(reaped.sessions)} sessions that dead nodes had left"
+                f"released {len(reaped.conversations)} conversations and ended "
+                f"{len(reaped.sessions)} sessions of dead nodes"
             )
         for process in await self._missing(self._reader) if self._reader is not None else ():
             if await self._store.end_process(process.id, process.state, exit_code=process.exit_code):
-                done.append(f"noted that process {process.id} has ended ({process.state.value})")
+                done.append(f"recorded that process {process.id} has ended ({process.state.value})")
         return [*done, *await self._store.repair()]
 
     async def _missing(self, reader: ProcessReader) -> list[Process]:

@@ -152,9 +152,7 @@ class Flusher:
             done.done.append(claimed.session_id)
             self.counts["done"] += 1
         if not kept:
-            log.warning(
-                "the flush of %s is no longer this node's; what came of it is dropped", claimed.session_id
-            )
+            log.warning("another node has the flush of %s now; the result is discarded", claimed.session_id)
         self._tell(problem)
 
     async def _asked(self, claimed: Flush) -> tuple[str | None, str | None]:
@@ -173,8 +171,8 @@ class Flusher:
         except HoldfastError as error:
             return f"{type(error).__name__}: {error}", None
         except Exception as error:  # a bug of ours must not leave the claim held
-            log.exception("the flush of %s failed by a mistake of our own", claimed.session_id)
-            return f"a mistake of the server ({type(error).__name__}); its log has more", None
+            log.exception("the flush of %s failed with an unexpected error", claimed.session_id)
+            return f"an internal error ({type(error).__name__}); the server's log has the details", None
 
     async def _failed(self, claimed: Flush, problem: str, done: Flushed) -> bool:
         pause = pause_after(claimed.attempts, self._pace.max_attempts, self._pace.retry)
@@ -197,9 +195,9 @@ class Flusher:
     def _tell(self, problem: str | None) -> None:
         if problem is None:
             if self._unwell:
-                log.info("sessions are flushed again")
+                log.info("flushing works again")
         elif not self._unwell:
-            log.warning("a session could not be flushed (%s); it will be tried again", problem)
+            log.warning("a session could not be flushed (%s); it will be retried", problem)
         self._unwell = problem or ""
 
     # --- lifecycle ---------------------------------------------------------------------------------
@@ -241,11 +239,11 @@ class Flusher:
     async def _flush_alone(self, claimed: Flush) -> None:
         try:
             await self._flush(claimed, Flushed())
-        except StoreError as error:  # the store has stopped for good, and so will this node
-            log.error("what came of the flush of %s could not be stored: %s", claimed.session_id, error)
+        except StoreError as error:  # the store has stopped permanently, and so will this node
+            log.error("the result of the flush of %s could not be stored: %s", claimed.session_id, error)
         except Exception:
             log.exception(
-                "the flush of %s failed; its claim is released and it is tried again", claimed.session_id
+                "the flush of %s failed; its claim is released and it will be retried", claimed.session_id
             )
             self._unsure = True  # the next pass releases claims without a task
 
@@ -257,6 +255,6 @@ async def _stored(work: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         try:
             return await finished(work())
         except PASSING as trouble:
-            log.warning("what came of a flush waits to be stored: %s", trouble)
+            log.warning("the result of a flush is not stored yet: %s", trouble)
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -97,7 +97,7 @@ class ModelTarget:
             folder.add(chunk)
         reply = folder.reply()
         if reply.finish_reason is None:
-            raise FlushFailed("the model's answer broke off before its end")
+            raise FlushFailed("the model's answer was cut off")
         return storable(text_of(reply.message.get("content")))
 
     async def close(self) -> None:

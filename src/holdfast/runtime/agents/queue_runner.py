@@ -21,7 +21,7 @@ from ...domain.turns import Turn, TurnRequest, TurnStatus
 from ...errors import BadInput, BadKey, Conflict, ConversationBusy, HoldfastError, NotFound
 from ...store.store import Store
 from .. import periodic
-from ..turns.live import RunningTurn
+from ..turns.live import LiveTurn
 from ..turns.runner import TurnRunner
 from .stored_turns import StoredTurns
 
@@ -116,13 +116,13 @@ class QueueRunner:
             log.warning("queued turn %s cannot begin now: %s", turn.id, error)
             await asyncio.sleep(LOOK_SECONDS)
         except Exception:
-            log.exception("queued turn %s cannot begin by a mistake of our own", turn.id)
+            log.exception("queued turn %s cannot begin (unexpected error)", turn.id)
             await asyncio.sleep(LOOK_SECONDS)
         finally:
             del self._running[turn.id]
             self._loop.wake()
 
-    async def _begin(self, turn: Turn) -> RunningTurn | None:
+    async def _begin(self, turn: Turn) -> LiveTurn | None:
         """Begin the turn and run it; None: another node has it, it waits again, or it has failed."""
         try:
             spec = await self._stored.spec(turn)
@@ -145,7 +145,7 @@ class QueueRunner:
         except (BadInput, Conflict) as error:
             await self._fail(turn, f"It could not begin: {error}.")
             return None
-        return outcome if isinstance(outcome, RunningTurn) and outcome.turn.id == turn.id else None
+        return outcome if isinstance(outcome, LiveTurn) and outcome.turn.id == turn.id else None
 
     async def _fail(self, turn: Turn, why: str) -> None:
         log.warning("queued turn %s has failed: %s", turn.id, why)

@@ -57,7 +57,7 @@ class Reaper:
         dead = {node.id: (node, node.beat, proofs[node.id][1]) for node in others if _dead(node, proofs)}
         for node in others:
             if node.id in hung:
-                dead.setdefault(node.id, (node, hung[node.id], "it hangs: its beat has stood still"))
+                dead.setdefault(node.id, (node, hung[node.id], "it hangs: its heartbeat has not changed"))
         await self._together([self._reap(*one, done) for one in dead.values()])
         await self._settle(done)
         return done
@@ -109,7 +109,7 @@ class Reaper:
         await self._each(left.sessions, self._store.reap_session, done.sessions, done)
         await self._each(left.nodes, self._store.settle_node, [], done)
         for conversation_id in done.conversations:
-            log.info("conversation %s was brought to rest; it can be continued", conversation_id)
+            log.info("conversation %s was released; it can be continued", conversation_id)
         for session_id in done.sessions:
             log.info("session %s ended: reaped", session_id)
 
@@ -134,5 +134,5 @@ class Reaper:
         except STORE_WIDE:
             raise
         except Exception as error:
-            log.warning("%s could not be cleaned up after and will be retried: %s", what, error)
+            log.warning("cleaning up after %s failed and will be retried: %s", what, error)
             done.troubles.append(f"{what}: {error}")

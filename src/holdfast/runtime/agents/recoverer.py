@@ -1,9 +1,9 @@
-"""Takes up waiting turns: those whose server died or was stopped, and those that the model has refused.
+"""Retries waiting turns: those whose server died or was stopped, and those that the model has refused.
 
 Every server looks for turns that are due, the longest due first, and claims them as a retry does: under a new
 fencing token, with the attempt counted in the same transaction. One of several nodes wins. At most a quarter
-of a server's requests are turns taken up, and many that are due at once are spread over two seconds. From its
-third attempt on, a turn is taken up alone: if it kills the server, no other loses an attempt by it.
+of a server's requests are retried turns, and many that are due at once are spread over two seconds. From its
+third attempt on, a turn is retried alone: if it kills the server, no other loses an attempt by it.
 
 A turn that has used up its attempts or its time is given up, with a sentence that says why. Nothing is
 decided about a turn while the store cannot be asked.
@@ -39,7 +39,7 @@ from ...errors import (
 )
 from ...store.store import Store
 from .. import periodic
-from ..turns.live import Answered, RunningTurn, TurnSpec
+from ..turns.live import Answered, LiveTurn, TurnSpec
 from ..turns.runner import TurnRunner
 from .stored_turns import StoredTurns
 
@@ -47,9 +47,9 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 AT_ONCE = 100
-"""How many due turns are looked at in one pass."""
+"""How many due turns are considered in one pass."""
 FEW = 4
-"""So many turns are taken up without a pause between them."""
+"""How many turns are retried without a pause between them."""
 SPREAD_SECONDS = 2.0
 MOST_TIMES = 10_000
 
@@ -66,7 +66,7 @@ class RecoveryCounts:
 
 
 class Recoverer:
-    """`recover_once` takes up what is due. `most`: how many taken-up turns may run here at once."""
+    """`recover_once` retries what is due. `most`: how many retried turns may run here at once."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Recoverer:
         self._most = most
         self._spread_seconds = spread_seconds
         self._taken: dict[str, asyncio.Task[None]] = {}
-        """The turns taken up here that have not ended, by id."""
+        """The turns retried here that have not ended, by id."""
         self._alone: str | None = None
         """The turn among them that runs alone."""
         self._loop = periodic.every(LOOK_SECONDS, self.recover_once, "retry waiting turns")
@@ -94,7 +94,7 @@ class Recoverer:
         self._loop.start()
 
     async def stop(self) -> None:
-        """Take up nothing more. Turns that run are the runner's to end."""
+        """Retry nothing more. The runner ends the turns that run."""
         await self._loop.stop()
         for task in self._taken.values():
             task.cancel()
@@ -106,12 +106,12 @@ class Recoverer:
         return counts
 
     async def idle(self) -> None:
-        """Return when every turn taken up here has ended."""
+        """Return when every turn retried here has ended."""
         while self._taken:
             await asyncio.wait(set(self._taken.values()))
 
     async def recover_once(self) -> int:
-        """Take up the turns that are due, as far as this node may; returns how many."""
+        """Retry the turns that are due, as far as this node may; returns how many."""
         if self._runner.leaving:
             return 0
         begun = 0
@@ -148,7 +148,7 @@ class Recoverer:
                 self._alone = None
             self._loop.wake()
 
-    async def _take_up(self, turn: Turn) -> RunningTurn | None:
+    async def _take_up(self, turn: Turn) -> LiveTurn | None:
         """Claim the turn and run it; None: it was given up, or another node has it."""
         try:
             spec = await self._spec(turn)
@@ -166,7 +166,7 @@ class Recoverer:
             return None
         except (NotFound, ConversationBusy):
             return None  # deleted, or claimed by a retry, in this moment
-        if not isinstance(outcome, RunningTurn) or outcome.turn.id != turn.id:
+        if not isinstance(outcome, LiveTurn) or outcome.turn.id != turn.id:
             return None
         cause = turn.recovery.cause or Cause.DEATH
         self._counts.taken_up[cause.value] += 1

@@ -67,7 +67,7 @@ class Resetter:
         if dated == DATED_AT_ONCE:
             return True
         if self._dated:
-            log.info("the reset policies are new: %d open sessions were dated by them", self._dated)
+            log.info("the reset policies have changed: %d open sessions were rescheduled", self._dated)
         self._dated = None
         if self._dating is RescheduleMode.ONCE:
             self._dating = RescheduleMode.NEVER

@@ -1,4 +1,4 @@
-"""Deletes expired checkpoints of ended turns, events, request keys and nodes that are long gone.
+"""Deletes expired drafts of ended turns, events, request keys and nodes that are long gone.
 
 Whole conversations are deleted only if the settings say so; messages, sessions and turns only with their
 conversation. Each pass is bounded, oldest first. While passes are full they follow each other, with pauses

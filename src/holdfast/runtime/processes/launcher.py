@@ -173,7 +173,7 @@ class Launcher:
         if start is None:
             raise BadInput(f"no process {pid} is running on this machine")
         if owner_of(pid) != os.getuid():
-            raise BadInput(f"process {pid} belongs to another user; it cannot be looked after from here")
+            raise BadInput(f"process {pid} belongs to another user; it cannot be supervised from here")
         table = running_processes()
         above = table.get(os.getpid())
         while above is not None:
@@ -243,5 +243,5 @@ class ProcessReader:
                 f"process {process_id} was started elsewhere; holdfast has no access to its input and output"
             )
         if not is_here(process, identity()):
-            raise Conflict(f"process {process_id} runs on {process.host}; what it says is kept there")
+            raise Conflict(f"process {process_id} runs on {process.host}; its output is kept there")
         return ProcessFiles(self._directory, process_id)

@@ -238,7 +238,7 @@ class Supervisor(ProcessReader):
         return True
 
     async def _alone(self, process: Process, act: Awaitable[bool], done: Supervised) -> bool:
-        """Isolate failures: an error of one process is logged once while it lasts, and the others go on."""
+        """Isolate failures: an error of one process is logged once; the others continue."""
         try:
             result = await act
         except StoreError:

@@ -67,7 +67,7 @@ class MemoryTool:
             words=query,
             limit=MOST_RECALLED,
         )
-        return shortened("\n".join(map(_line, page.items))) or "[Nothing is remembered of that.]"
+        return shortened("\n".join(map(_line, page.items))) or "[No matching memories.]"
 
     async def _forget(self, call: ToolCall, memory_id: str) -> str:
         memory = await self._store.memory(call.owner, memory_id)

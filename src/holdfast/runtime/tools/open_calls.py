@@ -1,4 +1,4 @@
-"""Finds the open tool calls of a turn that is taken up, before the model hears "outcome unknown".
+"""Finds the outcome of open tool calls of a retried turn, before the model is given "outcome unknown".
 
 Only calls of the turn's last step can be open. A tool that is declared idempotent is run again, with the same
 idempotency key. For any other, the `reconcile` hook may know the outcome. If neither does, the model is given

@@ -45,7 +45,7 @@ class ProcessTool:
     def schema(self) -> dict[str, Any]:
         return function(
             self.name,
-            "Look after background processes of this conversation. list: all of them. poll: state and last "
+            "Manage background processes of this conversation. list: all of them. poll: state and last "
             "output of one. log: more of its output. wait: until it has ended or timeout_seconds are over. "
             "write: give it text as input (a line needs its newline); only where you also have the terminal "
             "tool. stop: end it. pin: let it keep this conversation from being reset for some hours, 24 at "

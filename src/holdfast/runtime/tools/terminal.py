@@ -292,8 +292,8 @@ def told(finished: Finished, seconds: float) -> str:
         )
     if finished.detached:
         lines.append(
-            f"[{finished.detached} of the processes it started have detached themselves and run on; "
-            "holdfast does not look after them]"
+            f"[{finished.detached} of the processes it started have detached themselves and still run; "
+            "holdfast does not supervise them]"
         )
     return "\n".join(lines)
 

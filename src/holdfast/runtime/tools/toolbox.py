@@ -181,8 +181,8 @@ class Toolbox:
         except OSError as error:
             return storable(f"[{call.name} failed: {error.strerror or error}]")
         except Exception:
-            log.exception("tool %s failed by a mistake of our own (turn %s)", call.name, call.turn_id)
-            return f"[{call.name} failed by a mistake of the server; its log has more.]"
+            log.exception("tool %s failed with an unexpected error (turn %s)", call.name, call.turn_id)
+            return f"[{call.name} failed with an internal error; the server's log has the details.]"
         return storable(result)
 
 

@@ -1,1 +1,1 @@
-"""Runs turns: lease, context, model, tools, checkpoints, commit."""
+"""Runs turns: lease, context, model, tools, drafts, commit."""

@@ -49,15 +49,15 @@ from ..agents.compactor import Compactor
 from ..shutdown import finished, through
 from ..tools.open_calls import open_calls
 from ..tools.toolbox import Toolbox, ToolCall, call_key, clients_tools
-from .checkpoints import Checkpoints
 from .context_fitter import ContextFitter
-from .live import Answered, RunningTurn, ShowsAttempts, TurnOutput, TurnSpec
+from .draft_writer import DraftWriter
+from .live import Answered, LiveTurn, ShowsAttempts, TurnOutput, TurnSpec
 from .preamble import TurnPreamble
 
-NOT_RUN = "[Not run: this turn has taken as many steps as it may.]"
+NOT_RUN = "[Not run: this turn has reached its step limit.]"
 GAVE_UP = (
-    "[I have taken {steps} steps without coming to an answer, which is as many as I may in one turn "
-    "([agent] max_steps). What I have done is kept: say “continue” to let me go on.]"
+    "[I have taken {steps} steps without an answer, which is the limit of one turn "
+    "([agent] max_steps). All steps are kept: write “continue” to let me continue.]"
 )
 
 
@@ -91,7 +91,7 @@ class AgentLoop:
         self,
         store: Store,
         model: Model,
-        running: RunningTurn,
+        running: LiveTurn,
         order: TurnSpec,
         checkpoint_seconds: float,
         toolbox: Toolbox,
@@ -107,8 +107,8 @@ class AgentLoop:
         self._clients_tools = clients_tools(order.options) if toolbox else frozenset()
         self._instructions = order.instructions
         self._own_calls = 0
-        self._room = ContextFitter(compactor, self, order.model, order.compact_at) if compactor else None
-        self.checkpoints = Checkpoints(
+        self._fitter = ContextFitter(compactor, self, order.model, order.compact_at) if compactor else None
+        self.drafts = DraftWriter(
             store,
             running.lease,
             checkpoint_seconds,
@@ -132,7 +132,7 @@ class AgentLoop:
         self._began, self._timing = asyncio.get_running_loop().time(), dict[str, int]()
         self._steered = False
         """True: messages of others joined this turn, so its history must be read."""
-        running.said = lambda: text_of(self._folder.reply().message.get("content"))
+        running.text_so_far = lambda: text_of(self._folder.reply().message.get("content"))
 
     @property
     def spoke(self) -> bool:
@@ -159,15 +159,15 @@ class AgentLoop:
         self._running.moved(done)
         self._order.renderer.moved(self._running.begun)
 
-    async def made_room(self) -> None:
+    async def compact_if_over_threshold(self) -> None:
         """After the answer: start a compaction if the context is over the threshold."""
-        if self._room is not None:
-            await self._room.left(self._answer_bytes)
+        if self._fitter is not None:
+            await self._fitter.compact_if_over_threshold(self._answer_bytes)
 
     async def run(self) -> Answered:
         begun, renderer = self._running.begun, self._order.renderer
         events = renderer.begin(begun)
-        self._tell(events)
+        self._publish(events)
         self._running.preface = len(events)
         if self._preamble is not None:
             self._instructions = (*self._instructions, *await self._preamble.of(begun))
@@ -180,7 +180,7 @@ class AgentLoop:
             self._own_calls = sum(len(each.own_calls) for each in earlier)
             unshown = self._retell(earlier)
             if isinstance(renderer, ShowsAttempts):
-                self._tell(renderer.resumed())
+                self._publish(renderer.resumed())
                 self._running.preface = len(self._running.events)
             if unshown is not None:
                 return await self._finish(unshown, stored=True)
@@ -222,30 +222,34 @@ class AgentLoop:
         options = self._options(first) if self._toolbox else self._order.options
         if context is None:
             context = await self._context()
-        if self._room is not None:
+        if self._fitter is not None:
             extra = extra_of(self._instructions, options)
-            if await self._room.made(context, extra, options):
+            if await self._fitter.ensure_fits(context, extra, options):
                 context = await self._context()
-                self._room.given(context, extra)
+                self._fitter.set_prompt(context, extra)
         try:
             reply = await self._heard(context, options)
         except ModelError as refusal:
-            if self._room is None or self._folder.begun or not await self._room.made_after(refusal):
+            if (
+                self._fitter is None
+                or self._folder.begun
+                or not await self._fitter.ensure_fits_after(refusal)
+            ):
                 raise
             context = await self._context()
-            self._room.given(context, extra)
+            self._fitter.set_prompt(context, extra)
             reply = await self._heard(context, options)
-        if self._room is not None:
-            self._room.heard(reply.usage)
+        if self._fitter is not None:
+            self._fitter.record_usage(reply.usage)
         return reply
 
     async def _context(self) -> Context:
         return await self._store.context(self._running.turn.owner, self._running.session.id)
 
     async def _heard(self, context: Context, options: Mapping[str, Any]) -> Reply:
-        """Return one reply; publish and checkpoint it as it streams."""
+        """Return one reply; publish it and save drafts as it streams."""
         running, renderer = self._running, self._order.renderer
-        checkpoints, folder, plain = self.checkpoints, self._folder, not self._toolbox
+        drafts, folder, plain = self.drafts, self._folder, not self._toolbox
         running.doing = "model"
         messages = b"[%b]" % b",".join((*self._instructions, *context.chunks))
         order = self._order
@@ -255,19 +259,19 @@ class AgentLoop:
         async for chunk in self._model.stream(request):
             if not self._timing and chunk.adds:
                 self._timing[FIRST_TOKEN] = round((asyncio.get_running_loop().time() - self._began) * 1000)
-            if checkpoints.behind:
-                await checkpoints.room()
+            if drafts.is_behind:
+                await drafts.catch_up()
             folder.add(chunk)
             if plain:  # hot path: thousands of chunks
                 events = renderer.add(chunk)
                 if events:
-                    running.tell(events)
-                checkpoints.add(chunk.adds, events)
+                    running.publish(events)
+                drafts.add(chunk.adds, events)
             else:
                 self._pass_on(chunk)
         reply = folder.reply()
         if reply.finish_reason is None:
-            raise ModelError("the model's answer broke off before its end; its partial reply is kept")
+            raise ModelError("the model's answer was cut off; its partial reply is kept")
         return reply
 
     def _options(self, first: bool) -> dict[str, Any]:
@@ -291,13 +295,13 @@ class AgentLoop:
             chunk = continuing(chunk, self._origin)
         now, later = (chunk, None) if chunk.text is not None else parted(chunk)
         if now is not None:
-            self._tell(self._order.renderer.add(now), now.adds)
+            self._publish(self._order.renderer.add(now), now.adds)
         if later is not None:
             self._held.append(later)
 
-    def _tell(self, events: Sequence[bytes], adds: Mapping[str, str] | None = None) -> None:
-        self._running.tell(events)
-        self.checkpoints.add(adds or {}, events)
+    def _publish(self, events: Sequence[bytes], adds: Mapping[str, str] | None = None) -> None:
+        self._running.publish(events)
+        self.drafts.add(adds or {}, events)
 
     def _new_folder(self) -> ReplyFolder:
         return ReplyFolder(message_id(self._running.session.conversation_id, self._seq))
@@ -318,9 +322,9 @@ class AgentLoop:
     async def _take(self, step: _LoopStep, *, run: bool) -> None:
         """Store a reply that calls server tools, then run them one after the other."""
         lease = self._running.lease
-        await self.checkpoints.rest()
+        await self.drafts.rest()
         seq = await finished(self._store.append(lease, (step.stored(),)))
-        self.checkpoints.next_reply()
+        self.drafts.next_reply()
         if step.says_something:
             self._said.append(TurnOutput(self._seq, step.shown))
         if not step.theirs:
@@ -376,7 +380,7 @@ class AgentLoop:
         self._seq = seq
         self._folder = self._new_folder()
         spoke = behind is not None and bool(text_of(behind.get("content")))
-        self._tell(self._order.renderer.next_message(seq, spoke=spoke))
+        self._publish(self._order.renderer.next_message(seq, spoke=spoke))
 
     def _retell(self, earlier: Sequence[Message]) -> _LoopStep | None:
         """Publish again the stored output of earlier attempts. Returns the last reply if it has calls that no
@@ -392,7 +396,7 @@ class AgentLoop:
             chunk = maker.delta(**texts)
             self._origin = self._origin or chunk
             self._folder.add(chunk)
-            self._tell(self._order.renderer.add(chunk))  # no draft: already stored
+            self._publish(self._order.renderer.add(chunk))  # no draft: already stored
         if shown and before is not None and before.get("tool_calls"):
             end = maker.finish("tool_calls")
             self._folder.add(end)
@@ -425,8 +429,8 @@ class AgentLoop:
             if step.theirs:
                 chunks.insert(0, calling(chunks[0], step.theirs))
             for chunk in chunks:
-                self._tell(renderer.add(chunk))
-        await self.checkpoints.rest()
+                self._publish(renderer.add(chunk))
+        await self.drafts.rest()
         if stored:
             last: tuple[NewMessage, ...] = ()
             self._answer_bytes = len(msgspec.json.encode(self._said[-1].message))
@@ -437,7 +441,7 @@ class AgentLoop:
         whole = joined([each.message for each in self._said])
         answered = Answered(replace(reply, message=whole, usage=usage), answer, tuple(self._said))
         history = await self._history(whole)
-        self._running.answered, self._running.last_words = answered, renderer.end(answered)
+        self._running.answered, self._running.final_events = answered, renderer.end(answered)
         await through(
             self._store.commit_reply(
                 self._running.lease,
@@ -445,7 +449,7 @@ class AgentLoop:
                 usage=self._counted(usage),
                 answer=msgspec.json.encode(answer),
                 history=history,
-                draft=self.checkpoints.last(self._running.last_words),
+                draft=self.drafts.last(self._running.final_events),
                 delivery=self._running.delivery,
                 notice=self._order.notice,
                 model=reply.model,
@@ -455,7 +459,7 @@ class AgentLoop:
 
     def _counted(self, usage: Mapping[str, Any] | None) -> dict[str, int]:
         """Token usage, the context size and the time to the first token, as stored with the turn."""
-        measured = self._room.measured if self._room is not None else None
+        measured = self._fitter.measured if self._fitter is not None else None
         return {**tokens(usage), **(measured.fields() if measured is not None else {}), **self._timing}
 
     async def _history(self, whole: Mapping[str, Any]) -> bytes | None:

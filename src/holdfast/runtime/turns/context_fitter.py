@@ -59,10 +59,10 @@ class ContextFitter:
         self.measured: TokenReport | None = None
         """The model's token report for its last request."""
 
-    async def made(self, context: Context, extra: Size, options: Mapping[str, Any]) -> bool:
+    async def ensure_fits(self, context: Context, extra: Size, options: Mapping[str, Any]) -> bool:
         """Compact the context if it would not fit together with `extra` (instructions and tools). True: it
-        was compacted; read it again and pass it to `given`."""
-        self.given(context, extra)
+        was compacted; read it again and pass it to `set_prompt`."""
+        self.set_prompt(context, extra)
         if self._compact_at is not None and await self._compacts_at(self._compact_at):
             return True
         if (self._context + extra).most <= SMALLEST_WINDOW // 2:
@@ -88,7 +88,7 @@ class ContextFitter:
         budget = Budget(tokens, window.tokens, min(1.0, threshold / window.tokens))
         return await self._compact(Trigger.THRESHOLD, budget, must=False)
 
-    async def made_after(self, refusal: ModelError) -> bool:
+    async def ensure_fits_after(self, refusal: ModelError) -> bool:
         """Compact after the model refused the request as too long. False: it refused for another reason, or
         nothing was compacted."""
         if not is_too_long(refusal):
@@ -105,7 +105,7 @@ class ContextFitter:
         budget = Budget(tokens, max(1, window), self._compactor.threshold, min(self._reserve, window // 2))
         return await self._compact(Trigger.REFUSED, budget, must=True)
 
-    def heard(self, usage: Mapping[str, Any] | None) -> None:
+    def record_usage(self, usage: Mapping[str, Any] | None) -> None:
         """Record the usage that the model reported with its answer."""
         reported = (usage or {}).get("prompt_tokens")
         sent = self._context + self._extra
@@ -127,7 +127,7 @@ class ContextFitter:
         self.measured = report.measured
         self._compactor.note(conversation_id, report)
 
-    async def left(self, said: int) -> None:
+    async def compact_if_over_threshold(self, said: int) -> None:
         """Start a background compaction if the context, with an answer of `said` bytes, is over the
         threshold."""
         context = self._context + Size(said)
@@ -146,7 +146,7 @@ class ContextFitter:
         budget = Budget(tokens, window.tokens, self._compactor.threshold, self._reserve)
         if budget.past_threshold:
             why = Trigger.CUT if self._cut else Trigger.THRESHOLD
-            self._compactor.behind(self._holder.session, why, budget)
+            self._compactor.start_in_background(self._holder.session, why, budget)
         if suspects and self._cut is not None:
             await self._compactor.explain(self._holder.session, self._model, self._cut, budget)
 
@@ -159,7 +159,7 @@ class ContextFitter:
         holder.moved(done)
         return True
 
-    def given(self, context: Context, extra: Size) -> None:
+    def set_prompt(self, context: Context, extra: Size) -> None:
         """Record what the model is called with."""
         self._context, self._extra = weight_of(context.chunks), extra
         self._session_id = self._holder.session.id

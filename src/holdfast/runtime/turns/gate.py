@@ -122,7 +122,7 @@ class TurnGate:
             with suppress(HoldfastError):  # it did not begin, or the next heartbeats find the orphaned lease
                 outcome = await beginning
                 if isinstance(outcome, TurnBegun):
-                    turn_id, why = outcome.turn.id, "its caller went away"
+                    turn_id, why = outcome.turn.id, "its caller was cancelled"
                     await self._store.cancel_turn(
                         None, turn_id, TurnStatus.INTERRUPTED, why, cause=Cause.STOP
                     )

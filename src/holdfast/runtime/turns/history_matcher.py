@@ -113,7 +113,7 @@ class HistoryMatcher:
             return Placement(address, history.messages, history.fingerprints, seen=_seen(found.conversation))
         return Placement(address, history.messages, history.fingerprints)
 
-    async def behind(self, owner: str, turn: Turn, history: History) -> Placement:
+    async def after_turn(self, owner: str, turn: Turn, history: History) -> Placement:
         """Place the messages after this turn: continue if it is the newest, else fork from it."""
         conversation_id = turn.conversation_id
         found = await self._store.resolve(owner, Address(id=conversation_id))

@@ -51,7 +51,7 @@ class Unanswered:
     spoke: bool = False
     """True if the model had begun to answer."""
     waits: bool = False
-    """True: this is not the turn's end; a server will take it up, or has done so."""
+    """True: this is not the turn's end; a server will retry it, or has done so."""
 
 
 Outcome = Answered | Unanswered
@@ -93,7 +93,7 @@ class ShowsAttempts(Protocol):
     """A renderer whose stream marks where a new attempt of the turn begins."""
 
     def resumed(self) -> Sequence[bytes]:
-        """The stored output of earlier attempts was given to the renderer: the events that stand for it."""
+        """The stored output of earlier attempts was given to the renderer: returns the events for it."""
         ...
 
 
@@ -106,11 +106,11 @@ class Stop:
     retry: bool = False
     """True if a retry of the same request would resume the turn."""
     cause: Cause | None = None
-    """Not None: a turn that the policy covers waits to be taken up."""
+    """Not None: a turn that the policy covers waits to be retried."""
 
 
 @dataclass(slots=True)
-class RunningTurn:
+class LiveTurn:
     begun: TurnBegun
     events: list[bytes] = field(default_factory=list)
     """Published events; the first has number `begun.next_event`."""
@@ -121,11 +121,11 @@ class RunningTurn:
     outcome: Outcome | None = None
     answered: Answered | None = None
     """The complete answer, while it is being committed."""
-    last_words: Sequence[bytes] = ()
+    final_events: Sequence[bytes] = ()
     """The final events, to be published once the answer is on disk."""
     doing: str = "model"
     """What the turn waits for: `model`, `tool:<name>`, or `compacting` (a summary)."""
-    said: Callable[[], str] = str
+    text_so_far: Callable[[], str] = str
     """Returns the text of the current reply so far, for observers that do not subscribe."""
     task: asyncio.Task[None] | None = None
     stop: Stop | None = None
@@ -184,7 +184,7 @@ class RunningTurn:
         """Messages were stored before the model was called: the next reply follows `last_seq`."""
         self.begun = replace(self.begun, session=replace(self.begun.session, last_seq=last_seq), context=None)
 
-    def tell(self, events: Sequence[bytes]) -> None:
+    def publish(self, events: Sequence[bytes]) -> None:
         if events:
             self.events.extend(events)
             _wake(self._listeners)
@@ -198,11 +198,11 @@ class RunningTurn:
     def finish(self, outcome: Outcome, events: Sequence[bytes]) -> None:
         self.events.extend(events)
         self.outcome = outcome
-        self.said = str  # drops the reference to the AgentLoop
+        self.text_so_far = str  # drops the reference to the AgentLoop
         _wake(self._listeners)
         _wake(self._awaiting_end)
 
-    async def heard(self, count: int, timeout: float | None = None) -> bool:
+    async def wait_for_events(self, count: int, timeout: float | None = None) -> bool:
         """Wait until there are more than `count` events or the turn has ended. False: timeout, or the model
         has accepted the request."""
         if len(self.events) <= count and self.outcome is None:
@@ -226,7 +226,7 @@ async def _wait(waiters: Waiters, timeout: float | None) -> None:
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
     waiters.append(waiter)
-    timer = None if timeout is None else loop.call_later(max(0.0, timeout), _settle, waiter)
+    timer = None if timeout is None else loop.call_later(max(0.0, timeout), _resolve, waiter)
     try:
         await waiter
     finally:
@@ -239,10 +239,10 @@ async def _wait(waiters: Waiters, timeout: float | None) -> None:
 def _wake(waiters: Waiters) -> None:
     woken, waiters[:] = list(waiters), ()
     for waiter in woken:
-        _settle(waiter)
+        _resolve(waiter)
 
 
-def _settle(waiter: asyncio.Future[None]) -> None:
+def _resolve(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
 
@@ -263,7 +263,7 @@ class TurnSpec(Value, frozen=True):
     history: bytes | None = None
     """The history fingerprint before them, if the caller knows it better than the store."""
     follows: bool = False
-    """True if the caller can follow, by its checkpoints, the same turn running on another node."""
+    """True if the caller can follow, by its drafts, the same turn running on another node."""
     client: Client | None = None
     """The connection that waits for the answer; None: none does."""
     tools: frozenset[str] = frozenset()

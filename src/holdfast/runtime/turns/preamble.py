@@ -88,7 +88,7 @@ class TurnPreamble:
             log.debug("the preamble for %s could not be read: %s", process.id, error)
             return ""
         said = storable(part.text.strip())[-LONGEST:]
-        return f" It said last:\n{said}" if said else ""
+        return f" Its last output:\n{said}" if said else ""
 
 
 def _concerns(process: Process, session: Session) -> bool:

@@ -70,7 +70,7 @@ class Receipts:
         try:
             await self.write()
         except StoreError as error:
-            log.warning("it is not known of %d answers that they were received: %s", len(self._noted), error)
+            log.warning("could not record the receipt of %d answers: %s", len(self._noted), error)
 
     def _write_in(self, seconds: float) -> None:
         if self._timer is None:
@@ -86,6 +86,6 @@ class Receipts:
                 await self.write()
         except StoreError as error:
             if not self._failing:
-                log.warning("cannot write which answers were received, trying again: %s", error)
+                log.warning("cannot record which answers were received, retrying: %s", error)
             self._failing = True
             self._write_in(RETRY_SECONDS)

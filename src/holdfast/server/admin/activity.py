@@ -111,7 +111,7 @@ def _doing(
         if here or session.conversation_id in compacting:
             return "compacting"
         return "waiting" if session.conversation_id in queued else None  # a turn is about to begin
-    if session.running_node is None:  # its turn waits to be taken up
+    if session.running_node is None:  # its turn waits to be retried
         return "waiting"
     turn_id = session.running_turn or ""
     running = call.services.runner.running.get(turn_id)

@@ -37,7 +37,7 @@ async def healthz(call: RequestContext) -> JsonResponse:
 
 
 async def _waiting(call: RequestContext) -> int | None:
-    """How many turns wait to be taken up; None: the store does not answer at once."""
+    """How many turns wait to be retried; None: the store does not answer at once."""
     try:
         async with asyncio.timeout(WAITING_SECONDS):
             return await call.hf.count_waiting()

@@ -3,7 +3,7 @@ turn.
 
 Each message is sent once it is stored, with its number as SSE id, so that a client which was disconnected
 continues after the last one it has received. While a turn runs, wherever it runs, its text so far follows:
-from memory if it runs here, else from its checkpoints. A viewer owns nothing: when it disconnects, no turn
+from memory if it runs here, else from its drafts. A viewer owns nothing: when it disconnects, no turn
 ends.
 """
 
@@ -112,7 +112,7 @@ class LiveStream:
         """The text of the reply that the turn is writing now."""
         running = call.services.runner.running.get(turn_id)
         if running is not None:
-            return running.said()
+            return running.text_so_far()
         drafts = await call.hf.drafts(turn_id)
         last = max((draft.after_seq for draft in drafts), default=0)
         return said(draft for draft in drafts if draft.after_seq == last).get("content", "")
@@ -125,7 +125,7 @@ class LiveStream:
             asyncio.ensure_future(call.services.draining.wait()),
         ]
         if running is not None:
-            waits.append(asyncio.ensure_future(running.heard(len(running.events), LOOK_SECONDS)))
+            waits.append(asyncio.ensure_future(running.wait_for_events(len(running.events), LOOK_SECONDS)))
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

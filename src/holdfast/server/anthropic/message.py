@@ -105,7 +105,7 @@ def _thought(message: Mapping[str, Any]) -> str:
 
 
 def arguments_of(text: object) -> dict[str, Any]:
-    """A call's arguments as the object that this API requires. Text that is no JSON object is kept under
+    """A call's arguments as the object that this API requires. Text that is not a JSON object is kept under
     `_arguments`, so that the client's tool can report it."""
     if not isinstance(text, str) or not text.strip():
         return {}

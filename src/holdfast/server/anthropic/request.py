@@ -244,7 +244,7 @@ def _check_pairs(open_calls: list[str] | None, answered: Sequence[str], param: s
         if open_calls is not None and call_id not in open_calls:
             raise BadParameter(
                 f"{param}.content",
-                f"holds a tool_result for {call_id!r:.80}, which is no tool_use of the message before it",
+                f"holds a tool_result for {call_id!r:.80}, which is not a tool_use of the message before it",
             )
     missing = [call_id for call_id in open_calls or () if call_id not in answered]
     if missing:

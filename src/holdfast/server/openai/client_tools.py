@@ -21,7 +21,7 @@ HOSTED_ITEMS = frozenset(
         *("mcp_approval_response", "tool_search_call", "tool_search_output", "program", "program_output"),
     }
 )
-"""Items of tools that run at OpenAI. A chat model cannot be told of them."""
+"""Items of tools that run at OpenAI. They cannot be described to a chat model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def as_function(name: str) -> dict[str, Any]:
 
 
 def call_item(name: str, arguments: str) -> dict[str, Any] | None:
-    """The type and the action of a call's item; None if the model's arguments are no object."""
+    """The type and the action of a call's item; None if the model's arguments are not an object."""
     try:
         given = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -2,8 +2,8 @@
 
 The item holds the summary itself, compressed and signed, so it works without anything stored: after the
 conversation it came from is deleted, and for clients that store nothing. The signature binds it to this store
-and to the owner it was made for; any other is refused. It is not secret: it tells its client only what that
-client, or its conversation, said. A store that was restored from a backup has another key, and refuses items
+and to the owner it was made for; any other is refused. It is not secret: it contains only what its client,
+or its conversation, has sent. A store that was restored from a backup has another key, and refuses items
 made before.
 """
 

@@ -194,10 +194,10 @@ class _OpenSocket:
         self._chain.limit(len(data) + answer.last, self._services.settings.server.max_body_mb)
         if not answer.ended and not self._gone.is_set():
             # A stream without its last event: the client must not take it for the whole answer.
-            raise _Closing(RESTARTS, "the response was cut; ask for it again")
+            raise _Closing(RESTARTS, "the response was cut off; send the request again")
 
     async def _unless_flooded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for the answer. If too many messages wait behind it, the client is treated as disconnected."""
+        """Wait for the answer. If too many messages wait, the client is disconnected."""
         answering = asyncio.create_task(work)
         flooded = asyncio.create_task(self._flooded.wait())
         try:
@@ -213,7 +213,7 @@ class _OpenSocket:
             raise _Closing(POLICY, f"more than {MOST_WAITING} messages are waiting")
 
     def _request(self, fields: Mapping[str, Any]) -> MutableMapping[str, Any]:
-        """The scope of the HTTP request that this message stands for."""
+        """The scope of the HTTP request that this message is handled as."""
         given = fields.get("client_metadata")
         own = {
             name.encode(): value.encode()

@@ -4,7 +4,7 @@ A response can run in the background, be read, cancelled, and streamed again fro
 client, the network or the server died.
 
 A response is another name of a turn: its content is the conversation's messages, its events are stored in the
-turn's checkpoints (drafts). The stream of a turn that no longer runs ends with what was kept.
+turn's drafts. The stream of a turn that no longer runs ends with what was kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from ...app import Answered, Outcome, Placement, RunningTurn, TurnSpec
+from ...app import Answered, LiveTurn, Outcome, Placement, TurnSpec
 from ...domain.conversations import Address
 from ...domain.history import INSTRUCTING, History, history_of
 from ...domain.ids import is_short, message_id, new_id
@@ -125,7 +125,7 @@ async def create(call: RequestContext, chain: Chain | None = None) -> HttpRespon
     async def place() -> Placement:
         matcher = call.hf.matcher
         if previous is not None:
-            return await matcher.behind(call.owner, previous.turn, history)
+            return await matcher.after_turn(call.owner, previous.turn, history)
         if asked.conversation_id is not None:
             return await matcher.appended(call.owner, naming.address, history)
         if previous_id is not None:  # deleted; only a retry can be answered
@@ -184,7 +184,7 @@ async def create(call: RequestContext, chain: Chain | None = None) -> HttpRespon
 
 
 async def _answered(
-    call: RequestContext, asked: ResponsesRequest, naming: ConversationRef, turn: RunningTurn | TurnRepeated
+    call: RequestContext, asked: ResponsesRequest, naming: ConversationRef, turn: LiveTurn | TurnRepeated
 ) -> HttpResponse:
     """The turn in the form that was requested: a stream, one body, or the object of a background response."""
     headers = (
@@ -251,7 +251,7 @@ def _named(naming: ConversationRef, asked: ResponsesRequest) -> ConversationRef:
     try:
         return replace(naming.at(Address(id=name, create=False)), client=None)
     except BadInput as error:
-        raise BadParameter(param, f"is no id: {error}") from None
+        raise BadParameter(param, f"is not a valid id: {error}") from None
 
 
 async def _previous(call: RequestContext, response_id: str | None) -> Response | None:
@@ -300,7 +300,7 @@ def _head(asked: ResponsesRequest, response_id: str, begun: TurnBegun | None) ->
 
 
 def _whole(
-    running: RunningTurn, asked: ResponsesRequest, outcome: Answered, ours: HoldfastObject
+    running: LiveTurn, asked: ResponsesRequest, outcome: Answered, ours: HoldfastObject
 ) -> dict[str, Any]:
     """The response object of a turn that has just completed in this process."""
     begun = running.begun

@@ -306,7 +306,7 @@ class _StatelessEnd:
     def answered(self) -> list[Event]:
         """The final events; raises ModelError if the answer is incomplete."""
         if self.reason is None:
-            raise ModelError("the model's answer broke off before its end")
+            raise ModelError("the model's answer was cut off")
         state = state_of(TurnStatus.COMPLETED, finish_reason=self.reason)
         return self.events.end(state, completed_at=datetime.now(UTC))
 

@@ -1,6 +1,6 @@
 """Reads a response from the store: its turn, its request, its input and output items, its events.
 
-While its turn runs, the output is that of the checkpoints, so that a client can poll it from any node.
+While its turn runs, the output is that of its drafts, so that a client can poll it from any node.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Record:
         return items
 
     async def _growing(self, call: RequestContext, seq: int) -> list[Item]:
-        """The items, so far as checkpointed, of the reply that will be message `seq`."""
+        """The items, as far as drafts hold them, of the reply that will be message `seq`."""
         drafted = await call.hf.drafts(self.turn.id)
         kept = [draft for draft in drafted if draft.after_seq == seq - 1]  # not of an earlier reply
         texts = {name: text for name, text in turns.said(kept).items() if text}
@@ -211,7 +211,7 @@ class StoredStream:
         return False
 
     async def _end(self, call: RequestContext, record: Record, are_kept: bool) -> list[Event]:
-        """The final events if no checkpoint has the terminal event, made from the stored response."""
+        """The final events if no draft has the terminal event, made from the stored response."""
         heard = self.after
         response = await record.object(call)
         above = await call.hf.last_number(record.turn.id) + 1
@@ -222,7 +222,7 @@ class StoredStream:
             return [event for event in told if event["sequence_number"] > heard] or [
                 terminal_event(response, heard + 1)
             ]
-        # All checkpointed events have been sent: only the terminal event can be missing.
+        # All events in drafts have been sent: only the terminal event can be missing.
         if heard == above or await self._has_ended(call, record):
             return []
         return [terminal_event(response, max(above, heard + 1))]

@@ -87,7 +87,7 @@ class WorkerSupervisor:
         self._signals = 0
         """SIGTERM and SIGINT that have arrived."""
         self._commanded = 0
-        """How many of them the workers know of."""
+        """How many of them the workers have been sent."""
         self._kill_at: float | None = None
         self._has_served = False
         self._exit_code: int | None = None
@@ -95,7 +95,7 @@ class WorkerSupervisor:
     def run(self) -> int:
         """Serve until stopped; returns the exit code."""
         self._directory = Path(tempfile.mkdtemp(prefix="holdfast-"))
-        self._listening.listen(BACKLOG)  # once: a worker that listened anew would reset the backlog
+        self._listening.listen(BACKLOG)  # once: a worker that called listen() again would reset the backlog
         gc.collect()
         gc.freeze()  # else collections of the workers would copy shared memory
         try:
@@ -215,7 +215,7 @@ class WorkerSupervisor:
     # --- stopping ----------------------------------------------------------------------------------
 
     def _stop_workers(self) -> None:
-        """Tell every worker of the signals that have arrived. One that does not serve yet ends at once."""
+        """Forward the signals that have arrived to every worker. One that does not serve yet ends at once."""
         self._commanded = self._signals
         hurry = self._signals > 1
         self._kill_at = time.monotonic() + (0.0 if hurry else self._leave_seconds) + SPARE_SECONDS

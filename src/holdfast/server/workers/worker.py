@@ -101,7 +101,7 @@ class Worker:
         loop.add_reader(self.commands, read)
 
     async def started(self) -> None:
-        """Tell the supervisor that this worker serves, and answer other workers' questions."""
+        """Report to the supervisor that this worker serves, and answer other workers' questions."""
         path = self._socket(self.row.index)
         try:
             path.unlink(missing_ok=True)

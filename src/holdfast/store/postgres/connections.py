@@ -133,9 +133,9 @@ def check_direct(connection: Connection, address: DatabaseAddress) -> None:
             if theirs != mine and all(_backend(connection) == mine for _ in range(TURNS)):
                 return
     raise StoreUnusable(
-        f"{address.location} is behind a transaction pooler (such as pgbouncer), which hands every "
-        "transaction another connection; node locks and prepared statements would not hold. Name PostgreSQL "
-        "itself in store.url, or let the pooler work by session"
+        f"{address.location} is a transaction pooler (such as pgbouncer), which gives every "
+        "transaction another connection; node locks and prepared statements would be lost. Use PostgreSQL's "
+        "own address in store.url, or set the pooler to session mode"
     )
 
 
@@ -152,8 +152,8 @@ def check_arrived(connection: Connection, address: DatabaseAddress) -> None:
         if row is None or not row[0]:
             return
     raise StoreUnusable(
-        f"a store is being moved to {address.location} and has not come whole; run `holdfast migrate` to its "
-        "end first, or name another database. Nothing was changed"
+        f"the migration to {address.location} is not complete; finish it with `holdfast migrate` "
+        "first, or use another database. Nothing was changed"
     )
 
 

@@ -1,7 +1,7 @@
 """Maps PostgreSQL errors to our error tree.
 
 An unreachable, full or slow server is *transient*: nothing was written, and writing continues when it is
-back. A statement refused for its values is the error of the caller who gave them, and so is an unknown error:
+back. A statement refused for its values is the error of its caller, and so is an unknown error:
 no other caller is affected. Only signs that the server or connection cannot be trusted (corruption, failing
 disks, a pooler), or conditions that a person has to repair (rights, missing tables), stop the store. A
 password is never part of a message: locations exclude it, and libpq does not print it.
@@ -62,7 +62,7 @@ def translate(error: psycopg.Error, location: str) -> HoldfastError:
     if isinstance(error, ConnectionLost) or (isinstance(error, psycopg.OperationalError) and not state):
         return StoreUnreachable(f"{location} cannot be reached ({said}). Nothing was written; try again")
     if state in _FULL:
-        return StoreFull(f"{location} has no room left ({said}). Nothing was written; free some space there")
+        return StoreFull(f"{location} has no disk space left ({said}). Nothing was written; free some there")
     if state in RUN_AGAIN and not state.startswith("23"):
         return StoreBusy(
             f"another node kept {location} locked for too long ({said}). Nothing was written; try again"
@@ -73,37 +73,35 @@ def translate(error: psycopg.Error, location: str) -> HoldfastError:
         )
     if state == _READ_ONLY:
         return StoreUnreachable(
-            f"{location} takes no writes: it is a standby, or was made read-only. Nothing was written; "
-            "name the primary in store.url"
+            f"{location} is read-only: it is a standby, or was set so. Nothing was written; "
+            "use the address of the primary in store.url"
         )
     if state == "53300":
-        return StoreUnreachable(
-            f"{location} has no connection left to give ({said}). Nothing was written; try again"
-        )
+        return StoreUnreachable(f"{location} has no free connection ({said}). Nothing was written; try again")
     if state.startswith(_CLASHES):
-        return Conflict(f"it clashes with what is stored already ({said}); nothing was written")
+        return Conflict(f"it conflicts with what is stored already ({said}); nothing was written")
     if state in _RIGHTS:
         return StoreFailed(
-            f"{location}: no rights ({said}). Grant them to the user of store.url, then restart"
+            f"{location}: permission denied ({said}). Grant it to the user of store.url, then restart"
         )
     if state in _GONE:
         return StoreFailed(
             f"{location}: a table or column is missing ({said}). The schema was changed by hand; "
-            "restore a backup, or name another database"
+            "restore a backup, or use another database"
         )
     if state in _POOLED:
         return StoreFailed(
-            f"{location}: a prepared statement is not where it was made ({said}). A transaction pooler hands "
-            "out another connection each time; name PostgreSQL itself in store.url, then restart"
+            f"{location}: a prepared statement is missing ({said}). A transaction pooler gives each "
+            "transaction another connection; use PostgreSQL's own address in store.url, then restart"
         )
     if state.startswith(_UNTRUSTED):
         return StoreFailed(f"{location} cannot be trusted ({state} {type(error).__name__}: {said})")
     if state.startswith(_REFUSED):
         return BadInput(
-            f"PostgreSQL cannot take this ({state} {said}); nothing was written. Make it shorter or smaller"
+            f"PostgreSQL cannot store this ({state} {said}); nothing was written. Make it shorter or smaller"
         )
     if state.startswith(_SHORT_OF_SOMETHING):
-        return StoreBusy(f"{location} is short of something ({said}). Nothing was written; try again")
+        return StoreBusy(f"{location} is out of a resource ({said}). Nothing was written; try again")
     return StoreError(
         f"{location}: unexpected database error ({state} {type(error).__name__}: {said}). Nothing was written"
     )
@@ -123,18 +121,18 @@ def cannot_open(error: psycopg.Error, location: str) -> StoreUnusable:
         or "no pg_hba.conf entry" in lowered
         or ("role" in lowered and "does not exist" in lowered)
     ):
-        return StoreUnusable(f"cannot open {location}: PostgreSQL does not let this user in ({said})")
+        return StoreUnusable(f"cannot open {location}: PostgreSQL refused this user ({said})")
     if state == "3D000" or ("database" in lowered and "does not exist" in lowered):
-        return StoreUnusable(f"cannot open {location}: there is no such database. Make it with `createdb`")
+        return StoreUnusable(f"cannot open {location}: there is no such database. Create it with `createdb`")
     if state == "53300" or "too many clients" in lowered or "remaining connection slots" in lowered:
         return StoreUnusable(
             f"cannot open {location}: too many connections. Each node takes about eight; raise "
-            "max_connections, or end what holds them"
+            "max_connections, or close some"
         )
     if state == "42501":
         return StoreUnusable(
-            f"cannot open {location}: no rights ({said}). Run `GRANT CREATE ON DATABASE … TO …`, or make the "
-            "schema for this user: `CREATE SCHEMA holdfast AUTHORIZATION …`"
+            f"cannot open {location}: permission denied ({said}). `GRANT CREATE ON DATABASE …`, or create "
+            "the schema for this user: `CREATE SCHEMA holdfast AUTHORIZATION …`"
         )
     if state == "57P03":
         return StoreUnusable(f"cannot open {location}: PostgreSQL is starting up or shutting down; try again")

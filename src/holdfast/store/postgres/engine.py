@@ -55,7 +55,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 30.0
-SEARCH_INVARIANT = "the search index holds every message, or knows which it lacks"
+SEARCH_INVARIANT = "the search index holds every message, or lists those it lacks"
 
 Clock = Callable[[], datetime]
 

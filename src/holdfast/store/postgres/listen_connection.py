@@ -39,13 +39,13 @@ class ListenClient(Protocol):
     """A user of the listen connection. Called only by its thread; psycopg errors it raises end the
     connection."""
 
-    def dialled(self, connection: Connection) -> None:
+    def connected(self, connection: Connection) -> None:
         """The connection is up, for the first time or again."""
 
     def look(self, connection: Connection) -> None:
         """Do periodic work on the connection: four times a second, and on request."""
 
-    def heard(self, payloads: Sequence[str]) -> None:
+    def notified(self, payloads: Sequence[str]) -> None:
         """Notifications received."""
 
     def lost(self) -> None:
@@ -57,7 +57,7 @@ class ListenConnection:
         """`connect` returns a direct connection in autocommit mode, or raises within a few seconds."""
         self._connect = connect
         self._location = location
-        self._riders: list[ListenClient] = []
+        self._clients: list[ListenClient] = []
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
@@ -65,11 +65,11 @@ class ListenConnection:
         """Socket pair: callers of `look_now` write, the thread reads."""
         self._closed = False
 
-    def carry(self, rider: ListenClient) -> None:
-        self._riders.append(rider)
+    def add_client(self, client: ListenClient) -> None:
+        self._clients.append(client)
 
     def look_now(self) -> None:
-        """Have every client look at once; connects if this is the first use."""
+        """Have every client do its periodic work now; connects if this is the first use."""
         with self._guard:
             if self._closed:
                 return
@@ -115,42 +115,42 @@ class ListenConnection:
                 self._connection = self._connect()
             except (psycopg.Error, StoreError) as error:
                 if not quiet:
-                    log.warning("no line to %s; it will be dialled again: %s", self._location, error)
+                    log.warning("no LISTEN connection to %s; it will be retried: %s", self._location, error)
                 quiet = True
                 pause = min(LONGEST_PAUSE_SECONDS, pause * 2 or FIRST_PAUSE_SECONDS)
                 self._wait([], pause)
                 continue
             if quiet:
-                log.info("the line to %s is up again", self._location)
+                log.info("the LISTEN connection to %s is up again", self._location)
             quiet, pause = False, 0.0
             try:
-                self._ride(self._connection)
+                self._listen(self._connection)
             except psycopg.Error as error:
                 if not self._closed:
-                    log.info("the line to %s was lost and is dialled again: %s", self._location, error)
+                    log.info("the LISTEN connection to %s was lost, reconnecting: %s", self._location, error)
             except Exception:  # no failure may end the thread: locks and notifications would stop
-                log.exception("the line to %s failed and is dialled again", self._location)
+                log.exception("the LISTEN connection to %s failed, reconnecting", self._location)
                 self._wait([], FIRST_PAUSE_SECONDS)
             finally:
-                for rider in self._riders:
-                    rider.lost()
+                for client in self._clients:
+                    client.lost()
                 self._connection.close()
 
-    def _ride(self, connection: Connection) -> None:
+    def _listen(self, connection: Connection) -> None:
         with answering_within(connection, ANSWER_SECONDS):
-            for rider in self._riders:
-                rider.dialled(connection)
+            for client in self._clients:
+                client.connected(connection)
         looked_at, asked = 0.0, True
         while not self._closed:
             with answering_within(connection, ANSWER_SECONDS):
                 if asked or time.monotonic() - looked_at >= LOOK_SECONDS:
                     looked_at = time.monotonic()
-                    for rider in self._riders:
-                        rider.look(connection)
+                    for client in self._clients:
+                        client.look(connection)
                 payloads = [notify.payload for notify in connection.notifies(timeout=0)]
             if payloads:
-                for rider in self._riders:
-                    rider.heard(payloads)
+                for client in self._clients:
+                    client.notified(payloads)
             asked = self._wait([connection.fileno()], max(0.0, looked_at + LOOK_SECONDS - time.monotonic()))
 
     def _wait(self, sockets: Sequence[int], seconds: float) -> bool:

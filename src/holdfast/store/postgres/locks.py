@@ -72,7 +72,7 @@ class AdvisoryNodeLocks:
         """Whether each lock was free at the last look; empty while the connection is down."""
         self._proven: set[str] = set()
         self._closed = False
-        line.carry(self)
+        line.add_client(self)
 
     # --- our own locks ----------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class AdvisoryNodeLocks:
 
     # --- on the listen connection's thread --------------------------------------------------------------
 
-    def dialled(self, connection: Connection) -> None:
+    def connected(self, connection: Connection) -> None:
         connection.execute(STATEMENTS["keep_line_alive"])
 
     def look(self, connection: Connection) -> None:
@@ -182,7 +182,7 @@ class AdvisoryNodeLocks:
                 taken.set_exception(_joined(node_id))
         # Otherwise our own old connection, or a reaper, still has it: the next look retries.
 
-    def heard(self, payloads: Sequence[str]) -> None:
+    def notified(self, payloads: Sequence[str]) -> None:
         """Ignored: notifications are for other clients."""
 
     def lost(self) -> None:

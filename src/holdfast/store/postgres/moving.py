@@ -90,7 +90,7 @@ class Move:
         execute = self._connection.execute
         row = execute(STATEMENTS["one_mover"]).fetchone()
         if row is None or not row[0]:
-            raise StoreBusy(f"another `holdfast migrate` is at work on {self._location}")
+            raise StoreBusy(f"another `holdfast migrate` is running on {self._location}")
         execute(STATEMENTS["make_moves"])
         known = dict(execute(STATEMENTS["known_moves"]).fetchall())
         if not known:
@@ -102,12 +102,12 @@ class Move:
                 )
         elif self._source_id not in known:
             raise BadInput(
-                f"{self._location} holds what was moved there from another store; nothing was changed"
+                f"{self._location} holds data that was migrated from another store; nothing was changed"
             )
         elif known[self._source_id] is not None:
             raise BadInput(
-                f"this store was moved to {self._location} before, completely; messages added there since "
-                "would be lost. Nothing was changed. To move it again, name an empty database"
+                f"this store was already migrated to {self._location}; messages added there since "
+                "would be lost. Nothing was changed. To migrate it again, use an empty database"
             )
         execute(STATEMENTS["begin_move"], {"source": self._source_id, "now": now})
 
@@ -136,7 +136,7 @@ class Move:
             here.add(row)
         if (here.rows, here.digest()) != (there.rows, there.digest()):
             raise StoreError(
-                f"table {place.name} of {self._location} is not what it was copied from "
+                f"table {place.name} of {self._location} differs from its original "
                 f"({here.rows:,} rows, {there.rows:,} in the original): another program writes to it. "
                 "The original is unchanged; stop that program and run this again"
             )
@@ -155,7 +155,7 @@ class _TargetTable:
         lacking = [column for column in table.columns if column not in types]
         if lacking:
             raise StoreError(
-                f"this version's PostgreSQL schema has no place for {table.name} ({', '.join(lacking)}); "
+                f"this version's PostgreSQL schema lacks {table.name} ({', '.join(lacking)}); "
                 "please report this. Nothing was copied of it"
             )
         self._numbered = next((row[0] for row in found if row[2]), None)

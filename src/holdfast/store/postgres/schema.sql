@@ -142,7 +142,7 @@ CREATE TABLE turns (
 ) WITH (fillfactor = 80);
 CREATE INDEX turns_of_conversation ON turns (conversation, no);
 
--- An answer without the token probabilities, which contain its words; NULL if it is no JSON that PostgreSQL can read.
+-- An answer without the token probabilities, which contain its words; NULL if PostgreSQL cannot read it as JSON.
 CREATE FUNCTION without_logprobs(answer BYTEA) RETURNS BYTEA LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     RETURN convert_to((convert_from(answer, 'UTF8')::jsonb #- '{choices,0,logprobs}')::text, 'UTF8');

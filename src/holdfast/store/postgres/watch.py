@@ -29,7 +29,7 @@ class NotifyChangeWatch(ChangeWatch):
         self._line = line
         self._version = 0
         self._listening = False
-        line.carry(self)
+        line.add_client(self)
 
     def version(self) -> int:
         """A number that differs after a commit."""
@@ -54,7 +54,7 @@ class NotifyChangeWatch(ChangeWatch):
 
     # --- on the listen connection's thread --------------------------------------------------------------
 
-    def dialled(self, connection: Connection) -> None:
+    def connected(self, connection: Connection) -> None:
         connection.execute(STATEMENTS["listen"])
         self._listening = True
         self.notice()  # commits may have been missed while disconnected
@@ -62,7 +62,7 @@ class NotifyChangeWatch(ChangeWatch):
     def look(self, connection: Connection) -> None:
         """Nothing to do: notifications are pushed."""
 
-    def heard(self, payloads: Sequence[str]) -> None:
+    def notified(self, payloads: Sequence[str]) -> None:
         if any(payload != self.tag for payload in payloads):
             self.notice()
 

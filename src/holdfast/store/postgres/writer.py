@@ -407,14 +407,12 @@ class PostgresWriter(GroupWriter[PostgresJob]):
             try:
                 wire = self._wire = self._connected()
                 if wire.history is None or wire.history != before.history:
-                    log.warning(
-                        "%s may be another server than before: its answer is not used", self._location
-                    )
+                    log.warning("%s may be another server than before; its answer is ignored", self._location)
                     break
                 wire.ask(statement(Q.end_backend), pid=before.backend)
                 ((status,),) = wire.ask(statement(Q.outcome), number=number)
             except psycopg.Error as error:
-                log.debug("cannot find out yet what became of transaction %s: %s", number, error)
+                log.debug("the outcome of transaction %s is still unknown: %s", number, error)
                 status = "aborted" if state_of(error) == NOT_ASSIGNED else "in progress"
             if status == "committed" and wire.last_crash is not None and wire.last_crash == before.last_crash:
                 self._news = True

@@ -33,7 +33,7 @@ WHERE id = :id AND revoked_at IS NULL AND (last_used_at IS NULL OR last_used_at 
 
 -- name: count_request
 -- One more request in the current minute and day. Zero rows: a limit is reached, and nothing is counted. A new
--- minute or day begins at 0; an earlier one, by the clock of a node that is behind, counts as the stored one.
+-- minute or day begins at 0; an earlier one, by the clock of a node that is late, counts as the stored one.
 INSERT INTO key_usage (api_key, minute, day, minute_requests, day_requests, minute_tokens, day_tokens)
 VALUES (:name, :minute, :day, 1, 1, 0, 0)
 ON CONFLICT (api_key) DO UPDATE

@@ -6,7 +6,7 @@ k.conversation, c.key, k.ns, k.id, k.parent, k.kind, k.metadata, k.body
 
 -- name: weigh_checkpoint
 -- rows: any
--- Before a checkpoint is put: its conversation holds so many bytes more, less those of the one that is replaced.
+-- Before a checkpoint is put: its conversation holds this many bytes more, less those of the one that is replaced.
 UPDATE conversations SET bytes = bytes + :bytes - coalesce(
     (SELECT length(k.body) FROM checkpoints k WHERE k.conversation = :conversation AND k.ns = :ns AND k.id = :id), 0)
 WHERE id = :conversation;

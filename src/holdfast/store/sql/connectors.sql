@@ -74,7 +74,7 @@ SELECT {chat_place_columns} FROM places p WHERE p.conversation = :conversation O
 -- name: chat_places_of_owner
 -- scans: whole tables
 -- time: usual
--- For people who look at an owner's places.
+-- For listing an owner's places.
 SELECT {chat_place_columns} FROM places p WHERE :owner::text IS NULL OR p.owner = :owner ORDER BY p.connector, p.address;
 
 -- name: own_chat_place
@@ -156,7 +156,7 @@ WHERE i.connector = :connector AND i.state IN ('new', 'taken') AND i.state = 'ne
 ORDER BY i.no LIMIT :limit;
 
 -- name: settle_inbox
--- No row: it was settled before.
+-- No row: it was finished before.
 UPDATE inbox SET state = :state, error = :error WHERE no = :no AND state IN ('new', 'taken');
 
 -- name: settle_inbox_of_turn
@@ -246,7 +246,7 @@ WHERE id = :id AND state = 'pending' RETURNING owner, conversation, attempts, ki
 
 -- name: tell_of_dead
 -- rows: any
--- A dead letter is told in the other places of its conversation, and in the home place.
+-- A dead letter is reported in the other places of its conversation, and in the home place.
 INSERT INTO deliveries (id, connector, place, owner, conversation, kind, text, state, due_at, created_at)
 SELECT 'dlv_dead_' || :id || '_' || p.id, p.connector, p.id, p.owner, :conversation, 'notice', :text, 'pending', :now, :now
 FROM places p WHERE (p.conversation = :conversation OR p.home = 1) AND p.id <> :place ON CONFLICT DO NOTHING;

@@ -146,7 +146,7 @@ UPDATE conversations SET title = :title WHERE id = :id AND owner = :owner AND ti
 -- name: touch_revision
 -- rows: any
 -- A context changed other than by an appended message: cached contexts are invalid. So is the history of a running
--- turn: the empty chain tells release_lease.
+-- turn: the empty chain is the mark for release_lease.
 UPDATE conversations SET revision = revision + 1, history_hash = CASE WHEN holder IS NOT NULL THEN x'' END
 WHERE id = :id;
 
@@ -180,7 +180,7 @@ WHERE id = :id AND token = :token AND {is_held_by}
 RETURNING last_seq, owner, places;
 
 -- name: fence_lease
--- Take the lease away from its holder: a late writer's token no longer matches. A turn that `waits` to be taken up
+-- Take the lease away from its holder: a late writer's token no longer matches. A turn that `waits` to be retried
 -- keeps the conversation's place.
 UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, holder = NULL,
                          turn = CASE WHEN :waits THEN turn END, token = token + 1, history_hash = NULL
@@ -188,7 +188,7 @@ WHERE id = :id AND turn = :turn
 RETURNING last_seq;
 
 -- name: claim_for_waiting
--- A free conversation keeps the place of a turn that is to be taken up. Zero rows: it is not free.
+-- A free conversation keeps the place of a turn that is to be retried. Zero rows: it is not free.
 UPDATE conversations SET turn = :turn WHERE id = :id AND turn IS NULL AND holder IS NULL;
 
 -- name: release_waiting

@@ -1,7 +1,7 @@
 -- name: headings
 -- The beginnings of three messages of each conversation: the first two of a person among its first (agent programs send one of
 -- their own), and the last with text.
--- A few messages are looked at: a conversation without such a message has no words.
+-- Only the first few messages are read: a conversation without such a message has no words.
 SELECT c.id,
        (SELECT substr(m.body, 1, 4000) FROM messages m
         WHERE m.conversation = c.id AND m.seq <= 20 AND m.role = 'user' AND m.deleted_at IS NULL

@@ -155,7 +155,7 @@ WHERE conversation = :conversation AND seq = :seq AND deleted_at IS NULL RETURNI
 -- The token probabilities of a deleted reply contain its words.
 
 -- name: empty_drafts
--- The checkpoints of a deleted message contain its text.
+-- The drafts of a deleted message contain its text.
 DELETE FROM drafts WHERE after_seq < :seq
   AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
 

@@ -24,7 +24,7 @@ SELECT count(*) FROM sessions s JOIN conversations c ON c.id = s.conversation AN
 WHERE s.last_activity_at < :before AND {goes_on};
 
 -- name: prune_drafts
--- Checkpoints of ended turns; afterwards a stream is rendered from the final message.
+-- Drafts of ended turns; afterwards a stream is rendered from the final message.
 DELETE FROM drafts WHERE no IN (
     SELECT no FROM drafts
     WHERE created_at < :before AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.id = turn AND t.status = 'running')

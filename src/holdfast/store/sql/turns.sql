@@ -77,7 +77,7 @@ WHERE id = :id;
 
 -- name: park_turn
 -- rows: any
--- After `settle_turn`: the turn waits to be taken up.
+-- After `settle_turn`: the turn waits to be retried.
 UPDATE turns SET due_at = :due_at, cause = :cause, tries = :tries, all_tries = :all_tries, stops = :stops,
                  refusals = :refusals, refused_since = :refused_since, step_seq = :step_seq, kept_until = NULL
 WHERE id = :id;
@@ -93,13 +93,13 @@ WHERE id = :id AND due_at IS NOT NULL;
 SELECT 1 FROM turns WHERE id = :id AND due_at IS NOT NULL;
 
 -- name: due_turns
--- Turns that wait to be taken up and are due, the longest due first. One that ended after now is due too: the clock was set
+-- Turns that wait to be retried and are due, the longest due first. One that ended after now is due too: the clock was set
 -- back, and the turn would wait for as long.
 SELECT {turn_columns} FROM turns WHERE due_at IS NOT NULL AND (due_at <= :now OR ended_at > :now)
   AND status IN ('interrupted', 'failed') ORDER BY due_at LIMIT :limit;
 
 -- name: waiting_turns
--- All turns that wait to be taken up, the first due first.
+-- All turns that wait to be retried, the first due first.
 SELECT {turn_columns} FROM turns WHERE due_at IS NOT NULL AND (:owner::text IS NULL OR owner = :owner)
 ORDER BY due_at LIMIT :limit;
 
@@ -149,14 +149,14 @@ DELETE FROM responses WHERE id = :id AND owner = :owner;
 
 -- name: insert_draft
 -- locks: lock_conversation(id=conversation)
--- A checkpoint, only under the lease. Zero rows: it was lost, and nothing is written.
+-- A draft, only under the lease. Zero rows: it was lost, and nothing is written.
 INSERT INTO drafts (turn, first_event, last_event, reserved_to, after_seq, created_at, restarts, adds, events)
 SELECT :turn, :first_event, :last_event, :reserved_to, last_seq, :now, :restarts, :adds, :events
 FROM conversations WHERE id = :conversation AND token = :token AND holder = :node
   AND NOT EXISTS (SELECT 1 FROM drafts WHERE turn = :turn AND last_event >= :first_event);
 
 -- name: same_draft
--- Returns a row if this same checkpoint is stored: its writer lost its connection in the commit and retries.
+-- Returns a row if this same draft is stored: its writer lost its connection in the commit and retries.
 SELECT 1 FROM drafts
 WHERE turn = :turn AND first_event = :first_event AND last_event = :last_event AND adds = :adds AND events = :events;
 
@@ -165,7 +165,7 @@ WHERE turn = :turn AND first_event = :first_event AND last_event = :last_event A
 SELECT 1 FROM conversations WHERE id = :conversation AND token = :token AND holder = :node;
 
 -- name: next_event
--- Above every number that earlier checkpoints of this turn used or reserved.
+-- Above every number that earlier drafts of this turn used or reserved.
 SELECT coalesce(max(reserved_to) + 1, 0) FROM drafts WHERE turn = :turn;
 
 -- name: drafts_of_turn
@@ -173,7 +173,7 @@ SELECT first_event, last_event, events, adds, restarts, after_seq FROM drafts
 WHERE turn = :turn AND last_event > :after_event ORDER BY first_event;
 
 -- name: drafts_of_reply
--- Checkpoints of the unfinished reply: those after the conversation's last message.
+-- Drafts of the unfinished reply: those after the conversation's last message.
 SELECT first_event, last_event, x'', adds, restarts, after_seq FROM drafts
 WHERE turn = :turn AND after_seq = (SELECT last_seq FROM conversations WHERE id = :conversation)
 ORDER BY first_event;

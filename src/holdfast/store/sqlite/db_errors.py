@@ -2,7 +2,7 @@
 
 Three kinds matter. *Full* and *busy* are transient: nothing was written and writing continues later. Errors
 that say that the disk or the file cannot be trusted (I/O, corruption, not a database, read-only) are
-*failed*: the store stops for good, because after a failed fsync or on a corrupt page its content is unknown.
+*failed*: the store stops, because after a failed fsync or on a corrupt page its content is unknown.
 Every other error, also an unknown one, concerns *one statement*: only its caller gets it and the store
 continues.
 """
@@ -65,7 +65,7 @@ def translate(error: apsw.Error, location: str, system_errno: int = 0) -> Holdfa
             "Nothing was written; raise `ulimit -n`, or try again"
         )
     if isinstance(error, apsw.ReadOnlyError | apsw.PermissionsError):
-        return StoreFailed(f"{location} became read-only ({error}). Mend its permissions, then restart")
+        return StoreFailed(f"{location} became read-only ({error}). Fix its permissions, then restart")
     if isinstance(error, apsw.CorruptError):
         return StoreFailed(
             f"{location} is corrupt ({error}). Nothing more is written. Run `holdfast doctor`, "
@@ -78,7 +78,7 @@ def translate(error: apsw.Error, location: str, system_errno: int = 0) -> Holdfa
             "check the disk, then restart"
         )
     if isinstance(error, apsw.ConstraintError):
-        return Conflict(f"it clashes with what is stored already ({error}); nothing was written")
+        return Conflict(f"it conflicts with what is stored already ({error}); nothing was written")
     if isinstance(error, apsw.TooBigError):
         return TooLarge(f"it is larger than SQLite's largest value ({error}). Nothing was written; send less")
     return StatementFailed(

@@ -35,7 +35,7 @@ def prepare_directory(directory: Path) -> None:
         with private_umask():
             directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreUnusable(f"cannot make the directory {directory}: {error.strerror}") from error
+        raise StoreUnusable(f"cannot create the directory {directory}: {error.strerror}") from error
     kind = filesystem_of(directory)
     if kind in NETWORK_FILESYSTEMS:
         raise StoreUnusable(

@@ -35,7 +35,7 @@ class FileNodeLocks:
             self._hold(node_id)
         except OSError as error:
             raise StoreUnusable(
-                f"cannot make the node's lock file beside {self._database}: {error}"
+                f"cannot create the node's lock file beside {self._database}: {error}"
             ) from error
 
     def _hold(self, node_id: str) -> None:

@@ -25,7 +25,7 @@ CREATE TABLE nodes (
     reaped_at     INTEGER,
     settled_at    INTEGER,  -- since when it has no orphans left
     machine       TEXT,     -- hostnames may be shared; NULL: written before this was recorded
-    stale_ms      INTEGER   -- without a heartbeat for so long it counts as hung; NULL: the observer's setting decides
+    stale_ms      INTEGER   -- without a heartbeat for this long it counts as hung; NULL: the observer's setting decides
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX nodes_unsettled ON nodes (id) WHERE settled_at IS NULL;
 CREATE INDEX nodes_settled ON nodes (settled_at) WHERE settled_at IS NOT NULL;
@@ -200,7 +200,7 @@ CREATE TABLE unindexed (
     no  INTEGER NOT NULL
 ) STRICT;
 
--- Idempotency: which turn (by its `no`) a request key stands for, and the hash of the body it came with.
+-- Idempotency: which turn (by its `no`) a request key belongs to, and the hash of the body it came with.
 -- A turn has at most one, and turns are numbered as they begin: the lowest numbers are the oldest.
 CREATE TABLE requests (
     turn        INTEGER PRIMARY KEY REFERENCES turns (no) ON DELETE CASCADE,
@@ -212,7 +212,7 @@ CREATE TABLE requests (
     UNIQUE (owner, route, key)
 ) STRICT;
 
--- Checkpoints of running replies, append-only. `after_seq` is the number of the message the reply follows.
+-- Saved pieces of running replies, append-only. `after_seq` is the number of the message the reply follows.
 CREATE TABLE drafts (
     no           INTEGER PRIMARY KEY,
     turn         TEXT    NOT NULL REFERENCES turns (id) ON DELETE CASCADE,

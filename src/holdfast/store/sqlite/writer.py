@@ -6,7 +6,7 @@ before changing a row) does not affect the group. On any other error the whole g
 jobs are retried one by one, so an error of one job affects only that job.
 
 Limits: full and busy are reported to the callers and are transient; an I/O error, corruption or a replaced
-file stops this writer for good, and every later call says so. The same holds if the thread itself ends by a
+file stops this writer, and every later call says so. The same holds if the thread itself ends by a
 bug: waiting and later callers get StoreFailed.
 
 Between groups the thread maintains the write-ahead log. Usually a passive checkpoint is enough: the log
@@ -348,7 +348,7 @@ class SQLiteWriter(GroupWriter[SQLiteJob]):
         if too_long and not self._wal_alarm:
             log.warning(
                 "the write-ahead log of %s has grown to %d MB because a reader holds it back; "
-                "look for a long-running read (a backup, a shell) of this file",
+                "find the long-running read (a backup, a shell) of this file",
                 self._database,
                 size * 4096 // 1_000_000,
             )

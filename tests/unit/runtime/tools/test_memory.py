@@ -24,7 +24,7 @@ async def test_what_it_remembers_it_recalls_and_forgets(store: SQLiteStore, call
     )
     assert await call(tool, action="recall") == f"{memory.id} (2026-11-01): likes kelp"
     assert await call(tool, action="recall", query="KELP") == f"{memory.id} (2026-11-01): likes kelp"
-    assert await call(tool, action="recall", query="tides") == "[Nothing is remembered of that.]"
+    assert await call(tool, action="recall", query="tides") == "[No matching memories.]"
     assert await call(tool, action="forget", id=memory.id) == f"{memory.id} is forgotten."
     assert (await store.memories(OWNER)).items == []
     assert f"no memory '{memory.id}'" in await call(tool, action="forget", id=memory.id)

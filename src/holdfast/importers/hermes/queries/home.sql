@@ -27,13 +27,13 @@ FROM sessions s LEFT JOIN (
 ORDER BY s.rowid;
 
 -- name: flags
--- Of each row of a session behind a row, in order: is it undone, is it compacted away, and how it begins.
+-- Of each row of a session after a row, in order: is it undone, is it compacted away, and how it begins.
 SELECT m.id, {undone}, coalesce(m.active, 1) = 0, m.timestamp,
        CASE WHEN m.role IN ('user', 'assistant') THEN substr(m.content, 1, 40) END
 FROM messages m WHERE m.session_id = :session AND m.id > :after ORDER BY m.id;
 
 -- name: rows
--- The rows of a session behind a row, in the order in which they were written; what was undone is left out.
+-- The rows of a session after a row, in the order in which they were written, without undone ones.
 SELECT * FROM messages m WHERE m.session_id = :session AND m.id > :after AND NOT ({undone}) ORDER BY m.id;
 
 -- name: content
@@ -82,7 +82,7 @@ WHERE f.calls AND c.type = 'object' AND NOT EXISTS (
       AND r.answers IN (json_extract(c.value, '$.id'), json_extract(c.value, '$.call_id')));
 
 -- name: repeated_rows
--- Rows that say again what stands right before them, answer a call for the second time, or bear a platform's number for
+-- Duplicates: rows that repeat the row right before them, answer a call for the second time, or have a platform's number for
 -- the second time.
 SELECT count(*) FROM (
     SELECT a.id FROM (

@@ -1,4 +1,4 @@
-"""Checkpoints of a growing reply: what was told is never long ahead of the disk, and never cut in half."""
+"""Drafts of a growing reply: what was published is never long ahead of the disk, and never cut in half."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from holdfast.domain.turns import Draft, TurnBegun, TurnStatus, said
 from holdfast.errors import LeaseLost, StoreFull, StoreUncertain
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime.turns.checkpoints import Checkpoints
+from holdfast.runtime.turns.draft_writer import DraftWriter
 from holdfast.runtime.turns.live import Answered
 from holdfast.store.sqlite.engine import SQLiteStore
 from tests import quiet_time
@@ -27,7 +27,7 @@ async def begun(store: SQLiteStore, joined: Joined) -> TurnBegun:
 
 
 class Disk:
-    """Lets checkpoints through when it is open, and counts those that are on their way."""
+    """Lets drafts through when it is open, and counts those that are on their way."""
 
     def __init__(self, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = asyncio.Event()
@@ -58,45 +58,45 @@ async def disk(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     made.open.set()
 
 
-def checkpoints_of(
+def writer_of(
     store: SQLiteStore,
     begun: TurnBegun,
     seconds: float = 0.05,
     *,
     numbered: bool = False,
     restarts: bool = False,
-) -> Checkpoints:
-    return Checkpoints(store, begun.lease, seconds, begun.next_event, numbered=numbered, restarts=restarts)
+) -> DraftWriter:
+    return DraftWriter(store, begun.lease, seconds, begun.next_event, numbered=numbered, restarts=restarts)
 
 
 async def test_words_are_on_disk_together_soon_after_the_first(store: SQLiteStore, begun: TurnBegun) -> None:
-    checkpoints = checkpoints_of(store, begun)
-    checkpoints.add({"content": "The", "reasoning": "hm"}, [])
-    checkpoints.add({"content": " tide"}, [])
+    drafts = writer_of(store, begun)
+    drafts.add({"content": "The", "reasoning": "hm"}, [])
+    drafts.add({"content": " tide"}, [])
     await until_drafted(store, begun.turn.id, "The tide")
     (draft,) = await store.drafts(begun.turn.id)
     assert draft.adds == {"content": "The tide", "reasoning": "hm"}
-    checkpoints.add({"content": " turns"}, [])
+    drafts.add({"content": " turns"}, [])
     await until_drafted(store, begun.turn.id, "The tide turns")
 
 
 async def test_a_reply_that_is_over_soon_is_never_drafted(store: SQLiteStore, begun: TurnBegun) -> None:
-    checkpoints = checkpoints_of(store, begun)
-    checkpoints.add({"content": "word"}, [])
-    await checkpoints.rest()
+    drafts = writer_of(store, begun)
+    drafts.add({"content": "word"}, [])
+    await drafts.rest()
     await asyncio.sleep(0.1)
     assert await store.drafts(begun.turn.id) == []
-    await checkpoints.save()
+    await drafts.save()
     assert await drafted(store, begun.turn.id) == "word", "unless it turns out that it was not"
 
 
 async def test_what_is_said_while_a_checkpoint_is_written_goes_into_the_next(
     store: SQLiteStore, begun: TurnBegun, disk: Disk
 ) -> None:
-    checkpoints = checkpoints_of(store, begun)
-    checkpoints.add({"content": "one"}, [])
+    drafts = writer_of(store, begun)
+    drafts.add({"content": "one"}, [])
     await disk.asked.wait()
-    checkpoints.add({"content": " two"}, [])
+    drafts.add({"content": " two"}, [])
     disk.open.set()
     await until_drafted(store, begun.turn.id, "one two")
     assert [draft.adds["content"] for draft in await store.drafts(begun.turn.id)] == ["one", " two"]
@@ -105,12 +105,12 @@ async def test_what_is_said_while_a_checkpoint_is_written_goes_into_the_next(
 async def test_nobody_may_speak_on_while_the_disk_is_behind(
     store: SQLiteStore, begun: TurnBegun, disk: Disk
 ) -> None:
-    checkpoints = checkpoints_of(store, begun, 0.02)
-    checkpoints.add({"content": "one"}, [])
+    drafts = writer_of(store, begun, 0.02)
+    drafts.add({"content": "one"}, [])
     await disk.asked.wait()
     await asyncio.sleep(0.03)
-    assert checkpoints.behind
-    waiting = asyncio.create_task(checkpoints.room())
+    assert drafts.is_behind
+    waiting = asyncio.create_task(drafts.catch_up())
     await asyncio.sleep(0.05)
     assert not waiting.done()
     disk.open.set()
@@ -119,76 +119,76 @@ async def test_nobody_may_speak_on_while_the_disk_is_behind(
 
 
 async def test_a_checkpoint_is_never_cut_in_half(store: SQLiteStore, begun: TurnBegun, disk: Disk) -> None:
-    checkpoints = checkpoints_of(store, begun, 0.01)
-    checkpoints.add({"content": "one"}, [])
+    drafts = writer_of(store, begun, 0.01)
+    drafts.add({"content": "one"}, [])
     await disk.asked.wait()
     await asyncio.sleep(0.02)
-    for wait in (checkpoints.room, checkpoints.rest, checkpoints.save):
+    for wait in (drafts.catch_up, drafts.rest, drafts.save):
         waiting = asyncio.create_task(wait())
         await asyncio.sleep(0.01)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    checkpoints.add({"content": " two"}, [])
+    drafts.add({"content": " two"}, [])
     disk.open.set()
-    await checkpoints.save()
+    await drafts.save()
     assert await drafted(store, begun.turn.id) == "one two"
 
 
 async def test_a_checkpoint_that_failed_is_told_and_its_words_are_in_the_next(
     store: SQLiteStore, begun: TurnBegun, disk: Disk
 ) -> None:
-    checkpoints = checkpoints_of(store, begun, 0.02, numbered=True)
+    drafts = writer_of(store, begun, 0.02, numbered=True)
     disk.fails = StoreFull("the disk is full")
-    checkpoints.add({"content": "one"}, [b"1"])
+    drafts.add({"content": "one"}, [b"1"])
     await disk.asked.wait()
-    checkpoints.add({"content": " two"}, [b"2"])
+    drafts.add({"content": " two"}, [b"2"])
     disk.open.set()
     await asyncio.sleep(0.05)
-    assert checkpoints.behind
+    assert drafts.is_behind
     with pytest.raises(StoreFull):
-        await checkpoints.room()
+        await drafts.catch_up()
     disk.fails = None
-    await checkpoints.save()
+    await drafts.save()
     (draft,) = await store.drafts(begun.turn.id)
     assert (draft.first_event, draft.last_event, draft.events) == (0, 1, b"12")
     assert draft.adds == {"content": "one two"}
 
 
 async def test_a_lost_lease_is_told_to_whoever_speaks_on(store: SQLiteStore, begun: TurnBegun) -> None:
-    checkpoints = checkpoints_of(store, begun, 0.02)
+    drafts = writer_of(store, begun, 0.02)
     await store.cancel_turn(None, begun.turn.id, TurnStatus.CANCELLED, "stop")
-    checkpoints.add({"content": "one"}, [])
+    drafts.add({"content": "one"}, [])
     await asyncio.sleep(0.05)
     with pytest.raises(LeaseLost):
-        await checkpoints.room()
+        await drafts.catch_up()
 
 
-async def test_checkpoints_never_overtake_each_other_though_the_loop_was_blocked(
+async def test_drafts_never_overtake_each_other_though_the_loop_was_blocked(
     store: SQLiteStore, begun: TurnBegun, disk: Disk
 ) -> None:
-    checkpoints = checkpoints_of(store, begun, 0.02, numbered=True)
-    checkpoints.add({"content": "one"}, [b"1"])
+    drafts = writer_of(store, begun, 0.02, numbered=True)
+    drafts.add({"content": "one"}, [b"1"])
     time.sleep(0.05)  # the timer and whoever speaks on are now due in the same moment
-    waiting = asyncio.create_task(checkpoints.room())
+    waiting = asyncio.create_task(drafts.catch_up())
     await disk.asked.wait()
-    checkpoints.add({"content": " two"}, [b"2"])
+    drafts.add({"content": " two"}, [b"2"])
     await asyncio.sleep(0.05)
     assert disk.most == 1
     disk.open.set()
     await waiting
-    await checkpoints.save()
+    await drafts.save()
     assert disk.most == 1
     assert await drafted(store, begun.turn.id) == "one two"
     assert [draft.first_event for draft in await store.drafts(begun.turn.id)] == [0, 1]
 
 
 async def test_after_rest_nothing_is_begun(store: SQLiteStore, begun: TurnBegun, disk: Disk) -> None:
-    checkpoints = checkpoints_of(store, begun, 0.01)
-    checkpoints.add({"content": "one"}, [])
+    drafts = writer_of(store, begun, 0.01)
+    drafts.add({"content": "one"}, [])
     await disk.asked.wait()
-    checkpoints.add({"content": " two"}, [])
-    resting = asyncio.create_task(checkpoints.rest())
+    drafts.add({"content": " two"}, [])
+    resting = asyncio.create_task(drafts.rest())
     disk.open.set()
     await resting
     await asyncio.sleep(0.05)
@@ -205,23 +205,23 @@ async def numbers(store: SQLiteStore, turn_id: str) -> list[tuple[int, int, byte
 async def test_events_are_kept_under_the_numbers_they_were_told_with(
     store: SQLiteStore, begun: TurnBegun
 ) -> None:
-    checkpoints = checkpoints_of(store, begun, numbered=True)
-    checkpoints.add({}, [b"a", b"b"])
-    await checkpoints.save()
-    checkpoints.add({"content": "x"}, [b"c"])
-    await checkpoints.save()
+    drafts = writer_of(store, begun, numbered=True)
+    drafts.add({}, [b"a", b"b"])
+    await drafts.save()
+    drafts.add({"content": "x"}, [b"c"])
+    await drafts.save()
     assert await numbers(store, begun.turn.id) == [(0, 1, b"ab"), (2, 2, b"c")]
 
 
 async def test_text_of_which_nobody_was_told_takes_no_number(store: SQLiteStore, begun: TurnBegun) -> None:
-    checkpoints = checkpoints_of(store, begun, 0.01, numbered=True)
-    checkpoints.add({}, [b"a"])
-    await checkpoints.save()
-    checkpoints.add({"reasoning_extra": "hm"}, [])
+    drafts = writer_of(store, begun, 0.01, numbered=True)
+    drafts.add({}, [b"a"])
+    await drafts.save()
+    drafts.add({"reasoning_extra": "hm"}, [])
     await asyncio.sleep(0.05)
-    assert not checkpoints.behind
-    checkpoints.add({"content": "x"}, [b"b"])
-    await checkpoints.save()
+    assert not drafts.is_behind
+    drafts.add({"content": "x"}, [b"b"])
+    await drafts.save()
     assert await numbers(store, begun.turn.id) == [(0, 0, b"a"), (1, 1, b"b")]
     assert said(await store.drafts(begun.turn.id)) == {"reasoning_extra": "hm", "content": "x"}
 
@@ -229,23 +229,23 @@ async def test_text_of_which_nobody_was_told_takes_no_number(store: SQLiteStore,
 async def test_the_last_checkpoint_holds_what_no_other_does_and_the_end(
     store: SQLiteStore, begun: TurnBegun
 ) -> None:
-    checkpoints = checkpoints_of(store, begun, numbered=True, restarts=True)
-    checkpoints.add({"content": "x"}, [b"a"])
-    await checkpoints.save()
-    checkpoints.add({"content": "y"}, [b"b"])
-    await checkpoints.rest()
-    last = checkpoints.last([b"end"])
+    drafts = writer_of(store, begun, numbered=True, restarts=True)
+    drafts.add({"content": "x"}, [b"a"])
+    await drafts.save()
+    drafts.add({"content": "y"}, [b"b"])
+    await drafts.rest()
+    last = drafts.last([b"end"])
     assert last == Draft(1, 2, b"bend", {}, False)
-    assert checkpoints_of(store, begun).last([b"end"]) is None, "only where events are kept"
+    assert writer_of(store, begun).last([b"end"]) is None, "only where events are kept"
 
 
 async def test_only_the_first_checkpoint_of_an_attempt_begins_anew(
     store: SQLiteStore, begun: TurnBegun
 ) -> None:
-    checkpoints = checkpoints_of(store, begun, restarts=True)
+    drafts = writer_of(store, begun, restarts=True)
     for word in ("one", " two"):
-        checkpoints.add({"content": word}, [])
-        await checkpoints.save()
+        drafts.add({"content": word}, [])
+        await drafts.save()
     assert [draft.restarts for draft in await store.drafts(begun.turn.id)] == [True, False]
 
 
@@ -271,7 +271,7 @@ async def test_listeners_hear_nothing_that_the_disk_will_not_soon_hold(
     assert outcome.reply.message["content"] == "one two three"
 
 
-async def test_checkpoints_come_at_most_so_often(store: SQLiteStore) -> None:
+async def test_drafts_are_saved_at_most_so_often(store: SQLiteStore) -> None:
     model = ScriptedModel(lambda messages, purpose: " ".join(["word"] * 60), delay=0.005)
     began = time.monotonic()
     async with serving(store, model, checkpoint_seconds=0.1) as server:
@@ -321,7 +321,7 @@ async def test_a_checkpoint_with_an_unknown_outcome_is_written_again_and_stored_
         await append(lease, draft)
 
     monkeypatch.setattr(store, "append_draft", uncertain)
-    saving = Checkpoints(store, begun.lease, 60, 0, numbered=numbered, restarts=False)
+    saving = DraftWriter(store, begun.lease, 60, 0, numbered=numbered, restarts=False)
     saving.add({"content": "The tide "}, [b"event 0"])
     if times == 2:
         with pytest.raises(StoreUncertain):

@@ -16,8 +16,8 @@ from ...store.store import Store
 EARLY = 0.6  # of the interval: leaves time for the commit itself
 
 
-class Checkpoints:
-    """The checkpoints of one turn. `numbered`: its events are stored too, from number `next_event` on."""
+class DraftWriter:
+    """Writes the drafts of one turn. `numbered`: its events are stored too, from number `next_event` on."""
 
     def __init__(
         self, store: Store, lease: Lease, seconds: float, next_event: int, *, numbered: bool, restarts: bool
@@ -31,17 +31,17 @@ class Checkpoints:
         self._adds: dict[str, list[str]] = {}
         self._events: list[bytes] = []
         self._since = 0.0
-        """When the oldest output without a checkpoint arrived; 0: none."""
+        """When the oldest unsaved output arrived; 0: none."""
         self._saving_since = 0.0
-        """The same for the checkpoint being written."""
+        """The same for the draft being written."""
         self._unsure: Draft | None = None
-        """A checkpoint whose commit has an unknown outcome."""
+        """A draft whose commit has an unknown outcome."""
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
     def add(self, adds: Mapping[str, str], events: Sequence[bytes]) -> None:
-        """Record new output; schedule a checkpoint."""
+        """Record new output; schedule a draft."""
         if self._numbered:
             self._events.extend(events)
         for name, text in adds.items():
@@ -53,7 +53,7 @@ class Checkpoints:
 
     @property
     def _waiting(self) -> bool:
-        """True if there is output to save. With `numbered` this needs an event: a checkpoint takes at least
+        """True if there is output to save. With `numbered` this needs an event: a draft takes at least
         one number, and the numbers must be those that subscribers received."""
         return bool(self._events if self._numbered else self._adds)
 
@@ -62,16 +62,16 @@ class Checkpoints:
         return self._saving is not None and not self._saving.done()
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """True if output has been unsaved for longer than allowed."""
         since = self._saving_since or self._since
         return bool(since) and self._loop.time() - since > self._seconds
 
-    async def room(self) -> None:
+    async def catch_up(self) -> None:
         """Back-pressure: wait while saving is behind. Raises what saving raised."""
         if self._saving is not None and self._saving.done():
             self._saving.result()
-        while self.behind:
+        while self.is_behind:
             if not self._is_saving:
                 self._start()
             assert self._saving is not None
@@ -83,7 +83,7 @@ class Checkpoints:
         await self._save()
 
     async def rest(self) -> None:
-        """Stop checkpointing: finish the write in progress, start no other."""
+        """Stop saving: finish the write in progress, start no other."""
         if self._timer is not None:
             self._timer.cancel()
         if self._is_saving and self._saving is not None:
@@ -92,7 +92,7 @@ class Checkpoints:
             self._timer.cancel()
 
     def next_reply(self) -> None:
-        """Begin another reply. Call after `rest`: the reply is stored as a message, so no checkpoint needs
+        """Begin another reply. Call after `rest`: the reply is stored as a message, so no draft needs
         its text."""
         self._adds, self._since = {}, 0.0
         if self._unsure is not None:  # of the previous reply: written now, it would count as this one's
@@ -103,7 +103,7 @@ class Checkpoints:
             self._start_later()
 
     def last(self, events: Sequence[bytes]) -> Draft | None:
-        """The checkpoint to commit with the answer: events not yet stored, and the end event."""
+        """The draft to commit with the answer: events not yet stored, and the end event."""
         if not self._numbered:
             return None
         events = (*self._events, *events)
@@ -151,7 +151,7 @@ class Checkpoints:
             self._start_later()
 
     async def _save_unsure(self) -> None:
-        """Retry, unchanged, the checkpoint whose commit had an unknown outcome: idempotent, it is stored
+        """Retry, unchanged, the draft whose commit had an unknown outcome: idempotent, it is stored
         once."""
         if self._unsure is not None:
             await self._put(self._unsure)
