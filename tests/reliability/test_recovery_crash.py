@@ -151,6 +151,7 @@ async def attacked(
     with _directory(None) as directory, upstream(directory, breaks_off) as model:
         with servers(directory / "home", model.url) as started, reserved_ports(count) as ports:
             started.environment["HOLDFAST_AGENT__TOOLS"] = "terminal"
+            started.environment["HOLDFAST_TITLES__GENERATE"] = "false"  # the model's calls are counted
             if url:
                 started.environment["HOLDFAST_STORE__URL"] = url
             attack = Attack(started, model, ports, seed, recover, directory / "lines")
