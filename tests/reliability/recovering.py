@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +153,11 @@ class Verdict:
     """Commands whose outcome is unknown."""
     seconds: list[float] = field(default_factory=list)
     """From the death that cut a turn short to its answer."""
+
+    def add(self, other: Verdict) -> None:
+        """The other's turns and figures count as this one's."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     def count(self, status: TurnStatus) -> int:
         return sum(turn.status is status for turn in self.turns)

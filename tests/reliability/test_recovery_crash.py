@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -40,6 +40,8 @@ BURST = 10
 """After so many kills the servers are left alone until every turn has ended. Otherwise turns that were cut
 short three times would pile up: each of them is taken up alone."""
 NODES = 3
+STORES = 4
+"""So many stores at once in a soak, each with its own servers, model and clients."""
 DRAIN_SECONDS = 0.1
 
 
@@ -149,6 +151,7 @@ async def attacked(
     with _directory(None) as directory, upstream(directory, breaks_off) as model:
         with servers(directory / "home", model.url) as started, reserved_ports(count) as ports:
             started.environment["HOLDFAST_AGENT__TOOLS"] = "terminal"
+            started.environment["HOLDFAST_TITLES__GENERATE"] = "false"  # the model's calls are counted
             if url:
                 started.environment["HOLDFAST_STORE__URL"] = url
             attack = Attack(started, model, ports, seed, recover, directory / "lines")
@@ -170,8 +173,37 @@ def _opened(attack: Attack, url: str = "") -> Callable[[], AsyncIterator[Store]]
     return opened
 
 
+def _stores(size: Size) -> int:
+    return STORES if size.name == "soak" else 1
+
+
 def _pace(began: float, number: int) -> str:
     return f"{(time.monotonic() - began) / number:.2f} s each"
+
+
+async def _killed(size: Size, recover: str, seed: int, *, count: int = 1, urls: Sequence[str]) -> str:
+    """Kill servers `size` times in all, on so many stores at once; returns the figures. While the turns of
+    one store come to their end, those of the others are cut short."""
+    rounds, began = size.rounds(), time.monotonic()
+
+    async def on_one_store(number: int, url: str) -> tuple[int, Verdict]:
+        async with attacked(seed + number, recover, count=count, url=url) as attack:
+            await attack.begin()
+            for _ in rounds:
+                await attack.kill()
+            return len(attack.killed), await attack.finish(_opened(attack, url))
+
+    async with asyncio.TaskGroup() as stores:
+        lanes = [stores.create_task(on_one_store(*each)) for each in enumerate(urls)]
+    kills, verdict = 0, Verdict()
+    for lane in lanes:
+        number, found = lane.result()
+        kills += number
+        verdict.add(found)
+    assert not verdict.wrong, "\n".join(verdict.wrong)
+    assert verdict.seconds, "no turn was taken up and answered"
+    assert verdict.commands, "no command was run"
+    return f"{kills:,} kills on {len(urls)} stores ({_pace(began, kills)}), {verdict.figures()}"
 
 
 @pytest.mark.timeout(3600)
@@ -180,18 +212,7 @@ def _pace(began: float, number: int) -> str:
 async def test_what_was_accepted_is_answered_though_no_client_asks_again(
     size: Size, recover: str, seed: int, figures: Tell
 ) -> None:
-    async with attacked(seed, recover) as attack:
-        await attack.begin()
-        began = time.monotonic()
-        for _ in size.rounds():
-            await attack.kill()
-        kills = len(attack.killed)
-        pace = _pace(began, kills)
-        verdict = await attack.finish(_opened(attack))
-    assert not verdict.wrong, "\n".join(verdict.wrong)
-    assert verdict.seconds, "no turn was taken up and answered"
-    assert verdict.commands, "no command was run"
-    figures(f"recovery, {recover}: {kills:,} kills ({pace}), {verdict.figures()}")
+    figures(f"recovery, {recover}: {await _killed(size, recover, seed, urls=[''] * _stores(size))}")
 
 
 @pytest.mark.timeout(3600)
@@ -202,21 +223,12 @@ async def test_three_nodes_on_one_database_finish_each_others_turns(
     size: Size, recover: str, seed: int, figures: Tell
 ) -> None:
     with postgres_server.private(durable=size.name == "soak") as database:
-        database.create("holdfast")
-        url = database.url("holdfast")
-        async with attacked(seed, recover, count=NODES, url=url) as attack:
-            await attack.begin()
-            began = time.monotonic()
-            for _ in size.rounds():
-                await attack.kill()
-            kills = len(attack.killed)
-            pace = _pace(began, kills)
-            verdict = await attack.finish(_opened(attack, url))
-    assert not verdict.wrong, "\n".join(verdict.wrong)
-    assert verdict.seconds, "no turn was taken up and answered"
-    figures(
-        f"recovery, {recover}, three nodes, one PostgreSQL: {kills:,} kills ({pace}), {verdict.figures()}"
-    )
+        names = [f"holdfast{number}" for number in range(_stores(size))]
+        for name in names:
+            database.create(name)
+        urls = [database.url(name) for name in names]
+        found = await _killed(size, recover, seed, count=NODES, urls=urls)
+    figures(f"recovery, {recover}, three nodes, one PostgreSQL: {found}")
 
 
 def _not_answered(verdict: Verdict) -> list[str]:

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -22,6 +23,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.events import EventType
 from holdfast.domain.processes import LONGEST_PIN_OF_AN_AGENT
 from holdfast.store import maintenance, resolve
+from holdfast.store.queries import load
 from holdfast.store.rows import to_stamp, to_time
 from holdfast.store.sqlite.connections import connect
 from holdfast.store.sqlite.transaction import SQLiteTransaction
@@ -38,6 +40,16 @@ _RUNNING = "SELECT max(pinned_until), count(*) FROM processes WHERE conversation
 _BY_DEATH = ("its node is gone", "its node left")
 _BY_SERVER = (*_BY_DEATH, "no task was running it", "its caller was cancelled")
 """Why a turn has ended though neither a person nor a client has seen it end: that is no activity."""
+
+
+@cache
+def _invariants() -> dict[str, frozenset[str]]:
+    """The tables that each invariant of the doctor reads."""
+    statements = load("holdfast.store.sqlite")
+    return {
+        name: frozenset(re.findall(r"(?:FROM|JOIN)\s+(\w+)", statements[name]))
+        for name in maintenance.INVARIANTS
+    }
 
 
 class Violation(AssertionError):
@@ -184,15 +196,21 @@ class Watcher:
     # --- after every commit ---------------------------------------------------------------------------
 
     def committed(self, program: Program | None) -> None:
+        """Only what this commit has changed can be wrong since. Half of all commits change nothing."""
         self.commits += 1
+        changed = self._world.machine.changed
+        if not changed:
+            return
         self._connection.execute("BEGIN")
         try:
             self._follow(program)
-            findings = maintenance.check(self._tx())
-            if findings:
-                raise Violation(f"the doctor finds: {findings}")
+            tx = self._tx()
+            for name, tables in _invariants().items():
+                if not tables.isdisjoint(changed) and (found := tx.all(name)):
+                    raise Violation(f"the doctor finds: {maintenance.INVARIANTS[name]}: {found[:5]}")
         finally:
             self._connection.execute("COMMIT")
+            changed.clear()
 
     def _follow(self, program: Program | None) -> None:
         gone_before = set(self.gone)
@@ -546,6 +564,8 @@ class Watcher:
         """All that clients were told, against all that is stored."""
         self._connection.execute("BEGIN")
         try:
+            if findings := maintenance.check(self._tx()):
+                raise Violation(f"the doctor finds: {findings}")
             self._nothing_is_lost(ledger)
             for name, conversation in ledger.ids.items():
                 address = Address(key=name) if ":" in name else Address(id=name)

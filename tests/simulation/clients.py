@@ -41,6 +41,8 @@ class Client:
             await asyncio.sleep(chance.expovariate(1 / plan.think_seconds))
             if self.told and chance.random() < 0.1:
                 chance.choice(self.world.servers).act(chance.choice(ACTS), chance.choice(self.told))
+            elif chance.random() < plan.bursts:
+                await asyncio.gather(*(self.say() for _ in range(3)))
             else:
                 await self.say()
 

@@ -94,6 +94,8 @@ class Machine:
         """Whose step it is."""
         self.committed: Callable[[Program | None], None] = lambda program: None
         """Called after every commit, before anybody is told of it."""
+        self.changed: set[str] = set()
+        """The tables with rows that a transaction has changed, since they were last checked."""
         self.programs: dict[int, Program] = {}
         self.background: dict[int, Running_] = {}
         self._pids = 100
@@ -302,6 +304,7 @@ class SteppedWriter(SQLiteWriter):
         self._program = self._machine.current
         assert self._program is not None
         super().__init__(*given)
+        self._connection.preupdate_hook(lambda row: self._machine.changed.add(row.table_name))
 
     def _run(self) -> None:
         return  # the thread that is started for it has nothing to do

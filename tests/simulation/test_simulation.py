@@ -112,6 +112,7 @@ HAPPENS = (
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 @pytest.mark.skipif(not SOAK, reason="only with HOLDFAST_TEST_SOAK=1")
 def test_whatever_goes_wrong_for_years_every_promise_holds(figures: Tell) -> None:
     first = random.SystemRandom().randrange(1_000_000)

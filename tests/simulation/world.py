@@ -94,6 +94,8 @@ class Plan:
     """How often the model calls a tool of the server; 0: there is none."""
     poison: float = 0.0
     """How many messages kill the server that answers them."""
+    bursts: float = 0.0
+    """How often a client sends several messages at once, instead of one."""
     max_attempts: int = 3
     recover_seconds: float = 0.5
 
@@ -115,7 +117,7 @@ SEASON = Plan(
     kill=86_400 * 1.5, leave=86_400 * 2, stop=86_400 * 2, longest_stop=4 * 3600, sleep=86_400 / 2,
     longest_sleep=12 * 3600, jump=86_400 * 4, longest_jump=30 * 3600, full=86_400 * 5, reboot=86_400 * 6,
     spawn=86_400 / 2, busy_chance=0.01, longest_silence=20, outage=86_400, longest_outage=4 * 3600,
-    recover_seconds=600,
+    recover_seconds=600, tools=0.2, poison=0.01, bursts=0.2,
 )  # fmt: skip
 """Weeks of a laptop: closed every evening, its clock set now and then, over the change to summer time."""
 
@@ -574,6 +576,7 @@ class World:
             (supervisor, "TICK_SECONDS", plan.tick_seconds),
             (watch, "POLL_SECONDS", plan.poll_seconds),
             (runner, "LOOK_SECONDS", 10 * plan.poll_seconds),
+            (runner, "IDLE_SECONDS", 600 * plan.poll_seconds),
             (recoverer, "LOOK_SECONDS", plan.recover_seconds),
             (queue_runner, "LOOK_SECONDS", 2 * plan.recover_seconds),
         ]

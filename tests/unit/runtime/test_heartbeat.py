@@ -13,7 +13,7 @@ import pytest
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import TurnStatus
-from holdfast.errors import StoreClosed
+from holdfast.errors import StoreClosed, StoreFull
 from holdfast.runtime.agents.heartbeat import Heartbeat
 from holdfast.store.sqlite.engine import SQLiteStore
 
@@ -75,6 +75,25 @@ async def test_a_reaped_node_goes_on_as_a_new_incarnation(store: SQLiteStore) ->
     await keeper.beat_once()
     assert keeper.node_id != first
     assert [node.id for node in await store.nodes()] == [keeper.node_id]
+
+
+async def test_a_reaped_node_that_cannot_join_again_does_not_beat(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its watch over others pauses: what keeps it from writing may keep them too."""
+    keeper = await joined_keeper(store)
+    assert await store.reap(keeper.node_id, 0, "it hung")
+
+    async def full(*_given: object, **_named: object) -> None:
+        raise StoreFull("the disk is full")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(store, "join", full)
+        with pytest.raises(StoreFull):
+            await keeper.beat_once()
+        assert not keeper.beating
+    await keeper.beat_once()
+    assert keeper.beating
 
 
 def lock_handles(store: SQLiteStore) -> int:

@@ -23,6 +23,7 @@ from ...domain.turns import TurnStatus
 from ...errors import NodeReaped, NotFound, StoreClosed
 from ...os_support import identity
 from ...store.store import Store
+from ...store.values import Held
 from .. import periodic
 
 log = logging.getLogger(__name__)
@@ -106,17 +107,15 @@ class Heartbeat:
         """Send a heartbeat, and release leases whose turn does not run here. Rejoins if this node
         was reaped."""
         try:
-            held = await self._store.beat(self.node_id)
-        except NodeReaped as reaped:
-            if not self._stop.is_set():
-                await self.rejoin(reaped.node_id)
-            return
+            held = await self._beat_or_rejoin()
         except StoreClosed:
             raise
         except Exception:
             self.beating = False
             raise
         self.beating = True
+        if held is None:
+            return
         strays = {turn for turn in held.leases.values() if turn and turn not in self._turns}
         # Only if seen twice in a row: a resumed turn is known here a moment after the store knows it.
         for turn_id in sorted(strays & self._suspects):
@@ -131,6 +130,15 @@ class Heartbeat:
                 continue
             log.warning("turn %s was held by this node without a running task; it was interrupted", turn_id)
         self._suspects = strays
+
+    async def _beat_or_rejoin(self) -> Held | None:
+        """What this node holds; None: it was reaped, and has joined again unless it is leaving."""
+        try:
+            return await self._store.beat(self.node_id)
+        except NodeReaped as reaped:
+            if not self._stop.is_set():
+                await self.rejoin(reaped.node_id)
+            return None
 
     async def rejoin(self, reaped_id: str) -> str:
         """Become a new incarnation after `reaped_id` was reaped; the first caller does it, others
