@@ -177,15 +177,15 @@ class Growing:
         self.value: SplitValue | None = None
         self.last: NewCheckpoint | None = None
 
-    def step(self, id: str, body: bytes, *, run: str | None = None, parent: str | None = None) -> NewCheckpoint:
+    def step(
+        self, id: str, body: bytes, *, run: str | None = None, parent: str | None = None
+    ) -> NewCheckpoint:
         base = None
         if self.last is not None and self.last.segments is not None:
             base = (self.last.id, self.last.segments)
         self.value, parts = split("bytes", body, self.value)
         segments = encode_segments({"log": self.value})
-        self.last = NewCheckpoint(
-            "", id, parent, run, "msgpack", "{}", b"rest", segments, tuple(parts), base
-        )
+        self.last = NewCheckpoint("", id, parent, run, "msgpack", "{}", b"rest", segments, tuple(parts), base)
         return self.last
 
 

@@ -603,9 +603,7 @@ def _named(channel: Any, known: Collection[int]) -> Iterator[tuple[int, Named]]:
             yield mark, named
 
 
-def _newest(
-    channel: Sequence[Any], number: int, known: Collection[int]
-) -> list[tuple[int, Named]] | None:
+def _newest(channel: Sequence[Any], number: int, known: Collection[int]) -> list[tuple[int, Named]] | None:
     """The same for so many messages at the end, the others being known; None if one of them cannot be named
     without looking at all."""
     found = []

@@ -165,7 +165,9 @@ def split(kind: str, body: bytes, before: SplitValue | None) -> tuple[SplitValue
             around = (_Span(0, new, None), *shared, _Span(end, len(body) - end, None))
             spans = [span for span in around if span.length]
             fresh = len(body) - end if new <= LONGEST_INLINE else len(body)
-    least = MERGED + (spans[0].length <= LONGEST_INLINE)  # a header stays alone, or all would be merged with it
+    least = MERGED + (
+        spans[0].length <= LONGEST_INLINE
+    )  # a header stays alone, or all would be merged with it
     while len(spans) >= least and spans[-MERGED].length <= 2 * spans[-1].length:
         start = spans[-MERGED].start
         spans[-MERGED:] = [_Span(start, len(body) - start, None)]

@@ -205,9 +205,7 @@ async def test_a_long_thread_is_stored_once_not_with_every_step(hf: Holdfast) ->
 @pytest.mark.parametrize("with_ids", [True, False])
 async def test_messages_of_a_window_are_stored_once(hf: Holdfast, with_ids: bool) -> None:
     saver = HoldfastSaver(hf)
-    all_said = [
-        HumanMessage(f"{step % 7} {LONG}", id=f"m{step}" if with_ids else None) for step in range(40)
-    ]
+    all_said = [HumanMessage(f"{step % 7} {LONG}", id=f"m{step}" if with_ids else None) for step in range(40)]
     for step in range(10, 40):
         window = all_said[step - 10 : step]
         await asyncio.to_thread(said, saver, step, window)

@@ -86,7 +86,11 @@ async def test_the_answer_is_told_stored_and_counted(store: SQLiteStore) -> None
     assert outcome.reply.message["content"] == "You said: hello there"
     done = await store.turn(OWNER, running.turn.id)
     assert done.status is TurnStatus.COMPLETED
-    assert {**(done.usage or {}), "first_token_ms": 0} == {"input_tokens": 2, "output_tokens": 4, "first_token_ms": 0}
+    assert {**(done.usage or {}), "first_token_ms": 0} == {
+        "input_tokens": 2,
+        "output_tokens": 4,
+        "first_token_ms": 0,
+    }
     assert await stored(store, done.conversation_id) == [
         ("user", "hello there", "completed"),
         ("assistant", "You said: hello there", "completed"),
