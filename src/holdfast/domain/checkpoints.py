@@ -17,8 +17,8 @@ from .ids import new_id
 
 INLINE = -1
 LONGEST_INLINE = 24
-"""Bytes that are stored with the list of segments, not as a part: the header of an encoded list, which has its
-length, changes with every step."""
+"""Bytes that are stored with the list of segments, not as a part: the header of an encoded list, which has
+its length, changes with every step."""
 PROBE = 512
 MOST_PLACES = 8
 MERGED = 8
@@ -35,8 +35,8 @@ class Part(NamedTuple):
 
 
 class SplitValue(NamedTuple):
-    """An encoded value, and the segments that it consists of. `fresh`: how many bytes at its end the value before
-    did not have; all of them, unless only something at the beginning or end differs."""
+    """An encoded value, and the segments that it consists of. `fresh`: how many bytes at its end the value
+    before did not have; all of them, unless only something at the beginning or end differs."""
 
     kind: str
     body: bytes
