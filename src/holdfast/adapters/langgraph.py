@@ -618,15 +618,21 @@ def _newest(channel: Sequence[Any], number: int, known: Collection[int]) -> list
             if id_ is None:
                 return None
             shown = message.body
-        place: str | int
-        if id_ is None:
-            place = sum(1 for other in channel[:position] if _glance(other) == (None, shown))
-        else:
-            place = str(id_)
+        place = _number_equal(channel[:position], shown) if id_ is None else str(id_)
         mark = hash((place, shown))
         if mark not in known and (named := _name(id_, place, message or message_of(each))):
             found.append((mark, named))
     return found
+
+
+def _number_equal(messages: Sequence[Any], shown: Any) -> int:
+    """How many of these have no id, and this type and text. The texts are compared first: that is cheap."""
+    texts = [
+        each.get("content") if type(each) is dict else getattr(each, "content", None) for each in messages
+    ]
+    if shown[1] not in texts:
+        return 0
+    return sum(1 for each in messages if _glance(each) == (None, shown))
 
 
 def _name(id_: Any, place: str | int, message: NewMessage | None) -> Named | None:

@@ -44,12 +44,8 @@ class SplitValue(NamedTuple):
     fresh: int
 
 
-class _Span(NamedTuple):
-    """A span of a new value. Without a segment it is not stored yet."""
-
-    start: int
-    length: int
-    segment: Segment | None
+_Span = tuple[int, int, Segment | None]
+"""A span of a new value: start, length and segment; None: not stored yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,23 +150,24 @@ def split(kind: str, body: bytes, before: SplitValue | None) -> tuple[SplitValue
     Small segments at the end are merged, eight at a time, so that a value of n appended pieces has about
     log(n) segments and each byte is stored about log(n) times.
     """
-    spans, fresh = [_Span(0, len(body), None)], len(body)
+    size = len(body)
+    spans: list[_Span] = [(0, size, None)]
+    fresh = size
     if before is not None and before.kind == kind:
         if before.body == body:
             return before._replace(fresh=0), []
         old, new, length = _shared(before.body, body)
-        if length >= len(body) // 2:
-            shared = _slice(before.segments, old, length, new)
+        if length >= size // 2:
             end = new + length
-            around = (_Span(0, new, None), *shared, _Span(end, len(body) - end, None))
-            spans = [span for span in around if span.length]
-            fresh = len(body) - end if new <= LONGEST_INLINE else len(body)
-    least = MERGED + (
-        spans[0].length <= LONGEST_INLINE
-    )  # a header stays alone, or all would be merged with it
-    while len(spans) >= least and spans[-MERGED].length <= 2 * spans[-1].length:
-        start = spans[-MERGED].start
-        spans[-MERGED:] = [_Span(start, len(body) - start, None)]
+            spans = [(0, new, None)] if new else []
+            spans += _slice(before.segments, old, old + length, new - old)
+            if end < size:
+                spans.append((end, size - end, None))
+            fresh = size - end if new <= LONGEST_INLINE else size
+    least = MERGED + (spans[0][1] <= LONGEST_INLINE)  # a header stays alone, or all would be merged with it
+    while len(spans) >= least and spans[-MERGED][1] <= 2 * spans[-1][1]:
+        start = spans[-MERGED][0]
+        spans[-MERGED:] = [(start, size - start, None)]
     segments: list[Segment] = []
     parts: list[Part] = []
     for start, length, segment in spans:
@@ -185,20 +182,23 @@ def split(kind: str, body: bytes, before: SplitValue | None) -> tuple[SplitValue
     return SplitValue(kind, body, tuple(segments), fresh), parts
 
 
-def _slice(segments: Iterable[Segment], start: int, length: int, at: int) -> list[_Span]:
-    """The part of these segments from `start`, as spans of a value in which it begins at `at`."""
-    found = []
-    passed, end = 0, start + length
-    for id_, offset, size in segments:
-        first, last = max(start - passed, 0), min(end - passed, size)
-        if first < last:
-            span = last - first
+def _slice(segments: Iterable[Segment], start: int, end: int, shift: int) -> list[_Span]:
+    """What these segments have from `start` to `end`, as spans of a value in which it is moved by `shift`."""
+    found: list[_Span] = []
+    at = 0
+    for segment in segments:
+        id_, offset, length = segment
+        next_ = at + length
+        if start <= at and next_ <= end:
+            found.append((at + shift, length, segment))
+        elif at < end and start < next_:
+            first, last = max(start - at, 0), min(end - at, length)
             if offset == INLINE:
-                cut: Segment = (id_[2 * first : 2 * last], INLINE, span)
+                segment = (id_[2 * first : 2 * last], INLINE, last - first)
             else:
-                cut = (id_, offset + first, span)
-            found.append(_Span(at + max(passed - start, 0), span, cut))
-        passed += size
+                segment = (id_, offset + first, last - first)
+            found.append((at + first + shift, last - first, segment))
+        at = next_
     return found
 
 
