@@ -4,7 +4,14 @@ import asyncio
 
 import pytest
 
-from holdfast.domain.checkpoints import Checkpoint, CheckpointWrite, NewCheckpoint
+from holdfast.domain.checkpoints import (
+    Checkpoint,
+    CheckpointWrite,
+    NewCheckpoint,
+    SplitValue,
+    encode_segments,
+    split,
+)
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
 from holdfast.domain.quotas import Quotas
@@ -158,3 +165,131 @@ async def test_checkpoints_count_for_quotas(store: Store, node: Node) -> None:
         await put(store, node, "t", step("2", body=b"x" * 600), said=("hello",))
     assert await ids(store, "t") == ["1"]
     assert await store.check() == []
+
+
+# --- values in parts -------------------------------------------------------------------------------------
+
+
+class Growing:
+    """Steps of a graph with one value that grows, each sharing the parts of the one before."""
+
+    def __init__(self) -> None:
+        self.value: SplitValue | None = None
+        self.last: NewCheckpoint | None = None
+
+    def step(
+        self, id: str, body: bytes, *, run: str | None = None, parent: str | None = None
+    ) -> NewCheckpoint:
+        base = None
+        if self.last is not None and self.last.segments is not None:
+            base = (self.last.id, self.last.segments)
+        self.value, parts = split("bytes", body, self.value)
+        segments = encode_segments({"log": self.value})
+        self.last = NewCheckpoint("", id, parent, run, "msgpack", "{}", b"rest", segments, tuple(parts), base)
+        return self.last
+
+
+def log(number: int) -> bytes:
+    """A log of so many lines, each of another text."""
+    return b"".join(b"%05d" % line * 100 for line in range(number))
+
+
+async def logged(store: Store, key: str, id: str | None = None) -> tuple[str, bytes]:
+    found = await store.checkpoint(OWNER, key, "", id)
+    assert found is not None
+    return found[0].id, found[0].values()["log"][1]
+
+
+async def test_a_value_in_parts_comes_back_whole(store: Store, node: Node) -> None:
+    growing = Growing()
+    await put(store, node, "t", *(growing.step(f"{n:03}", log(n)) for n in range(10, 40)))
+    assert await logged(store, "t") == ("039", log(39))
+    assert await logged(store, "t", "017") == ("017", log(17))
+    for checkpoint, _ in await store.checkpoints(OWNER, "t", ""):
+        assert checkpoint.values()["log"] == ("bytes", log(int(checkpoint.id)))
+    (usage,) = await store.usage(OWNER)
+    assert usage.bytes < 30 * 4 + 4 * len(log(39))
+    assert await store.check() == []
+
+
+async def test_parts_go_with_the_last_checkpoint_that_needs_them(store: Store, node: Node) -> None:
+    growing = Growing()
+    steps = [growing.step(f"{n:03}", log(n), run=f"r{n}") for n in range(10, 40)]
+    await put(store, node, "t", *steps)
+    await store.delete_checkpoints(OWNER, "t", [("", each.id) for each in steps[:-2]])
+    assert await logged(store, "t") == ("039", log(39))
+    assert await logged(store, "t", "038") == ("038", log(38))
+    assert await store.delete_checkpoints_of_runs(OWNER, ["r39"]) == 1
+    assert await logged(store, "t") == ("038", log(38))
+    (usage,) = await store.usage(OWNER)
+    assert len(log(38)) < usage.bytes < 1.2 * len(log(38))
+    assert await store.check() == []
+    await store.delete_checkpoints(OWNER, "t", [("", "038")])
+    (usage,) = await store.usage(OWNER)
+    assert usage.bytes == 0 and await store.check() == []
+
+
+async def test_a_checkpoint_whose_parts_are_gone_is_not_stored(store: Store, node: Node) -> None:
+    growing = Growing()
+    await put(store, node, "t", growing.step("1", log(10)))
+    lost = growing.step("2", log(11))
+
+    async def is_stored(key: str, *said: str) -> bool:
+        named = [Named(to_message(text), text) for text in said]
+        return await store.put_checkpoint(OWNER, key, "graph", node.id, lost, named)
+
+    assert not await is_stored("unknown", "hello")
+    await store.delete_checkpoints(OWNER, "t", [("", "1")])
+    assert not await is_stored("t", "hello")
+    await put(store, node, "t", Growing().step("1", log(10)))  # the same bytes in other parts
+    assert not await is_stored("t", "hello")
+    context = await store.in_context(OWNER, Address(key="t"))
+    assert context is not None and context.messages == []
+    assert await ids(store, "t") == ["1"] and await ids(store, "unknown") == []
+    assert await store.check() == []
+
+
+async def test_a_checkpoint_that_leaves_messages_out_needs_its_thread(store: Store, node: Node) -> None:
+    new = NewCheckpoint("", "1", None, None, "msgpack", "{}", b"state", continues=True)
+    assert not await store.put_checkpoint(OWNER, "t", "graph", node.id, new)
+    assert await ids(store, None, None) == []
+    await put(store, node, "t", step("1"))
+    assert await store.put_checkpoint(OWNER, "t", "graph", node.id, new)
+
+
+async def test_a_copied_thread_has_parts_of_its_own(store: Store, node: Node) -> None:
+    growing = Growing()
+    await put(store, node, "t", growing.step("1", log(10)), growing.step("2", log(11)))
+    await store.copy_checkpoints(OWNER, "t", "copy", node.id)
+    await put(store, node, "copy", growing.step("3", log(12)))
+    await store.delete_conversation(OWNER, (await store.resolve(OWNER, Address(key="t"))).conversation.id)
+    assert await logged(store, "copy") == ("3", log(12))
+    assert await logged(store, "copy", "1") == ("1", log(10))
+    assert await store.check() == []
+
+
+async def test_parts_count_for_quotas(store: Store, node: Node) -> None:
+    growing = Growing()
+    limit(store, Quotas(conversation_bytes=len(log(10)) + 100))
+    await put(store, node, "t", growing.step("1", log(10)))
+    with pytest.raises(QuotaExceeded):
+        await put(store, node, "t", growing.step("2", log(11)))
+    assert await ids(store, "t") == ["1"] and await store.check() == []
+
+
+async def test_two_nodes_share_the_parts_of_one_thread(
+    store: Store, second_store: Store, node: Node, second_node: Node
+) -> None:
+    first, second = Growing(), Growing()
+    await put(store, node, "t", first.step("000", log(10)))
+    second.value, second.last = first.value, first.last
+
+    async def write(into: Store, by: Node, growing: Growing, name: str) -> None:
+        for number in range(1, 11):
+            await put(into, by, "t", growing.step(f"{number:02}{name}", log(10 + number)))
+
+    await asyncio.gather(write(store, node, first, "a"), write(second_store, second_node, second, "b"))
+    for number in range(1, 11):
+        for by in "ab":
+            id_ = f"{number:02}{by}"
+            assert await logged(store, "t", id_) == (id_, log(10 + number))

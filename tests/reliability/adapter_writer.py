@@ -1,6 +1,10 @@
 """A program that writes numbered steps through an adapter and prints each number once it is acknowledged.
 
-    python -m tests.reliability.adapter_writer ADAPTER URL FIRST
+    python -m tests.reliability.adapter_writer ADAPTER URL
+
+For each number on its standard input it forks a writer that begins there, after the imports, which take
+longer than all the rest. It prints the writer's process id, then what the writer acknowledges, and `ended`
+once the writer has been killed.
 
 Also reads them back, for the test: `steps(adapter, url)`.
 """
@@ -8,7 +12,9 @@ Also reads them back, for the test: `steps(adapter, url)`.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -44,18 +50,25 @@ def langgraph(hf: Holdfast) -> tuple[Write, Read]:
     saver = HoldfastSaver(hf)
     given: Any = {"configurable": {"thread_id": "thread"}}
 
+    def window(number: int) -> list[HumanMessage]:
+        """The messages that a step has: large enough to be stored in parts, which the next step shares."""
+        last = range(max(number - 9, 0), number + 1)
+        return [HumanMessage(f"{each} {'word ' * 60}", id=f"{each}") for each in last]
+
     async def write(number: int) -> None:
         checkpoint = empty_checkpoint()
-        checkpoint["channel_values"]["messages"] = [HumanMessage(f"{number}", id=f"{number}")]
+        checkpoint["channel_values"]["messages"] = window(number)
         stored = await saver.aput(given, checkpoint, {"source": "loop", "step": number}, {})
         await saver.aput_writes(stored, [("done", number)], "task")
 
     async def read() -> list[int]:
         found = [each async for each in saver.alist(given)]
+        for each in found:
+            assert each.checkpoint["channel_values"]["messages"] == window(each.metadata["step"])
         # A step whose writes are missing was cut off before it was acknowledged.
         steps = [write[2] for each in reversed(found) for write in each.pending_writes or ()]
         live = await hf.session(key="langgraph:thread", attached=False)
-        said = [int(message["content"]) for message in await live.context()]
+        said = [int(message["content"].split()[0]) for message in await live.context()]
         assert said == [*range(len(said))] and len(said) in (len(steps), len(steps) + 1)
         return steps
 
@@ -153,5 +166,16 @@ async def main(adapter: str, url: str, first: int) -> None:
             print(number, flush=True)
 
 
+def fork_writers(adapter: str, url: str) -> None:
+    importlib.import_module(f"holdfast.adapters.{adapter}")
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            print(os.getpid(), flush=True)
+            asyncio.run(main(adapter, url, int(line)))
+        os.waitpid(child, 0)
+        print("ended", flush=True)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    fork_writers(sys.argv[1], sys.argv[2])

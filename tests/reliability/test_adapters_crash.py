@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -58,29 +62,44 @@ async def test_a_killed_program_loses_no_acknowledged_step(
     chance = random.Random(seed)
     acknowledged: list[int] = []
     kills = 0
-    for _ in size.rounds():
-        first = acknowledged[-1] + 1 if acknowledged else 0
-        written = await _until_killed(adapter, url, first, chance.uniform(0.02, 0.4))
-        kills += 1
-        found = await steps(adapter, url)
-        assert found == [*range(len(found))], "a step is missing, doubled or out of order"
-        assert len(found) in (first + len(written), first + len(written) + 1), "an acknowledged step is lost"
-        acknowledged = found
+    async with _forking(adapter, url) as program:
+        for _ in size.rounds():
+            first = acknowledged[-1] + 1 if acknowledged else 0
+            written = await _until_killed(program, first, chance.uniform(0.02, 0.4))
+            kills += 1
+            found = await steps(adapter, url)
+            assert found == [*range(len(found))], "a step is missing, doubled or out of order"
+            assert len(found) in (first + len(written), first + len(written) + 1), "a step is lost"
+            acknowledged = found
     figures(f"{adapter} on {engine}: {kills} kills, {len(acknowledged)} steps, 0 lost, 0 doubled")
 
 
-async def _until_killed(adapter: str, url: str, first: int, seconds: float) -> list[int]:
-    """Run the writer, kill it this long after its first acknowledgement; returns what it acknowledged."""
-    command = (sys.executable, "-m", "tests.reliability.adapter_writer", adapter, url, str(first))
-    program = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
-    assert program.stdout is not None
+@asynccontextmanager
+async def _forking(adapter: str, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    command = (sys.executable, "-m", "tests.reliability.adapter_writer", adapter, url)
+    program = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
     try:
-        line = await program.stdout.readline()
-        assert line, "the writer ended before it wrote a step"
-        await asyncio.sleep(seconds)
+        yield program
     finally:
         program.kill()
-    rest = await program.stdout.read()
-    await program.wait()
-    lines = (line + rest).split(b"\n")[:-1]  # a line that was cut off acknowledged nothing
-    return [int(each) for each in lines]
+        await program.wait()
+
+
+async def _until_killed(program: asyncio.subprocess.Process, first: int, seconds: float) -> list[int]:
+    """Have a writer forked, kill it this long after its first acknowledgement; returns what it
+    acknowledged."""
+    assert program.stdin is not None and program.stdout is not None
+    program.stdin.write(b"%d\n" % first)
+    writer = int(await program.stdout.readline())
+    try:
+        lines = [await program.stdout.readline()]
+        assert lines[0][:-1].isdigit(), "the writer ended before it wrote a step"
+        await asyncio.sleep(seconds)
+    finally:
+        os.kill(writer, signal.SIGKILL)
+    while (line := await program.stdout.readline()) != b"ended\n":
+        assert line, "the program ended"
+        lines.append(line)
+    return [int(line) for line in lines]

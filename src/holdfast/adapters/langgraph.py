@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from datetime import timedelta
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -49,7 +49,16 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from ..domain.checkpoints import Checkpoint, CheckpointWrite, NewCheckpoint
+from ..domain.checkpoints import (
+    INLINE,
+    Checkpoint,
+    CheckpointWrite,
+    NewCheckpoint,
+    Part,
+    SplitValue,
+    encode_segments,
+    split,
+)
 from ..domain.conversations import Address
 from ..domain.items import Item as StoredItem
 from ..domain.items import PutItem
@@ -64,9 +73,32 @@ SOURCE = "langgraph"
 PAGE = 50
 THREADS_REMEMBERED = 1000
 
+SMALLEST_SPLIT = 2048
+"""Values of at least so many encoded bytes are stored in parts."""
+FEW = 4
+MOST_HELD = 64_000_000
+"""Bytes of encoded values that a saver keeps in memory, to find what the next checkpoint shares with them."""
+
 Found = tuple[Checkpoint, list[CheckpointWrite]]
-Prepared = tuple[str, NewCheckpoint, list[Named], list[int]]
-"""Key of the thread, its checkpoint, messages that may be new in it, and their hashes."""
+
+
+class Written(NamedTuple):
+    """A checkpoint that was stored, with its values that are in parts."""
+
+    id: str
+    segments: str
+    values: dict[str, SplitValue]
+    size: int
+
+
+class Prepared(NamedTuple):
+    """Key of the thread, its checkpoint, messages that may be new in it, and their hashes."""
+
+    key: str
+    checkpoint: NewCheckpoint
+    named: list[Named]
+    marks: list[int]
+    written: Written | None
 
 
 def _key(thread_id: object) -> str:
@@ -94,6 +126,9 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         self._guard = threading.Lock()
         self._stored: OrderedDict[str, set[int]] = OrderedDict()
         """Hashes of messages that are known to be stored, by thread: these are not sent again."""
+        self._written: OrderedDict[tuple[str, str], Written] = OrderedDict()
+        """The last checkpoint stored here, by thread and namespace."""
+        self._held = 0
 
     @property
     def _store(self) -> Store:
@@ -114,7 +149,10 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     ) -> RunnableConfig:
         """Store a checkpoint with the messages that are new in it."""
         prepared = self._prepared(config, checkpoint, metadata)
-        await self._bridge.run_single(lambda: self._put(prepared))
+        if not await self._bridge.run_single(lambda: self._put(prepared)):
+            self._forget(prepared.key)
+            prepared = self._prepared(config, checkpoint, metadata)
+            await self._bridge.run_single(lambda: self._put(prepared))
         self._remember(prepared)
         return self._put_config(config, checkpoint)
 
@@ -126,12 +164,10 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         prepared = self._prepared(config, checkpoint, metadata)
-        hf, bridge = self._bridge.hf, self._bridge
-        key, new, named, _ = prepared
-        try:
-            bridge.blocking(Store.put_checkpoint, hf.owner, key, SOURCE, hf.node_id, new, named)
-        except REFUSALS:
-            bridge.call(lambda: self._put_patiently(prepared))
+        if not self._put_blocking(prepared):
+            self._forget(prepared.key)
+            prepared = self._prepared(config, checkpoint, metadata)
+            self._put_blocking(prepared)
         self._remember(prepared)
         return self._put_config(config, checkpoint)
 
@@ -140,9 +176,22 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
     ) -> Prepared:
         given = config["configurable"]
         key, ns = _key(given["thread_id"]), given.get("checkpoint_ns", "")
-        kind, body = self.serde.dumps_typed(checkpoint)
+        values, parts, base = self._split(checkpoint["channel_values"], self._written.get((key, ns)))
+        rest = checkpoint
+        if values:
+            small = {name: each for name, each in rest["channel_values"].items() if name not in values}
+            rest = {**rest, "channel_values": small}
+        kind, body = self.serde.dumps_typed(rest)
+        segments = encode_segments(values) if values else None
         described: dict[str, Any] = dict(get_checkpoint_metadata(config, metadata))
         run = described.get("run_id")
+        found: list[tuple[int, Named]] = []
+        known: Collection[int] = ()
+        if self._channel is not None and not ns:
+            said, known = checkpoint["channel_values"].get(self._channel), self._stored.get(key, ())
+            number = self._number_new(said, values.get(self._channel)) if known else None
+            newest = None if number is None else _newest(said, number, known)
+            found = [*_named(said, known)] if newest is None else newest
         new = NewCheckpoint(
             ns,
             checkpoint["id"],
@@ -151,42 +200,110 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             kind,
             json.dumps(described),
             body,
+            segments,
+            tuple(parts),
+            base,
+            continues=bool(known),
         )
-        found: list[tuple[int, Named]] = []
-        if self._channel is not None and not ns:
-            said = checkpoint["channel_values"].get(self._channel)
-            found = [*_named(said, self._stored.get(key, ()))]
-        return key, new, [named for _, named in found], [mark for mark, _ in found]
+        written = None
+        if segments is not None:
+            written = Written(new.id, segments, values, sum(len(each.body) for each in values.values()))
+        return Prepared(key, new, [named for _, named in found], [mark for mark, _ in found], written)
 
-    async def _put(self, prepared: Prepared) -> None:
+    def _split(
+        self, given: Mapping[str, Any], before: Written | None
+    ) -> tuple[dict[str, SplitValue], list[Part], tuple[str, str] | None]:
+        """The large values of a state, the parts to store for them, and the checkpoint whose parts they
+        share."""
+        values: dict[str, SplitValue] = {}
+        parts: list[Part] = []
+        for name, value in given.items():
+            if not _may_be_large(value):
+                continue
+            kind, body = self.serde.dumps_typed(value)
+            if len(body) >= SMALLEST_SPLIT:
+                values[name], new = split(kind, body, before.values.get(name) if before else None)
+                parts += new
+        own = {part.id for part in parts}
+        shares = any(
+            offset != INLINE and id_ not in own
+            for each in values.values()
+            for id_, offset, _ in each.segments
+        )
+        return values, parts, (before.id, before.segments) if shares and before else None
+
+    def _number_new(self, channel: Any, value: SplitValue | None) -> int | None:
+        """How many values at the end of a list are not in the list before; None if that is not known. They
+        are those whose encodings cover the bytes that are new at its end."""
+        if value is None or value.fresh >= len(value.body) or not isinstance(channel, list):
+            return None
+        number, end = 0, len(value.body)
+        while end > len(value.body) - value.fresh:
+            number += 1
+            if number > len(channel):
+                return None
+            _, body = self.serde.dumps_typed(channel[-number])
+            if not value.body.endswith(body, 0, end):
+                return None
+            end -= len(body)
+        return number
+
+    async def _put(self, prepared: Prepared) -> bool:
         hf = self._bridge.hf
-        key, new, named, _ = prepared
         try:
-            await hf.store.put_checkpoint(hf.owner, key, SOURCE, hf.node_id, new, named)
+            return await hf.store.put_checkpoint(
+                hf.owner, prepared.key, SOURCE, hf.node_id, prepared.checkpoint, prepared.named
+            )
         except REFUSALS:
-            await self._put_patiently(prepared)
+            return await self._put_patiently(prepared)
 
-    async def _put_patiently(self, prepared: Prepared) -> None:
+    def _put_blocking(self, prepared: Prepared) -> bool:
+        hf, bridge = self._bridge.hf, self._bridge
+        key, new, named = prepared.key, prepared.checkpoint, prepared.named
+        try:
+            return bridge.blocking(Store.put_checkpoint, hf.owner, key, SOURCE, hf.node_id, new, named)
+        except REFUSALS:
+            return bridge.call(lambda: self._put_patiently(prepared))
+
+    async def _put_patiently(self, prepared: Prepared) -> bool:
         """The same once the thread is free, as a node that has rejoined if it was reaped."""
         hf = self._bridge.hf
-        key, new, named, _ = prepared
+        key, new, named = prepared.key, prepared.checkpoint, prepared.named
 
-        async def put() -> None:
-            await hf.store.put_checkpoint(hf.owner, key, SOURCE, hf.node_id, new, named)
+        async def put() -> bool:
+            return await hf.store.put_checkpoint(hf.owner, key, SOURCE, hf.node_id, new, named)
 
-        async def living() -> None:
-            await hf.heartbeat.as_living(put)
+        async def living() -> bool:
+            return await hf.heartbeat.as_living(put)
 
-        await hf.gate.when_free(living, hf.settings.server.busy_wait_seconds)
+        return await hf.gate.when_free(living, hf.settings.server.busy_wait_seconds)
 
     def _remember(self, prepared: Prepared) -> None:
-        key, _, _, marks = prepared
-        if marks:
-            with self._guard:
-                self._stored.setdefault(key, set()).update(marks)
+        key, place = prepared.key, (prepared.key, prepared.checkpoint.ns)
+        with self._guard:
+            if prepared.marks:
+                self._stored.setdefault(key, set()).update(prepared.marks)
                 self._stored.move_to_end(key)
                 while len(self._stored) > THREADS_REMEMBERED:
                     self._stored.popitem(last=False)
+            self._drop_written(place)
+            if prepared.written is not None:
+                self._written[place] = prepared.written
+                self._held += prepared.written.size
+            while self._held > MOST_HELD:
+                self._drop_written(next(iter(self._written)))
+
+    def _drop_written(self, place: tuple[str, str]) -> None:
+        gone = self._written.pop(place, None)
+        if gone is not None:
+            self._held -= gone.size
+
+    def _forget(self, key: str) -> None:
+        """Forget what is known of a thread: the next checkpoint is stored complete, with all its messages."""
+        with self._guard:
+            self._stored.pop(key, None)
+            for place in [place for place in self._written if place[0] == key]:
+                self._drop_written(place)
 
     def _put_config(self, config: RunnableConfig, checkpoint: GraphCheckpoint) -> RunnableConfig:
         given = config["configurable"]
@@ -254,10 +371,13 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             return None
         stored, writes = found
         thread_id = (stored.key or "").removeprefix(f"{SOURCE}:")
+        checkpoint = self.serde.loads_typed((stored.kind, stored.body))
+        for name, value in stored.values().items():
+            checkpoint["channel_values"][name] = self.serde.loads_typed(value)
         ordered = sorted(writes, key=lambda each: writes_sort_key(each.path, each.task, each.ordinal))
         return CheckpointTuple(
             config=_config(thread_id, stored.ns, stored.id),
-            checkpoint=self.serde.loads_typed((stored.kind, stored.body)),
+            checkpoint=checkpoint,
             metadata=json.loads(stored.metadata),
             parent_config=_config(thread_id, stored.ns, stored.parent) if stored.parent else None,
             pending_writes=[
@@ -303,7 +423,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         self._bridge.call(lambda: self._delete_thread(thread_id))
 
     async def _delete_thread(self, thread_id: str) -> None:
-        self._stored.pop(_key(thread_id), None)
+        self._forget(_key(thread_id))
         try:
             found = await self._store.resolve(self._owner, Address(key=_key(thread_id)))
             await self._store.delete_conversation(self._owner, found.conversation.id)
@@ -449,6 +569,12 @@ def _place(found: CheckpointTuple) -> tuple[str, str]:
 ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "developer": "developer"}
 
 
+def _may_be_large(value: Any) -> bool:
+    if isinstance(value, list | dict):
+        return len(value) >= FEW
+    return isinstance(value, str | bytes) and len(value) >= SMALLEST_SPLIT
+
+
 def _named(channel: Any, known: Collection[int]) -> Iterator[tuple[int, Named]]:
     """The messages of a channel whose hash is not known, each with its hash and a name that stays the same as
     long as its text does.
@@ -473,14 +599,49 @@ def _named(channel: Any, known: Collection[int]) -> Iterator[tuple[int, Named]]:
         else:
             place = str(id_)
         mark = hash((place, shown))
-        if mark in known:
-            continue
-        message = message or message_of(each)
-        if message is not None:
-            digest = blake2b(message.body, digest_size=12).hexdigest()
-            if id_ is not None:  # hashed: the id of a message may be any text
-                place = blake2b(str(id_).encode(errors="replace"), digest_size=12).hexdigest()
-            yield mark, Named(message, f"{place}:{digest}")
+        if mark not in known and (named := _name(id_, place, message or message_of(each))):
+            yield mark, named
+
+
+def _newest(channel: Sequence[Any], number: int, known: Collection[int]) -> list[tuple[int, Named]] | None:
+    """The same for so many messages at the end, the others being known; None if one of them cannot be named
+    without looking at all."""
+    found = []
+    for position in range(len(channel) - number, len(channel)):
+        each = channel[position]
+        id_, shown = _glance(each)
+        message = None
+        if shown is None:
+            message = message_of(each)
+            if message is None:
+                continue
+            if id_ is None:
+                return None
+            shown = message.body
+        place = _number_equal(channel[:position], shown) if id_ is None else str(id_)
+        mark = hash((place, shown))
+        if mark not in known and (named := _name(id_, place, message or message_of(each))):
+            found.append((mark, named))
+    return found
+
+
+def _number_equal(messages: Sequence[Any], shown: Any) -> int:
+    """How many of these have no id, and this type and text. The texts are compared first: that is cheap."""
+    texts = [
+        each.get("content") if type(each) is dict else getattr(each, "content", None) for each in messages
+    ]
+    if shown[1] not in texts:
+        return 0
+    return sum(1 for each in messages if _glance(each) == (None, shown))
+
+
+def _name(id_: Any, place: str | int, message: NewMessage | None) -> Named | None:
+    if message is None:
+        return None
+    digest = blake2b(message.body, digest_size=12).hexdigest()
+    if id_ is not None:  # hashed: the id of a message may be any text
+        place = blake2b(str(id_).encode(errors="replace"), digest_size=12).hexdigest()
+    return Named(message, f"{place}:{digest}")
 
 
 def _glance(value: Any) -> tuple[Any, Any]:

@@ -2,13 +2,17 @@
 
 A graph's thread is a conversation, found by its key. Writes lock it, so two processes on one thread are
 serialised. The messages that a step adds are stored in the same transaction as its checkpoint.
+
+Large values are stored in parts, which checkpoints of one conversation share. A part is deleted with the last
+checkpoint that refers to it, by whatever deletes checkpoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ..domain.checkpoints import Checkpoint, CheckpointWrite, NewCheckpoint
+from ..domain.checkpoints import Checkpoint, CheckpointWrite, NewCheckpoint, parts_of
 from ..domain.conversations import Address
 from ..domain.messages import size_of
 from ..domain.session_messages import Named
@@ -16,7 +20,7 @@ from ..errors import NotFound
 from .conversations import touch_ready
 from .resets import touch
 from .resolve import ResolvedRow, conversation_of, find, lookup
-from .rows import Row
+from .rows import Row, to_json
 from .session_messages import append, append_new, unknown
 from .sessions import check_quotas, fork, open_conversation, require_node
 from .transaction import Q, Transaction
@@ -47,11 +51,14 @@ def put(
     node_id: str,
     checkpoint: NewCheckpoint,
     messages: Sequence[Named] = (),
-) -> None:
+) -> bool:
     """Store a checkpoint, replacing one of the same id, and the messages that are not stored yet. Opens the
-    conversation if the thread is new. QuotaExceeded, ConversationBusy and NodeReaped write nothing."""
-    adds = len(checkpoint.body) + size_of(each.message for each in messages)
+    conversation if the thread is new. False, having written nothing, if what it builds on is gone.
+    QuotaExceeded, ConversationBusy and NodeReaped write nothing."""
+    adds = checkpoint.size + size_of(each.message for each in messages)
     reached = lookup(tx, owner, Address(key=key))
+    if (reached is None and checkpoint.continues) or _is_base_gone(tx, reached, checkpoint):
+        return False
     if reached is None:
         require_node(tx, node_id)
         tip = open_conversation(tx, owner, Address(key=key), None, source, adds=adds)
@@ -75,10 +82,28 @@ def put(
         "kind": checkpoint.kind,
         "metadata": checkpoint.metadata,
         "body": checkpoint.body,
+        "segments": checkpoint.segments,
     }
     where = {name: values[name] for name in ("conversation", "ns", "id")}
-    tx.run(Q.weigh_checkpoint, **where, bytes=len(checkpoint.body))
+    tx.run(Q.weigh_checkpoint, **where, bytes=checkpoint.size)
+    for part in checkpoint.parts:
+        tx.run(Q.insert_checkpoint_part, conversation=conversation_id, id=part.id, body=part.body)
     tx.run(Q.put_checkpoint, **values, now=tx.now)
+    return True
+
+
+def _is_base_gone(tx: Transaction, reached: ResolvedRow | None, checkpoint: NewCheckpoint) -> bool:
+    """True if the checkpoint whose parts this one shares is not stored in this conversation any more."""
+    if checkpoint.base is None or reached is None:
+        return checkpoint.base is not None
+    found = tx.one(
+        Q.base_is_gone,
+        conversation=reached.seen.conversation_id,
+        ns=checkpoint.ns,
+        base=checkpoint.base[0],
+        base_segments=checkpoint.base[1],
+    )
+    return found is not None
 
 
 def put_writes(
@@ -131,8 +156,23 @@ def get(
         row = tx.one(Q.checkpoint_by_id, conversation=conversation_id, ns=ns, id=checkpoint_id)
     if row is None:
         return None
-    checkpoint = to_checkpoint(row)
+    (checkpoint,) = _with_parts(tx, [to_checkpoint(row)])
     return checkpoint, _writes(tx, checkpoint)
+
+
+def _with_parts(tx: Transaction, found: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """These checkpoints with the parts that they refer to, each part read once."""
+    texts: dict[str, list[str | None]] = {}
+    for each in found:
+        texts.setdefault(each.conversation_id, []).append(each.segments)
+    parts: dict[str, dict[str, bytes]] = {}
+    for conversation_id, segments in texts.items():
+        if needed := parts_of(segments):
+            rows = tx.all(Q.checkpoint_parts, conversation=conversation_id, ids=to_json(sorted(needed)))
+            parts[conversation_id] = dict(rows)
+    return [
+        each if each.segments is None else replace(each, parts=parts[each.conversation_id]) for each in found
+    ]
 
 
 def _writes(tx: Transaction, checkpoint: Checkpoint) -> list[CheckpointWrite]:
@@ -182,7 +222,8 @@ def page(
         )
     else:
         rows = tx.all(Q.checkpoints_of_ns, conversation=conversation_id, ns=ns, older_than=start, limit=limit)
-    return [(checkpoint, _writes(tx, checkpoint)) for checkpoint in map(to_checkpoint, rows)]
+    found_here = _with_parts(tx, [to_checkpoint(row) for row in rows])
+    return [(checkpoint, _writes(tx, checkpoint)) for checkpoint in found_here]
 
 
 def copy(tx: Transaction, owner: str, key: str, target: str, node_id: str) -> None:
@@ -197,12 +238,19 @@ def copy(tx: Transaction, owner: str, key: str, target: str, node_id: str) -> No
     else:
         target_id = there.conversation.id
     source_id = found.conversation.id
-    held = sum(size for _, _, size in tx.all(Q.checkpoint_sizes, conversation=target_id))
+    held = _size(tx, target_id)
+    tx.run(Q.copy_checkpoint_parts, target=target_id, conversation=source_id)
     tx.run(Q.copy_checkpoints, target=target_id, conversation=source_id)
     tx.run(Q.copy_checkpoint_writes, target=target_id, conversation=source_id)
     tx.run(Q.copy_message_names, target=target_id, conversation=source_id)
-    copied = sum(size for _, _, size in tx.all(Q.checkpoint_sizes, conversation=target_id)) - held
-    tx.run(Q.free_bytes, id=target_id, bytes=-copied)
+    tx.run(Q.free_bytes, id=target_id, bytes=held - _size(tx, target_id))
+
+
+def _size(tx: Transaction, conversation_id: str) -> int:
+    """The bytes of a conversation's checkpoints and their parts."""
+    bodies = tx.all(Q.checkpoint_sizes, conversation=conversation_id)
+    parts = tx.all(Q.checkpoint_part_sizes, conversation=conversation_id)
+    return sum(size for *_, size in (*bodies, *parts))
 
 
 def delete(tx: Transaction, owner: str, key: str, doomed: Sequence[tuple[str, str]]) -> int:
@@ -234,6 +282,18 @@ def _delete(tx: Transaction, owner: str, conversation_id: str, doomed: Sequence[
             freed += row[0]
             deleted += 1
     if deleted:
+        freed += _delete_unused_parts(tx, conversation_id)
         tx.run(Q.free_bytes, id=conversation_id, bytes=freed)
         tx.erased = True
     return deleted
+
+
+def _delete_unused_parts(tx: Transaction, conversation_id: str) -> int:
+    """Delete the parts that no checkpoint refers to; returns their bytes."""
+    used = parts_of(text for (text,) in tx.all(Q.checkpoint_segments, conversation=conversation_id))
+    freed = 0
+    for part_id, size in tx.all(Q.checkpoint_part_sizes, conversation=conversation_id):
+        if part_id not in used:
+            tx.run(Q.delete_checkpoint_part, conversation=conversation_id, id=part_id)
+            freed += size
+    return freed

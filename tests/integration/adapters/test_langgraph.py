@@ -166,6 +166,85 @@ async def test_two_processes_write_one_thread(hf: Holdfast, url: str) -> None:
     assert sorted(found) == [*range(20)]
 
 
+def said(saver: HoldfastSaver, step: int, messages: list[Any]) -> RunnableConfig:
+    """Store a checkpoint with these messages, blocking."""
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = {"messages": messages, "step": step}
+    return saver.put(config(), checkpoint, {"source": "loop", "step": step}, {})
+
+
+def texts_of(saver: HoldfastSaver, where: RunnableConfig) -> list[str]:
+    found = saver.get_tuple(where)
+    assert found is not None
+    return [each.content for each in found.checkpoint["channel_values"]["messages"]]
+
+
+LONG = "a long text, " * 30
+
+
+async def test_a_long_thread_is_stored_once_not_with_every_step(hf: Holdfast) -> None:
+    saver = HoldfastSaver(hf)
+    messages: list[Any] = []
+    for step in range(60):
+        messages = [*messages, HumanMessage(f"{step} {LONG}", id=f"m{step}")]
+        at = await asyncio.to_thread(said, saver, step, messages)
+    (usage,) = await hf.store.usage(hf.owner)
+    assert usage.bytes < 10 * 60 * len(LONG), "60 whole lists would be 30 times their last"
+    again = HoldfastSaver(hf)
+    expected = [f"{step} {LONG}" for step in range(60)]
+    assert await asyncio.to_thread(texts_of, again, config()) == expected
+    listed = [each async for each in again.alist(config())]
+    assert [len(each.checkpoint["channel_values"]["messages"]) for each in listed] == [*range(60, 0, -1)]
+    await saver.aprune(["t"])
+    assert await asyncio.to_thread(texts_of, again, at) == expected
+    live = await hf.session(key="langgraph:t", attached=False)
+    assert [message["content"] for message in await live.context()] == expected
+    assert await hf.store.check() == []
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+async def test_messages_of_a_window_are_stored_once(hf: Holdfast, with_ids: bool) -> None:
+    saver = HoldfastSaver(hf)
+    all_said = [HumanMessage(f"{step % 7} {LONG}", id=f"m{step}" if with_ids else None) for step in range(40)]
+    for step in range(10, 40):
+        window = all_said[step - 10 : step]
+        await asyncio.to_thread(said, saver, step, window)
+        if step == 20:  # a new process knows nothing of what is stored
+            saver = HoldfastSaver(hf)
+    live = await hf.session(key="langgraph:t", attached=False)
+    found = [message["content"] for message in await live.context()]
+    if with_ids:
+        assert found == [each.content for each in all_said[:39]]
+    else:  # equal texts without ids are told apart by how many precede them in the window
+        assert sorted(set(found)) == sorted({each.content for each in all_said})
+
+
+async def test_a_thread_deleted_elsewhere_begins_anew_with_all_its_messages(hf: Holdfast) -> None:
+    saver = HoldfastSaver(hf)
+    for texts in (["short"], [f"{n} {LONG}" for n in range(10)]):
+        messages: list[Any] = [HumanMessage(text, id=text[:9]) for text in texts]
+        await asyncio.to_thread(said, saver, 1, messages)
+        await hf.delete("langgraph:t")
+        messages.append(HumanMessage("after", id="after"))
+        where = await asyncio.to_thread(said, saver, 2, messages)
+        assert await asyncio.to_thread(texts_of, saver, where) == [*texts, "after"]
+        live = await hf.session(key="langgraph:t", attached=False)
+        assert [message["content"] for message in await live.context()] == [*texts, "after"]
+        await saver.adelete_thread("t")
+
+
+async def test_a_deleted_run_takes_nothing_from_the_next(hf: Holdfast) -> None:
+    saver, another = HoldfastSaver(hf), HoldfastSaver(hf)
+    messages: list[Any] = [HumanMessage(f"{n} {LONG}", id=f"m{n}") for n in range(10)]
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = {"messages": messages}
+    await saver.aput(config(), checkpoint, {"source": "loop", "run_id": "r1"}, {})
+    await another.adelete_for_runs(["r1"])
+    where = await asyncio.to_thread(said, saver, 2, [*messages, HumanMessage("after", id="after")])
+    assert len(await asyncio.to_thread(texts_of, another, where)) == 11
+    assert await hf.store.check() == []
+
+
 # --- long-term memory --------------------------------------------------------------------------------------
 
 

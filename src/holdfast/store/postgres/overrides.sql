@@ -299,6 +299,12 @@ SELECT c.id,
         ORDER BY m.seq DESC LIMIT 1)
 FROM json_array_elements_text(CAST(:ids AS json)) given (id) JOIN conversations c ON c.id = given.id;
 
+-- ---- checkpoints ------------------------------------------------------------------------------------------------
+
+-- override: checkpoint_parts
+SELECT p.id, p.body FROM json_array_elements_text(CAST(:ids AS json)) given (id)
+CROSS JOIN checkpoint_parts p WHERE p.conversation = :conversation AND p.id = given.id;
+
 -- ---- api_keys ---------------------------------------------------------------------------------------------------
 
 -- override: drop_oldest_logins

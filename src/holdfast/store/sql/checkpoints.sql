@@ -2,9 +2,43 @@
 -- bytea: body
 
 -- fragment: checkpoint_columns
-k.conversation, c.key, k.ns, k.id, k.parent, k.kind, k.metadata, k.body
+k.conversation, c.key, k.ns, k.id, k.parent, k.kind, k.metadata, k.body, k.segments
+
+-- name: base_is_gone
+-- many: conversation
+-- usually: empty
+-- Read under the conversation's lock. A row: the checkpoint whose parts a new one shares is not stored, or has other parts.
+SELECT c.id FROM conversations c
+WHERE c.id = :conversation AND NOT EXISTS (
+    SELECT 1 FROM checkpoints k
+    WHERE k.conversation = :conversation AND k.ns = :ns AND k.id = :base AND k.segments = :base_segments);
+
+-- name: insert_checkpoint_part
+-- many: conversation
+-- rows: one
+INSERT INTO checkpoint_parts (conversation, id, body) VALUES (:conversation, :id, :body);
+
+-- name: checkpoint_parts
+SELECT p.id, p.body FROM json_each(:ids) given
+CROSS JOIN checkpoint_parts p WHERE p.conversation = :conversation AND p.id = given.value;
+
+-- name: checkpoint_part_sizes
+SELECT id, length(body) FROM checkpoint_parts WHERE conversation = :conversation;
+
+-- name: checkpoint_segments
+SELECT segments FROM checkpoints WHERE conversation = :conversation AND segments IS NOT NULL;
+
+-- name: delete_checkpoint_part
+-- rows: any
+DELETE FROM checkpoint_parts WHERE conversation = :conversation AND id = :id;
+
+-- name: copy_checkpoint_parts
+-- rows: any
+INSERT INTO checkpoint_parts (conversation, id, body)
+SELECT :target, id, body FROM checkpoint_parts WHERE conversation = :conversation ON CONFLICT DO NOTHING;
 
 -- name: weigh_checkpoint
+-- many: conversation
 -- rows: any
 -- Before a checkpoint is put: its conversation holds this many bytes more, less those of the one that is replaced.
 UPDATE conversations SET bytes = bytes + :bytes - coalesce(
@@ -15,10 +49,10 @@ WHERE id = :conversation;
 -- many: conversation
 -- rows: one
 -- A checkpoint of this id is replaced; the time of its creation stays.
-INSERT INTO checkpoints (conversation, ns, id, parent, run, kind, metadata, created_at, body)
-VALUES (:conversation, :ns, :id, :parent, :run, :kind, :metadata, :now, :body)
+INSERT INTO checkpoints (conversation, ns, id, parent, run, kind, metadata, created_at, body, segments)
+VALUES (:conversation, :ns, :id, :parent, :run, :kind, :metadata, :now, :body, :segments)
 ON CONFLICT (conversation, ns, id) DO UPDATE SET parent = excluded.parent, run = excluded.run, kind = excluded.kind,
-    metadata = excluded.metadata, body = excluded.body;
+    metadata = excluded.metadata, body = excluded.body, segments = excluded.segments;
 
 -- name: checkpoint_size
 SELECT length(body) FROM checkpoints WHERE conversation = :conversation AND ns = :ns AND id = :id;
@@ -87,8 +121,8 @@ DELETE FROM checkpoint_writes WHERE conversation = :conversation AND ns = :ns AN
 
 -- name: copy_checkpoints
 -- rows: any
-INSERT INTO checkpoints (conversation, ns, id, parent, run, kind, metadata, created_at, body)
-SELECT :target, ns, id, parent, run, kind, metadata, created_at, body FROM checkpoints
+INSERT INTO checkpoints (conversation, ns, id, parent, run, kind, metadata, created_at, body, segments)
+SELECT :target, ns, id, parent, run, kind, metadata, created_at, body, segments FROM checkpoints
 WHERE conversation = :conversation ON CONFLICT DO NOTHING;
 
 -- name: copy_checkpoint_writes

@@ -102,6 +102,7 @@ UPDATE conversations SET bytes = bytes - :bytes WHERE id = :id;
 UPDATE conversations SET bytes = (
     SELECT coalesce(sum(length(m.body)), 0) FROM messages m WHERE m.conversation = conversations.id) + (
     SELECT coalesce(sum(length(k.body)), 0) FROM checkpoints k WHERE k.conversation = conversations.id) + (
+    SELECT coalesce(sum(length(p.body)), 0) FROM checkpoint_parts p WHERE p.conversation = conversations.id) + (
     SELECT coalesce(sum(a.size), 0) FROM attachments a WHERE a.conversation = conversations.id) WHERE id = :id;
 
 -- name: set_metadata
