@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from aiohttp import web
 
 from holdfast.connectors.telegram import TelegramConnector

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..domain.connectors import COMMANDS, Batch, Place
 from ..domain.conversations import Address
-from ..domain.messages import RETRY_LOOKS_AT, replies_to_person
+from ..domain.rewinds import RETRY_LOOKS_AT, replies_to_person
 from ..domain.sessions import Edge, EndReason, Session
 from ..domain.turns import TurnRequest, TurnStatus
 from ..errors import NotFound

@@ -345,23 +345,6 @@ def is_step(message: Message) -> bool:
     return bool(message.own_calls) and not message.shown().get("tool_calls")
 
 
-RETRY_LOOKS_AT = 200
-"""Newest messages among which the one to answer again is looked for."""
-
-
-def replies_to_person(visible: Sequence[Message]) -> tuple[int, ...] | None:
-    """Seqs of the replies to the last message of a person, which answering it again replaces; None: the
-    newest of these messages, oldest first, are not replies to a person's."""
-    replies: list[int] = []
-    for message in reversed(visible):
-        if message.role == "user":
-            return tuple(reversed(replies))
-        if message.role != "assistant":
-            return None
-        replies.append(message.seq)
-    return None
-
-
 def text_of(content: Any) -> str:
     """The text of a message's content, whole or in parts."""
     if isinstance(content, list):

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.domain.messages import Message, MessageStatus, as_shown, joined, replies_to_person, reply_in
+from holdfast.domain.messages import Message, MessageStatus, as_shown, joined, reply_in
+from holdfast.domain.rewinds import replies_to_person
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
