@@ -460,6 +460,13 @@ class SlackSettings(ConnectorSettings):
         such_as="https://slack.com/api",
         outgoing=True,
     )
+    files_url: str = _setting(
+        "https://files.slack.com",
+        "where files are fetched from, with the bot token; files at another address are only named",
+        shape=_WEBHOOK,
+        such_as="https://files.slack.com",
+        outgoing=True,
+    )
 
 
 def check_notifies(connectors: Mapping[str, ConnectorSettings], name: str) -> None:

@@ -8,10 +8,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import openai
 
 import holdfast
 
@@ -19,6 +23,7 @@ from .command import Home, until
 from .serving import Serving, serving
 from .shell import free_port
 from .talker import Talker
+from .test_chat import KEY, chatting
 
 BRIDGE = Path(__file__).parents[2] / "examples" / "bridge.py"
 
@@ -142,6 +147,101 @@ def test_a_notice_is_told_once_to_the_chat_it_belongs_to(home: Home) -> None:
             return [notice["key"] for notice in page["data"]]
 
         until(lambda: undelivered() == ["other:1"], "the notice is crossed off, and the other is not")
+
+
+def test_a_chat_and_a_linked_place_share_one_conversation(home: Home) -> None:
+    with (
+        bridged(home) as (server, port),
+        bridge(server, port) as phone,
+        chatting(home, "--owner", "lines/42") as screen,
+    ):
+        screen.type("from the terminal")
+        screen.expect("You said: from the terminal")
+        (session,) = home.sessions("list", "--owner", "lines/42")
+        _, link = server.ask("POST", f"/api/sessions/{session['id']}/link?owner=lines/42")
+        phone.send("42", "m1", f"/link {link['code']} all")
+        assert phone.told() == ("42", "This place is now part of that conversation; /unlink leaves it.")
+        phone.send("42", "m2", "from the phone")
+        assert phone.told() == ("42", "You said: from the phone")
+        screen.expect("You said: from the phone")
+        screen.type("and back")
+        assert phone.told() == ("42", "> and back\n\nYou said: and back")
+        phone.send("42", "m3", "/unlink")
+        assert phone.told() == ("42", "This place has its own conversation again.")
+        phone.send("42", "m4", "alone")
+        assert phone.told() == ("42", "You said: alone")
+        assert {each["key"] for each in home.sessions("list", "--owner", "lines/42")} == {KEY, "lines:42"}
+
+
+# --- events of background responses ------------------------------------------------------------------------
+
+
+@contextmanager
+def receiving(port: int) -> Iterator[list[tuple[dict[str, str], bytes]]]:
+    """A program that is notified: every request that it got, with its headers."""
+    got: list[tuple[dict[str, str], bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield got
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_the_ends_of_responses_are_sent_by_the_server_after_the_one_that_was_killed(
+    talking: Home, talker: Talker
+) -> None:
+    """Two have ended, which could not be sent; a third is cut short by the kill and is not taken up."""
+    talking.environment["HOLDFAST_TURNS__RECOVER"] = "never"
+    with bridged(talking) as (server, port):
+        _, made = server.ask("POST", "/api/keys", {"owner": "ada", "webhook": "lines"})
+
+        def asked(text: str) -> str:
+            body = {"model": "m", "input": text, "background": True}
+            status, response = server.ask("POST", "/v1/responses", body, token=made["key"])
+            assert status == 200, response
+            return str(response["id"])
+
+        def ended(response: str) -> bool:
+            status = server.ask("GET", f"/v1/responses/{response}", token=made["key"])[1]["status"]
+            return status not in ("queued", "in_progress")
+
+        responses = []
+        for prepare in (lambda: talker.answer("high"), lambda: talker.refuse(400, "no")):
+            prepare()
+            responses.append(asked("tide?"))
+            until(lambda: ended(responses[-1]), "the response has ended")
+        talker.say("The")
+        responses.append(asked("and later?"))
+        until(lambda: len(talker.requests) == 3 and talker.lines.empty(), "the model has begun to speak")
+        waiting = server.ask("GET", "/api/deliveries?owner=ada&state=pending")[1]["data"]
+        assert [each["kind"] for each in waiting] == ["event", "event"]
+        server.kill()
+        with receiving(port) as got:
+            server.start()
+            until(lambda: len(got) >= 3, "every end was sent")
+            until(
+                lambda: not server.ask("GET", "/api/deliveries?owner=ada&state=pending")[1]["data"],
+                "the ends are noted as sent",
+            )
+        events = [openai.OpenAI(api_key="x").webhooks.unwrap(body, head, secret=SECRET) for head, body in got]
+        assert [(each.type, each.model_dump()["data"]["id"]) for each in events] == list(
+            zip(("response.completed", "response.failed", "response.failed"), responses, strict=True)
+        )
+        assert [head["webhook-id"] for head, _ in got][:2] == [each["id"] for each in waiting]
 
 
 def add_notice(home: Home, owner: str, key: str, text: str) -> None:

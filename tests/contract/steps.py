@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.attachments import Attachment, FileRef
+from holdfast.domain.connectors import Batch, ConnectorClaim, Incoming
 from holdfast.domain.contexts import Context
 from holdfast.domain.conversations import Address
 from holdfast.domain.events import Event
@@ -213,6 +215,27 @@ async def everything(store: Store) -> dict[str, Any]:
         "keys": [await store.key(key.id) for key in await store.keys(None)],
         "statistics": await store.statistics(None),
     }
+
+
+async def with_files(store: Store, node: Node, *bodies: bytes) -> str:
+    """A conversation with a message that came with these files; returns its id."""
+    claim = await store.claim_connector("phone", "telegram", node.id)
+    assert isinstance(claim, ConnectorClaim)
+    refs = tuple(FileRef(str(at), f"näme {at}.ogg", "audio/ogg") for at in range(len(bodies)))
+    await store.receive("phone", [Incoming("m1", "dm:42", "telegram:dm:42", "42", "hear", files=refs)], ["*"])
+    ((place, _),) = await store.waiting_places("phone")
+    batch = await store.take_messages(claim, place, new_id("turn"), "telegram", timedelta(0))
+    assert isinstance(batch, Batch)
+    for at, body in enumerate(bodies):
+        await store.add_attachment(claim, batch, f"m1 {at}", refs[at], body)
+    owner, key = batch.place.owner, batch.place.key
+    begun = await say(store, node, "hear", "heard", key=key, owner=owner, turn_id=batch.turn_id)
+    return begun.session.conversation_id
+
+
+async def files_of(store: Store, conversation_id: str) -> list[tuple[Attachment, bytes]]:
+    found = (await store.attachments(None, conversation_id)).items
+    return [await store.attachment(None, each.id) for each in found]
 
 
 @asynccontextmanager

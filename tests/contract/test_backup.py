@@ -37,6 +37,7 @@ from tests.contract.steps import (
     draft,
     ended,
     everything,
+    files_of,
     new_node,
     only_sqlite,
     reap,
@@ -45,6 +46,7 @@ from tests.contract.steps import (
     say,
     sweep,
     to_message,
+    with_files,
 )
 from tests.contract.test_importing import part as a_part
 from tests.contract.test_importing import said as was_said
@@ -74,6 +76,7 @@ async def test_a_backup_opens_as_a_store_with_the_same_content(
     store: Store, node: Node, tmp_path: Path, open_copy: CopyOpener
 ) -> None:
     begun = await a_little_of_everything(store, node)
+    chat = await with_files(store, node, b"\x00OggS")
     target = tmp_path / "copy.db"
     await store.backup(target)
     before = await everything(store)
@@ -84,6 +87,7 @@ async def test_a_backup_opens_as_a_store_with_the_same_content(
     place = await copy.resolve(OWNER, Address(id="outside name"))
     assert place.conversation.title == "Kelp"
     assert (await copy.turn(OWNER, begun.turn.id)).status is TurnStatus.RUNNING
+    assert await files_of(copy, chat) == await files_of(store, chat) != []
 
 
 @only_sqlite

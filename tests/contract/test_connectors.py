@@ -1,5 +1,6 @@
 """Connectors: one owner of each, messages once in and at least once out, and nothing stored of strangers."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -10,6 +11,7 @@ from holdfast.domain.connectors import (
     CODE_LIVES,
     LATE_EDIT,
     MAX_ATTEMPTS,
+    MOST_PENDING,
     Batch,
     ConnectorClaim,
     ConnectorHealth,
@@ -23,12 +25,14 @@ from holdfast.domain.connectors import (
 )
 from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
+from holdfast.domain.messages import tool_result
 from holdfast.domain.nodes import Node
+from holdfast.domain.quotas import Quotas
 from holdfast.domain.recovery import Cause, Origin, RequestToStore, encoded_request
 from holdfast.domain.turns import NewResponse, TurnBegun, TurnFailure, TurnStatus
-from holdfast.errors import Conflict, ConnectorLost, LeaseLost, NotFound
+from holdfast.errors import Conflict, ConnectorLost, LeaseLost, NotFound, QuotaExceeded
 from holdfast.store.store import Store
-from tests.contract.steps import Clock, begin, new_node, reap, say, to_message
+from tests.contract.steps import Clock, begin, calling, limit, new_node, reap, request, say, to_message
 
 NAME = "phone"
 ADA = "phone/42"
@@ -203,6 +207,37 @@ async def test_a_deleted_message_is_not_answered(store: Store, claim: ConnectorC
     await received(store, claim, wrote("1"))
     await received(store, claim, wrote("1", kind=IncomingKind.DELETE))
     assert await store.waiting_places(NAME) == []
+    assert await received(store, claim, wrote("1")) == 0, "the same update again"
+    assert await store.waiting_places(NAME) == []
+
+
+async def test_a_message_that_a_turn_has_is_answered_though_it_was_deleted_since(
+    store: Store, node: Node, claim: ConnectorClaim
+) -> None:
+    await received(store, claim, wrote("1"))
+    batch = await taken(store, claim)
+    await received(store, claim, wrote("1", kind=IncomingKind.DELETE))
+    assert (await taken(store, claim)).turn_id == batch.turn_id
+    await answered(store, node, batch)
+    assert await store.waiting_places(NAME) == []
+
+
+async def test_a_deleted_message_is_not_sent_and_not_kept_as_a_dead_letter(
+    store: Store, node: Node, claim: ConnectorClaim
+) -> None:
+    await received(store, claim, wrote("1"), wrote("2"))
+    conversations = set()
+    for refused in (True, False):
+        begun = await answered(store, node, await taken(store, claim), "secret")
+        conversations.add(begun.turn.conversation_id)
+        if refused:
+            (out,) = await store.claim_deliveries(claim)
+            assert await store.delivery_failed(claim, out.id, 1, "blocked", for_good=True)
+    (conversation,) = conversations
+    assert [each.public_state for each in (await store.deliveries(None)).items] == ["dead", "pending"]
+    for seq in (2, 4):
+        await store.delete_message(ADA, conversation, seq)
+    assert (await store.deliveries(None)).items == []
 
 
 async def test_nothing_of_a_stranger_is_stored(store: Store, claim: ConnectorClaim) -> None:
@@ -453,6 +488,19 @@ async def test_a_stranger_gets_one_code_an_hour_which_lets_them_in_once(
     assert await received(store, claim, wrote("2", person="43"), allow=[]) == 1
 
 
+async def test_only_so_many_strangers_have_a_code_at_once(
+    store: Store, claim: ConnectorClaim, clock: Clock
+) -> None:
+    async def asks(person: int) -> bool:
+        return await store.ask_pairing(NAME, wrote("1", person=str(person)), f"AAAA-{person:04}")
+
+    assert all([await asks(person) for person in range(MOST_PENDING)])
+    assert not await asks(MOST_PENDING)
+    clock.now += CODE_LIVES
+    assert await asks(MOST_PENDING)
+    assert [each.person for each in await store.pairings()] == [str(MOST_PENDING)]
+
+
 async def test_a_revoked_person_is_a_stranger_who_gets_no_code(store: Store, claim: ConnectorClaim) -> None:
     event = wrote("1", person="43")
     await store.ask_pairing(NAME, event, "AAAA-BBBB")
@@ -545,6 +593,63 @@ async def test_a_file_is_stored_once_counts_and_is_deleted_with_its_conversation
     await store.delete_conversation(ADA, conversation)
     with pytest.raises(NotFound):
         await store.attachment(None, found.id)
+
+
+async def test_a_file_beyond_a_quota_is_refused_and_deleting_frees_its_bytes(
+    store: Store, node: Node, claim: ConnectorClaim
+) -> None:
+    await received(store, claim, wrote("m1"))
+    batch = await taken(store, claim)
+    await store.add_attachment(claim, batch, "m1 0", FileRef("f", "a"), b"x" * 600)
+    limit(store, Quotas(conversation_bytes=1000))
+    with pytest.raises(QuotaExceeded) as refused:
+        await store.add_attachment(claim, batch, "m1 1", FileRef("g", "b"), b"x" * 600)
+    assert refused.value.setting == "conversation_mb"
+    limit(store, Quotas(owner_bytes=1000))
+    with pytest.raises(QuotaExceeded):
+        await store.add_attachment(claim, batch, "m1 1", FileRef("g", "b"), b"x" * 600)
+    begun = await answered(store, node, batch)
+    conversation = begun.turn.conversation_id
+    assert len((await store.attachments(ADA, conversation)).items) == 1
+    with pytest.raises(QuotaExceeded):
+        await begin(store, node, "x" * 400, owner=ADA, id=conversation)
+    await store.delete_message(ADA, conversation, 1)
+    await say(store, node, "x" * 400, owner=ADA, id=conversation)
+
+
+async def test_the_files_of_a_turn_go_with_its_last_message_of_a_person(
+    store: Store, node: Node, claim: ConnectorClaim, clock: Clock
+) -> None:
+    await received(store, claim, wrote("m1", ordinal=1), wrote("m2", ordinal=2))
+    clock.move(seconds=1)
+    batch = await taken(store, claim, timedelta(seconds=1))
+    await store.add_attachment(claim, batch, "m1 0", FileRef("f", "a"), b"secret")
+    conversation = (await answered(store, node, batch)).turn.conversation_id
+    other = (await say(store, node, owner=ADA, id=conversation)).turn
+    for seq, left in ((3, 1), (1, 1), (other.first_seq, 1), (2, 0)):
+        await store.delete_message(ADA, conversation, seq)
+        assert len((await store.attachments(ADA, conversation)).items) == left, seq
+    assert await store.check() == []
+
+
+async def test_the_files_of_a_message_that_joins_a_turn_are_that_turns(
+    store: Store, node: Node, claim: ConnectorClaim
+) -> None:
+    await received(store, claim, wrote("m1"))
+    begun = await began(store, node, await taken(store, claim))
+    await received(store, claim, wrote("m2"))
+    ((place, _),) = await store.waiting_places(NAME)
+    joins = await store.steering_messages(claim, place, new_id("turn"))
+    assert joins is not None
+    await store.add_attachment(claim, joins, "m2 0", FileRef("f", "a"), b"x")
+    stored = RequestToStore(encoded_request("chat", b"{}"), Origin.CONNECTOR)
+    where = {"owner": ADA, "id": begun.session.conversation_id}
+    asked = request(node, "wait", turn_id=joins.turn_id, stored=stored, **where)
+    assert await store.enqueue_turn(asked, most=10, steers=True) is not None
+    await store.append(begun.lease, [replace(to_message(calling("c")), inner=True, own_calls=("c",))])
+    await store.append(begun.lease, [tool_result("c", "42", inner=True)])
+    assert await store.take_steering(begun.lease) is not None
+    assert list(await store.stored_attachments(begun.turn.id)) == ["m2 0"]
 
 
 async def test_a_late_node_stores_no_file(store: Store, node: Node, claim: ConnectorClaim) -> None:

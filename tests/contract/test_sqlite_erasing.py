@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.domain.attachments import FileRef
+from holdfast.domain.connectors import Batch, ConnectorClaim, Incoming, IncomingKind
+from holdfast.domain.ids import new_id
 from holdfast.store.sqlite import search, writer
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.values import Retention
@@ -103,6 +107,64 @@ async def test_a_deleted_conversation_leaves_every_file_while_the_store_is_open_
     assert await gone(home), holding(home)
     await store.close()
     assert holding(home) == set()
+
+
+async def chat(store: SQLiteStore, *more: str) -> str:
+    """A conversation of a messaging platform: a message with a file, whose reply is a dead letter; these
+    further messages, the first of which fails, and one that was withdrawn. Returns its id."""
+    node = await new_node(store)
+    claim = await store.claim_connector("phone", "telegram", node.id)
+    assert isinstance(claim, ConnectorClaim)
+    file = FileRef("f", f"{CANARY}.ogg", "audio/ogg")
+    texts = (f"my {CANARY}", *more, f"not {CANARY}")
+    wrote = [
+        Incoming(str(at), "dm:42", "telegram:dm:42", "42", text, ordinal=at, files=() if at > 1 else (file,))
+        for at, text in enumerate(texts, 1)
+    ]
+    await store.receive("phone", wrote, ["*"], claimed=claim)
+    await store.receive("phone", [replace(wrote[-1], kind=IncomingKind.DELETE)], ["*"], claimed=claim)
+    ((place, _),) = await store.waiting_places("phone")
+    conversation = ""
+    for at, text in enumerate(texts[:-1]):
+        batch = await store.take_messages(claim, place, new_id("turn"), "telegram", timedelta(0))
+        assert isinstance(batch, Batch)
+        if at:
+            error = CANARY if at == 1 else None
+            assert await store.settle_messages(claim, batch, f"about {CANARY}", error)
+            continue
+        await store.add_attachment(claim, batch, "1 0", file, CANARY.encode() * 10_000)
+        where = {"owner": batch.place.owner, "key": batch.place.key, "turn_id": batch.turn_id}
+        conversation = (await say(store, node, text, f"noted: {CANARY}", **where)).session.conversation_id
+        (out,) = await store.claim_deliveries(claim)
+        assert await store.delivery_failed(claim, out.id, 1, "blocked", for_good=True)
+    await settled(store)
+    return conversation
+
+
+@pytest.mark.parametrize("by", ["delete", "retention"])
+async def test_the_messages_and_files_of_a_platform_leave_every_file(
+    store: SQLiteStore, home: Path, clock: Clock, by: str
+) -> None:
+    await fill(store)
+    conversation = await chat(store, f"or {CANARY}", f"/title {CANARY}")
+    assert holding(home)
+    if by == "delete":
+        await store.delete_conversation(None, conversation)
+    else:
+        clock.move(hours=24 * 100)
+        assert (await store.prune(KEEP)).conversations >= 1
+    assert await gone(home), holding(home)
+
+
+async def test_a_deleted_message_of_a_platform_leaves_every_file_with_its_file(
+    store: SQLiteStore, home: Path
+) -> None:
+    await fill(store)
+    conversation = await chat(store)
+    for seq in (1, 2):
+        await store.delete_message(None, conversation, seq)
+    assert await gone(home), holding(home)
+    assert (await store.attachments(None, conversation)).items == []
 
 
 async def test_a_store_that_is_closed_right_after_a_deletion_holds_nothing_of_it(

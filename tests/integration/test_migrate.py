@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from holdfast.domain.api_keys import Scope, new_key
+from holdfast.domain.conversations import Address
 from holdfast.domain.turns import RequestKey
 from holdfast.errors import BadInput, StoreBusy, StoreError, StoreUnusable
 from holdfast.runtime.agents.reaper import Reaper
@@ -39,10 +40,12 @@ from tests.contract.steps import (
     contents,
     draft,
     everything,
+    files_of,
     new_node,
     result,
     say,
     to_message,
+    with_files,
 )
 
 pytestmark = pytest.mark.postgres
@@ -72,6 +75,7 @@ async def database(tmp_path: Path) -> Path:
     assert await store.reset_session(due.session.id)
     key, token = new_key(OWNER, Scope.CHAT, (), store.now())
     await store.add_key(key, token.hash)
+    await with_files(store, node, b"\x00OggS" * 1000, b"")
     left = await begin(store, node, "are you", key="cli:left", attached=True)
     await store.append_draft(left.lease, draft(0, "I was"))
     await store.close()  # without leaving
@@ -151,6 +155,9 @@ async def test_everything_is_there_and_reads_the_same(database: Path, new_databa
         assert all(node.gone for node in await target.nodes(gone=True))
         assert await target.check() == []
         assert len(await target.search(OWNER, "kelp", limit=100)) == 30
+        chat = (await target.resolve("phone/42", Address(key="telegram:dm:42"))).conversation.id
+        assert await files_of(target, chat) == await files_of(source, chat)
+        assert [body for _, body in await files_of(target, chat)] == [b"\x00OggS" * 1000, b""]
 
 
 async def test_it_goes_on_where_it_was(database: Path, new_database: DatabaseMaker) -> None:

@@ -17,8 +17,9 @@ from ..cli.server_model import ServerModel
 from ..domain.conversations import Address
 from ..domain.ids import new_id
 from ..domain.messages import NewMessage, instruction, user_message
+from ..domain.rewinds import RETRY_LOOKS_AT, replies_to_person
 from ..domain.sessions import Edge
-from ..domain.turns import Turn, TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
+from ..domain.turns import TurnBegun, TurnOutdated, TurnRepeated, TurnRequest, TurnStatus
 from ..errors import BadInput, ConversationBusy, HoldfastError, LeaseLost, ModelError, NodeReaped, TurnStopped
 from ..models.base import Chunk
 from .reply import ReplyView
@@ -68,13 +69,14 @@ class Answering:
         if turn.status is TurnStatus.RUNNING:
             room.tell(f"It is being answered right now{await self.by(turn.node_id)}.")
             return Ended(True)
-        return await self._again(turn)
+        return await self._again()
 
-    async def _again(self, turn: Turn) -> Ended:
-        said = await self._room.node.turn_messages(turn.id)
-        replies = tuple(message.seq for message in said if message.role == "assistant" and not message.inner)
-        if not any(message.role == "user" for message in said):
-            self._room.tell("Nothing to retry: the last reply did not answer a user message.")
+    async def _again(self) -> Ended:
+        room = self._room
+        newest = await room.node.visible(room.owner, room.conversation_id, limit=RETRY_LOOKS_AT)
+        replies = replies_to_person(newest)
+        if replies is None:
+            room.tell("Nothing to retry: the last reply did not answer a user message.")
             return Ended(True)
         return await self._turn(self._request(regenerates=replies, answer_existing=True))
 

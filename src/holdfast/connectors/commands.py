@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..domain.connectors import COMMANDS, Batch, Place
 from ..domain.conversations import Address
+from ..domain.rewinds import RETRY_LOOKS_AT, replies_to_person
 from ..domain.sessions import Edge, EndReason, Session
 from ..domain.turns import TurnRequest, TurnStatus
 from ..errors import NotFound
@@ -104,10 +105,9 @@ class PlaceCommands:
             return RetryWanted(turn.id, owner, conversation_id, resumes=True)
         if turn.status is TurnStatus.RUNNING:
             return "It is being answered right now."
-        said = await self._hf.turn_messages(turn.id)
-        if not any(message.role == "user" for message in said):
+        replies = replies_to_person(await self._hf.visible(owner, conversation_id, limit=RETRY_LOOKS_AT))
+        if replies is None:
             return "There is no message to answer again."
-        replies = tuple(message.seq for message in said if message.role == "assistant" and not message.inner)
         return RetryWanted(batch.turn_id, owner, conversation_id, resumes=False, regenerates=replies)
 
     async def _why(self, batch: Batch, _: str) -> str:
@@ -129,6 +129,8 @@ class PlaceCommands:
         tip = await self._tip(batch.place)
         if tip is None:
             return NOTHING_YET
+        if tip.ended:
+            return "The session has ended: your next message begins the next one."
         await self._hf.compact(batch.place.owner, tip.id)
         return "Older messages were replaced by a summary; they stay readable."
 

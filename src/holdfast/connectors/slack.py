@@ -4,7 +4,8 @@ Direct messages are direct places; a channel is one owner, and a thread in it a 
 channel only messages that mention the app are taken. A message is acknowledged to Slack once it is on disk;
 Slack repeats what was not acknowledged. Replies are edited while they grow. Slack does not deduplicate what
 an app sends, so a crash between sending and recording repeats at most that one message. Files are named in
-the text; their content stays with Slack.
+the text, and fetched with the bot token from Slack's own host, and from no other, to be stored as
+attachments.
 """
 
 from __future__ import annotations
@@ -17,11 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..domain.attachments import FileRef
 from ..domain.connectors import Incoming, IncomingKind, PlatformLimits, command_in, split
 from ..domain.ids import check_name
 from ..errors import BadInput, BadSetting
 from ..settings import SlackSettings
-from .base import ConnectorDown, MessageGone, SendFailed, SendRefused, Sink, WrongSignature, secret_of
+from .base import (
+    ConnectorDown,
+    MessageGone,
+    SendFailed,
+    SendRefused,
+    Sink,
+    WrongSignature,
+    download,
+    secret_of,
+)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -83,6 +94,7 @@ class SlackConnector:
         if not self._app_token.startswith("xapp-"):
             raise BadSetting(f"{where}.app_token_env must name a variable with an app-level token (xapp-…)")
         self._base = settings.api_url.rstrip("/")
+        self._files = f"{settings.files_url.rstrip('/')}/"
         self._session: aiohttp.ClientSession | None = None
         self._me = ""
         self._names: dict[str, str] = {}
@@ -165,7 +177,10 @@ class SlackConnector:
         said = without_mention(text, self._me)
         if not direct and said == text:
             return None
-        named = [f"[file, {each.get('name')}, {each.get('mimetype')}]" for each in message.get("files") or ()]
+        named = [
+            "[" + ", ".join(filter(None, ("file", each.get("name"), each.get("mimetype")))) + "]"
+            for each in message.get("files") or ()
+        ]
         text = "\n".join(filter(None, (plain_text(said), *named)))
         if not text:
             return None
@@ -184,6 +199,7 @@ class SlackConnector:
             ordinal=int(ts.replace(".", "")),
             sent_at=datetime.fromtimestamp(float(ts), UTC),
             kind=kind,
+            files=_files(message),
         )
 
     async def _name(self, person: str) -> str:
@@ -229,6 +245,12 @@ class SlackConnector:
         except SlackError as error:
             if error.code != "already_reacted":
                 raise error.as_failure() from None
+
+    async def fetch(self, ref: str, most: int) -> bytes:
+        if not ref.startswith(self._files):  # the token goes to no other host
+            raise SendRefused("it is not stored by Slack")
+        headers = {"authorization": f"Bearer {self._token}"}
+        return await download(self._http(), ref, most, "Slack", headers)
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -284,6 +306,18 @@ class SlackConnector:
         passes = status == 429 or status >= 500 or not code or code in PASSES | TOKEN_ERRORS
         retry_after = timedelta(seconds=min(int(wait), 86_400)) if wait.isdecimal() else None
         raise SlackError(code, f"Slack answered {method}: {code or status}", retry_after, passes=passes)
+
+
+def _files(message: Mapping[str, Any]) -> tuple[FileRef, ...]:
+    """The files of a message that can be fetched."""
+    found = []
+    for each in message.get("files") or ():
+        url, size = each.get("url_private_download") or each.get("url_private"), each.get("size")
+        if isinstance(url, str):
+            mime = str(each.get("mimetype") or "application/octet-stream")
+            name = str(each.get("name") or "file")
+            found.append(FileRef(url, name, mime, size if isinstance(size, int) else 0))
+    return tuple(found)
 
 
 def _shown(text: str) -> dict[str, Any]:

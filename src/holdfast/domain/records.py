@@ -145,6 +145,19 @@ class ExclusionRecord(Struct, frozen=True, tag="exclusion", tag_field="record"):
     created_at: datetime
 
 
+class AttachmentRecord(Struct, frozen=True, tag="attachment", tag_field="record"):
+    """A file that came with a message of this turn."""
+
+    id: str
+    turn_id: str
+    source: str
+    name: str
+    mime: str
+    created_at: datetime
+    body: bytes = b""
+    """Base64 in JSON."""
+
+
 class MemoryRecord(Struct, frozen=True, tag="memory", tag_field="record"):
     id: str
     session_id: str | None
@@ -154,7 +167,7 @@ class MemoryRecord(Struct, frozen=True, tag="memory", tag_field="record"):
     edited_at: datetime | None = None
 
 
-Hanging = SessionRecord | TurnRecord | MessageRecord | ExclusionRecord | MemoryRecord
+Hanging = SessionRecord | TurnRecord | MessageRecord | AttachmentRecord | ExclusionRecord | MemoryRecord
 Record = ConversationRecord | Hanging
 Line = RecordsBegin | Record | RecordsEnd
 

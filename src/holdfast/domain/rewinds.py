@@ -1,4 +1,5 @@
-"""Rewinding a conversation: which messages led to a message, given all rewinds so far.
+"""Rewinding a conversation: which messages led to a message, given all rewinds so far; and which replies a
+retry replaces.
 
 A rewind is remembered as two numbers: the message after `at` follows `to`. So a conversation that was rewound
 and continued is a tree, and each of its messages has exactly one path to the beginning. Nothing is deleted:
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from .messages import Message
 from .sessions import Session
 
 REWOUND = "rewound"
@@ -62,3 +64,20 @@ def gaps_in(spans: Sequence[tuple[int, int]], last_seq: int) -> list[tuple[int, 
     if expected <= last_seq:
         gaps.append((expected, last_seq))
     return gaps
+
+
+RETRY_LOOKS_AT = 200
+"""Newest messages among which the one to answer again is looked for."""
+
+
+def replies_to_person(visible: Sequence[Message]) -> tuple[int, ...] | None:
+    """Seqs of the replies to the last message of a person, which answering it again replaces; None: the
+    newest of these messages, oldest first, are not replies to a person's."""
+    replies: list[int] = []
+    for message in reversed(visible):
+        if message.role == "user":
+            return tuple(reversed(replies))
+        if message.role != "assistant":
+            return None
+        replies.append(message.seq)
+    return None

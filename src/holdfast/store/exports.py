@@ -14,6 +14,7 @@ from msgspec import Raw
 from ..domain.records import (
     NOTHING,
     AliasRecord,
+    AttachmentRecord,
     ConversationRecord,
     ExclusionRecord,
     Hanging,
@@ -40,8 +41,8 @@ def conversation_ids(
 def record(
     tx: Transaction, owner: str | None, conversation_id: str
 ) -> tuple[ConversationRecord, Sequence[Hanging]]:
-    """A conversation with everything but its messages, in one snapshot. A running turn is exported as
-    interrupted, because its copy will not continue."""
+    """A conversation with everything but its messages and the bytes of its files, in one snapshot. A running
+    turn is exported as interrupted, because its copy will not continue."""
     row = tx.one(Q.conversation_record, id=conversation_id, owner=owner)
     if row is None:
         raise NotFound("conversation", conversation_id)
@@ -73,6 +74,8 @@ def _hanging_on(tx: Transaction, conversation_id: str) -> Iterator[Hanging]:
         yield _session_record(row)
     for row in tx.all(Q.turn_records, conversation=conversation_id):
         yield _turn_record(row, to_time(tx.now))
+    for id_, turn, source, name, mime, at in tx.all(Q.attachment_records, conversation=conversation_id):
+        yield AttachmentRecord(id_, turn, source, name, mime, to_time(at))
     for seq, reason, at in tx.all(Q.exclusion_records, conversation=conversation_id):
         yield ExclusionRecord(seq, reason, to_time(at))
     for id_, session, origin, text, made_at, edited_at in tx.all(

@@ -17,10 +17,11 @@ from msgspec import Raw, Struct
 
 from ..domain.conversations import check_metadata
 from ..domain.events import EventType
-from ..domain.ids import check_name, check_text, is_ours
+from ..domain.ids import check_name, check_text, is_ours, unstorable
 from ..domain.messages import ROLES, MessageStatus
 from ..domain.records import (
     AliasRecord,
+    AttachmentRecord,
     ConversationRecord,
     ExclusionRecord,
     Imported,
@@ -42,6 +43,8 @@ from .sessions import next_due
 from .transaction import Q, Transaction
 
 MAX_ID = 80
+MAX_SOURCE = 540
+"""A platform's message id, and a position."""
 
 
 def imported(tx: Transaction, owner: str, origin: str, names: Sequence[str]) -> Mapping[str, Imported]:
@@ -99,8 +102,10 @@ def import_part(tx: Transaction, part: Part) -> None:
         response = turn.response.id if turn.response else None
         if tx.one(Q.taken_turn, id=turn.id, response=response) is not None:
             raise Conflict(f"turn {turn.id} of {conversation.id} is there already, in another conversation")
+    files = _missing_files(tx, part)
     last_seq = messages[-1].seq if messages else part.behind.last_seq if part.behind else 0
     adds = sum(len(bytes_in(message.body) or b"") for message in messages)
+    adds += sum(len(file.body) for file in files)
     if part.behind is None:
         _begin(tx, part, sessions[-1].id, last_seq, adds)
     else:
@@ -122,6 +127,19 @@ def import_part(tx: Transaction, part: Part) -> None:
     tx.run_many(Q.import_message, (_message_values(conversation.id, message) for message in messages))
     for session_id, last in {message.session_id: message.seq for message in messages}.items():
         tx.run(Q.extend_session, id=session_id, last_seq=last)
+    for file in files:
+        tx.run(
+            Q.import_attachment,
+            id=file.id,
+            conversation=conversation.id,
+            turn=file.turn_id,
+            source=file.source,
+            name=file.name,
+            mime=file.mime,
+            size=len(file.body),
+            body=file.body,
+            created_at=to_stamp(file.created_at),
+        )
     _insert_others(tx, part)
     _mark(tx, part, last_seq)
     if part.records:
@@ -133,6 +151,19 @@ def import_part(tx: Transaction, part: Part) -> None:
             sessions=len(sessions),
             messages=len(messages),
         )
+
+
+def _missing_files(tx: Transaction, part: Part) -> list[AttachmentRecord]:
+    """The files of a part that are not stored yet: an interrupted import repeats some. Raises Conflict."""
+    missing = []
+    for each in part.records:
+        if isinstance(each, AttachmentRecord):
+            found = tx.all(Q.taken_attachment, id=each.id, turn=each.turn_id, source=each.source)
+            if {row[0] for row in found} - {part.conversation.id}:
+                raise Conflict(f"the file {each.id} is there already, in another conversation")
+            if not found:
+                missing.append(each)
+    return missing
 
 
 def _insert_others(tx: Transaction, part: Part) -> None:
@@ -283,8 +314,14 @@ def _check_ids(part: Part) -> None:
     for mark in part.marks:
         check_name("a name in an import", mark.name)
     for each in part.records:
-        if isinstance(each, SessionRecord | TurnRecord | MemoryRecord):
+        if isinstance(each, SessionRecord | TurnRecord | MemoryRecord | AttachmentRecord):
             check_text("an id", each.id, MAX_ID)
+        if isinstance(each, AttachmentRecord):
+            check_text("an id of a turn", each.turn_id, MAX_ID)
+            check_text("the source of a file", each.source, MAX_SOURCE)
+            for text in (each.name, each.mime):
+                if fault := unstorable(text):
+                    raise BadInput(f"the name or type of {each.id} {fault}")
         if isinstance(each, TurnRecord) and each.response is not None:
             check_text("an id of a response", each.response.id, MAX_ID)
         if isinstance(each, TurnRecord) and each.request is not None:

@@ -117,13 +117,19 @@ def exclude(
 
 
 def delete(tx: Transaction, owner: str | None, conversation_id: str, seq: int) -> None:
-    """Empty a message: its seq stays, its text is gone from lists, contexts and search."""
+    """Empty a message: its seq stays, its text is gone from lists, contexts, search and the outbox. The
+    files of a turn go with the last message of a person in it."""
     conversation = conversation_of(tx, owner, conversation_id)
     size = tx.one(Q.body_size, conversation=conversation_id, seq=seq)
     row = tx.one(Q.empty_message, conversation=conversation_id, seq=seq, now=tx.now)
     if row is None or size is None:
         raise NotFound("message", f"{conversation_id} number {seq}")
-    tx.run(Q.free_bytes, id=conversation_id, bytes=size[0])
+    freed = size[0]
+    files = tx.one(Q.attachments_without_message, conversation=conversation_id, seq=seq)
+    if files is not None:
+        tx.run(Q.delete_attachments, turn=files[0])
+        freed += files[1]
+    tx.run(Q.free_bytes, id=conversation_id, bytes=freed)
     _forget_text(tx, conversation_id, seq, row[0])
     tx.event(EventType.MESSAGE_DELETED, conversation.owner, conversation_id, seq=seq)
 
@@ -169,6 +175,8 @@ def _forget_text(tx: Transaction, conversation_id: str, seq: int, no: int) -> No
     tx.erased = True
     tx.run(Q.empty_drafts, conversation=conversation_id, seq=seq)
     tx.run(Q.empty_answer, conversation=conversation_id, seq=seq)
+    tx.run(Q.empty_inbox, conversation=conversation_id, seq=seq)
+    tx.run(Q.forget_deliveries, conversation=conversation_id, seq=seq)
     tx.run(Q.forget_side_requests, conversation=conversation_id)  # a title's or a summary's quote messages
     tx.run(Q.unindex_message, no=no)
     tx.run(Q.touch_revision, id=conversation_id)

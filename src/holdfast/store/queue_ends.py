@@ -34,6 +34,7 @@ def end_queued(
     where = (turn.owner, turn.conversation_id, turn.session_id, turn.id)
     if joined is not None:
         tx.run(Q.join_inbox, turn=turn.id, joined=joined)
+        tx.run(Q.join_attachments, turn=turn.id, joined=joined)
         tx.event(EventType.TURN_JOINED, *where, joined=joined)
         return
     if turn.response_id is not None:

@@ -3,7 +3,7 @@
 Lossless: exporting, importing into an empty store and exporting again gives the same file. Ids are kept, so a
 repeated import changes nothing, and an interrupted one continues. A file is validated completely before any
 of it is written. One that is damaged, truncated or in conflict with the store is refused as a whole. Memory
-is bounded: a conversation's messages are never all loaded at once.
+is bounded: a conversation's messages are never all loaded at once, and neither are its files.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..domain.conversations import Address
 from ..domain.maintenance import Progress, no_progress
 from ..domain.records import (
     FORMAT,
+    AttachmentRecord,
     ConversationRecord,
     ExclusionRecord,
     Hanging,
@@ -96,7 +97,13 @@ async def _in_order(
                 yield message
             first = page[-1].seq + 1
     for other in hanging:
-        if isinstance(other, ExclusionRecord | MemoryRecord):
+        if isinstance(other, AttachmentRecord):
+            try:
+                _, body = await store.attachment(None, other.id)
+            except NotFound:
+                continue  # deleted meanwhile
+            yield msgspec.structs.replace(other, body=body)
+        elif isinstance(other, ExclusionRecord | MemoryRecord):
             yield other
 
 
@@ -223,6 +230,7 @@ class FileImporter:
             self._there[given.id] = known
             return
         same = here.owner == given.owner and here.created_at == given.created_at
+        same = same and (known is None or known.whole)  # else files of it may be missing
         if same and last is not None and here.last_seq >= last.seq:
             (found,) = await self._store.message_records(given.id, first=last.seq, last=last.seq)
             same = (found.created_at, found.role) == (last.created_at, last.role)
@@ -260,14 +268,17 @@ class FileImporter:
             there = {each.id for each in await self._store.line(conversation.owner, conversation.id)}
         part: list[Hanging] = []
         count = size = messages = 0
-        tip = stand.tip_id if stand else ""
+        tip, last = (stand.tip_id, stand.last_seq) if stand else ("", 0)
         for record in records:
             if isinstance(record, MessageRecord):
                 messages += 1
                 if stand is not None and record.seq <= stand.last_seq:
                     continue
                 count += 1
+                last = record.seq
                 size += len(bytes(record.body)) + len(bytes(record.extra))
+            elif isinstance(record, AttachmentRecord):
+                size += len(record.body)
             elif isinstance(record, SessionRecord):
                 tip = record.id
             skipped = record.id if isinstance(record, SessionRecord) else None
@@ -277,10 +288,11 @@ class FileImporter:
             part.append(record)
             self.carried.sessions += isinstance(record, SessionRecord)
             self.carried.messages += isinstance(record, MessageRecord)
-            if isinstance(record, MessageRecord) and (count >= PART_MESSAGES or size >= PART_BYTES):
-                mark = ImportMark(conversation.id, tip, record.seq, whole=False)
+            ends_part = isinstance(record, MessageRecord | AttachmentRecord)
+            if ends_part and (count >= PART_MESSAGES or size >= PART_BYTES):
+                mark = ImportMark(conversation.id, tip, last, whole=False)
                 await self._store.import_part(Part(ORIGIN, conversation, tuple(part), (mark,), stand))
-                stand = Stand(record.seq, tip)
+                stand = Stand(last, tip)
                 part, count, size = [], 0, 0
         mark = ImportMark(conversation.id, tip, conversation.last_seq)
         await self._store.import_part(Part(ORIGIN, conversation, tuple(part), (mark,), stand))

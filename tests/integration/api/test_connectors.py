@@ -224,7 +224,10 @@ async def test_a_code_of_a_session_links_a_place_of_the_same_owner(hooked: Runni
     ]
 
 
-async def test_a_conversation_is_followed_live_from_a_number_on(start_server: StartServer) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "on another node"])
+async def test_a_conversation_is_followed_live_from_a_number_on(
+    start_server: StartServer, elsewhere: bool
+) -> None:
     release = asyncio.Event()
 
     async def slowly() -> AsyncIterator[str]:
@@ -233,13 +236,14 @@ async def test_a_conversation_is_followed_live_from_a_number_on(start_server: St
         yield "is high."
 
     server = await start_server(ScriptedModel(["first", slowly()]))
+    viewer = await start_server() if elsewhere else server
     said = await server.say("hello", x_holdfast_session_key="k")
     path = f"/api/sessions/{said['holdfast']['session_id']}/live"
     assert (await server.client.get(f"{path}?after=x")).status_code == 400
     asking = asyncio.create_task(server.say("tide?", x_holdfast_session_key="k"))
     seen: list[dict[str, Any]] = []
     ids: list[str] = []
-    async with asyncio.timeout(60), server.client.stream("GET", f"{path}?after=1") as stream:
+    async with asyncio.timeout(60), viewer.client.stream("GET", f"{path}?after=1") as stream:
         async for line in stream.aiter_lines():
             if line.startswith("id: "):
                 ids.append(line[4:])

@@ -2,7 +2,8 @@
 
 It follows https://docs.slack.dev as far as the connector uses it: `apps.connections.open`, envelopes that are
 repeated until they are acknowledged, `disconnect`, `chat.postMessage` and `chat.update` with at most 50
-blocks of at most 3,000 characters, 429 with `Retry-After`.
+blocks of at most 3,000 characters, 429 with `Retry-After`, files by their `url_private` with the bot token
+(without it, or without the scope `files:read`, a redirect to the sign-in page).
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class SlackStandIn:
         self.faults: dict[str, list[web.Response | str]] = defaultdict(list)
         """By method: an answer instead; `lost`: carry it out and close the connection without an answer."""
         self.sockets: list[web.WebSocketResponse] = []
+        self.files: dict[str, bytes] = {}
+        """What people have shared, by the file's id."""
+        self.tokens_elsewhere: list[str | None] = []
+        """The tokens that came to an address that is not one of files."""
         self._number = 0
 
     # --- people ------------------------------------------------------------------------------------------
@@ -65,6 +70,11 @@ class SlackStandIn:
             for each in self.sent
             if each["channel"] == channel and each.get("thread_ts") == thread
         ]
+
+    def file(self, id_: str, name: str, mime: str, **more: Any) -> dict[str, Any]:
+        """A file as an event describes it."""
+        facts = {"id": id_, "name": name, "mimetype": mime, "url_private": f"{self.url}/files-pri/{id_}"}
+        return {**facts, "size": len(self.files.get(id_, b"")), **more}
 
     def _ts(self) -> str:
         self._number += 1
@@ -120,6 +130,19 @@ class SlackStandIn:
         self.reactions.append(reaction)
         return ok()
 
+    async def download(self, request: web.Request) -> web.Response:
+        fault = self.faults["download"].pop(0) if self.faults["download"] else None
+        if isinstance(fault, web.Response):
+            return fault
+        if request.headers.get("authorization") != f"Bearer {TOKEN}":
+            return web.Response(status=302, headers={"Location": f"{self.url}/elsewhere"})
+        body = self.files.get(request.match_info["id"])
+        return web.Response(status=404) if body is None else web.Response(body=body)
+
+    async def elsewhere(self, request: web.Request) -> web.Response:
+        self.tokens_elsewhere.append(request.headers.get("authorization"))
+        return web.Response(text="<!DOCTYPE html><title>Sign in</title>", content_type="text/html")
+
     async def socket(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
@@ -166,6 +189,8 @@ async def slack_stand_in() -> AsyncIterator[SlackStandIn]:
     application = web.Application()
     application.router.add_post("/api/{method}", stand_in.handle)
     application.router.add_get("/socket", stand_in.socket)
+    application.router.add_get("/files-pri/{id}", stand_in.download)
+    application.router.add_get("/elsewhere", stand_in.elsewhere)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

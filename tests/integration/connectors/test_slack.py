@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from aiohttp import web
 
 from holdfast.app import Holdfast, answer_with
-from holdfast.connectors.base import SendFailed, WrongSignature
+from holdfast.connectors.base import SendFailed, SendRefused, WrongSignature
 from holdfast.connectors.slack import SlackConnector, mrkdwn, plain_text, without_mention
 from holdfast.connectors.worker import Connectors, ConnectorWorker
 from holdfast.domain.connectors import ConnectorClaim, ConnectorHealth, Incoming
@@ -46,12 +49,14 @@ async def serving(
     slack: SlackStandIn,
     model: Model | None = None,
     allow: tuple[str, ...] = ("U42", CHANNEL),
+    **given: Any,
 ) -> AsyncIterator[ConnectorWorker]:
     loaded = load(
         environment={"HOLDFAST_HOME": str(directory)},
         given={"store": {"url": f"sqlite:///{directory / 'store.db'}"}, "server": {"drain_seconds": 0}},
     )
-    settings = SlackSettings(kind="slack", allow=allow, api_url=f"{slack.url}/api")
+    urls = {"api_url": f"{slack.url}/api", "files_url": slack.url}
+    settings = SlackSettings(kind="slack", allow=allow, **{**urls, **given})
     node = Holdfast(replace(loaded, connectors={}), kind=NodeKind.SERVER, catch_signals=False)
     await node.start()
     try:
@@ -331,6 +336,87 @@ async def test_files_are_named(tmp_path: Path, slack: SlackStandIn) -> None:
         await slack.write("look", subtype="file_share", files=files)
         await until(slack.said)
     assert slack.said() == ["You said: look\n[file, tide.png, image/png]"]
+
+
+async def test_files_are_stored_once_as_attachments_of_their_message(
+    tmp_path: Path, slack: SlackStandIn
+) -> None:
+    slack.files = {"F1": b"\x89PNG" * 100, "F2": b"%PDF" * 10, "F3": b"x" * 2_000_000}
+    slack.faults["download"] = [web.Response(status=502)]
+    files = [
+        slack.file("F1", "tide.png", "image/png"),
+        slack.file("F2", "", "application/pdf", url_private_download=f"{slack.url}/files-pri/F2"),
+        slack.file("F3", "large.bin", "application/octet-stream", size=0),
+        slack.file("F4", "gone.txt", "text/plain"),
+        slack.file("F5", "doc", "", url_private="https://docs.example.com/d/1", mode="external"),
+    ]
+    event = {"type": "message", "subtype": "file_share", "user": "U42", "ts": "1700000000.9"}
+    async with serving(tmp_path, slack, attachment_mb=1) as worker:
+        for _ in range(2):
+            await slack.push({**event, "channel": "D42", "text": "look", "files": files})
+        await until(slack.said, 120)
+        await until(lambda: settled(worker))
+        hf = worker._hf
+        conversation = (await hf.resolve_name("work/U42", "slack:D42")).conversation
+        found = (await hf.attachments("work/U42", conversation.id)).items
+        kept = [(each.name, each.mime, (await hf.attachment("work/U42", each.id))[1]) for each in found]
+        (held,) = {each.bytes for each in await hf.store.usage("work/U42")}
+        assert held > 440
+    assert kept == [
+        ("tide.png", "image/png", slack.files["F1"]),
+        ("file", "application/pdf", slack.files["F2"]),
+    ]
+    (said,) = slack.said()
+    assert [line for line in said.splitlines() if "not stored" in line] == [
+        "[large.bin is not stored: it is larger than 1 MB]",
+        "[gone.txt is not stored: Slack answered 404]",
+        "[doc is not stored: it is not stored by Slack]",
+    ]
+
+
+async def test_an_image_is_given_to_a_model_that_sees(tmp_path: Path, slack: SlackStandIn) -> None:
+    slack.files = {"F1": b"png"}
+    model = ScriptedModel(["a boat"])
+    async with serving(tmp_path, slack, model, images=True):
+        await slack.write("see", subtype="file_share", files=[slack.file("F1", "boat.png", "image/png")])
+        await until(slack.said)
+    (message,) = msgspec.json.decode(model.requests[0].messages)
+    assert message["content"][1]["image_url"]["url"] == "data:image/png;base64,cG5n"
+
+
+async def test_a_strangers_file_is_not_fetched(tmp_path: Path, slack: SlackStandIn) -> None:
+    slack.faults["download"] = [web.Response(status=500)]
+    async with serving(tmp_path, slack, allow=()) as worker:
+        await slack.write("see", subtype="file_share", files=[slack.file("F1", "boat.png", "image/png")])
+        await until(slack.said)
+        assert await worker._hf.places_of(None) == []
+    assert len(slack.faults["download"]) == 1
+
+
+async def test_the_token_goes_to_slacks_host_of_files_and_follows_no_redirect(slack: SlackStandIn) -> None:
+    slack.files = {"F1": b"png"}
+    files_url = f"{slack.url}/files-pri"
+    settings = SlackSettings(kind="slack", api_url=f"{slack.url}/api", files_url=files_url)
+    connector = SlackConnector("work", settings, TOKEN, APP_TOKEN)
+    host = slack.url.removeprefix("http://")
+    try:
+        assert await connector.fetch(f"{files_url}/F1", 100) == b"png"
+        for url in (
+            *(f"{slack.url}/elsewhere", f"{files_url}.example.com/F1", f"http://files-pri@{host}/elsewhere"),
+            *(f"//{host}/elsewhere", "file:///etc/passwd", ""),
+        ):
+            with pytest.raises(SendRefused, match="not stored by Slack"):
+                await connector.fetch(url, 100)
+        slack.faults["download"] = [
+            web.Response(status=status, headers={"Location": f"{slack.url}/elsewhere"})
+            for status in (301, 302, 307, 308)
+        ]
+        for _ in range(4):
+            with pytest.raises(SendRefused, match="Slack answered 30"):
+                await connector.fetch(f"{files_url}/F1", 100)
+    finally:
+        await connector.close()
+    assert slack.tokens_elsewhere == []
 
 
 async def test_events_that_are_not_for_the_app_or_cannot_be_read_block_nothing(

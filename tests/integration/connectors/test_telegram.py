@@ -21,7 +21,7 @@ from holdfast.domain.nodes import NodeKind
 from holdfast.errors import BadSetting, NotFound
 from holdfast.importers.hermes.snapshot import visit
 from holdfast.models.base import Model
-from holdfast.models.scripted import ScriptedModel
+from holdfast.models.scripted import ScriptedModel, echo
 from holdfast.settings import TelegramSettings, load
 from tests.hermes.homes import KEY as HERMES_KEY
 from tests.hermes.homes import VERSIONS, in_memory, write
@@ -145,6 +145,47 @@ async def test_a_reply_grows_by_edits_and_its_first_message_is_completed(
         await until(lambda: settled(worker))
     assert len(telegram.sent) == 1
     assert "sendChatAction" in telegram.calls
+
+
+async def test_a_message_that_vanished_while_it_grew_is_sent_anew(
+    tmp_path: Path, telegram: TelegramStandIn
+) -> None:
+    release = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[str]:
+        yield "The tide "
+        await release.wait()
+        yield "is high."
+
+    async with serving(tmp_path, telegram, ScriptedModel([slowly()])) as worker:
+        telegram.write("tide?")
+        await until(telegram.said)
+        telegram.chats[42, None].clear()
+        release.set()
+        await until(lambda: telegram.said() == ["The tide is high."])
+        await until(lambda: settled(worker))
+
+
+async def test_a_waiting_message_is_answered_as_it_was_edited(
+    tmp_path: Path, telegram: TelegramStandIn
+) -> None:
+    release = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[str]:
+        await release.wait()
+        yield "first"
+
+    async with serving(tmp_path, telegram, ScriptedModel([slowly(), echo])) as worker:
+        answered = telegram.write("one")
+        await until(lambda: worker._turns)
+        waiting = telegram.write("tow")
+        for update, text in ((waiting, "two"), (answered, "too late")):
+            telegram.push({"edited_message": {**update["message"], "text": text, "edit_date": 1_700_000_009}})
+        await until(lambda: telegram.acknowledged == telegram.updates[-1]["update_id"] + 1)
+        release.set()
+        await until(lambda: len(telegram.said()) == 2)
+        await until(lambda: settled(worker))
+    assert telegram.said() == ["first", "You said: two"]
 
 
 async def test_too_many_requests_are_retried_when_telegram_says(

@@ -453,7 +453,12 @@ async def test_commands_are_answered_in_their_place(tmp_path: Path) -> None:
             ("/ps", "No background process is running."),
             ("/stop", "No reply is being written."),
             ("/retry", "You said: hello"),
+            ("/retry", "You said: hello"),
+            ("/compact", "was not compacted: what must stay leaves too little to summarise"),
             ("/new", "Your next message starts a new session. Earlier messages stay readable."),
+            ("/compact", "The session has ended: your next message begins the next one."),
+            ("/link", "Write this in another place of yours within an hour: /link "),
+            ("/link AAAA-BBBB", "This code is not valid here"),
             ("/help", "/new"),
             ("/unlink", "This place is not linked."),
             ("/unknown word", "You said: /unknown word"),
@@ -466,6 +471,37 @@ async def test_commands_are_answered_in_their_place(tmp_path: Path) -> None:
             ADA, (await worker._hf.resolve_name(ADA, "telegram:dm:42")).conversation.id
         )
         assert [session.end_reason for session in line] == ["new", None]
+
+
+async def test_compact_replaces_older_messages_by_a_summary(tmp_path: Path) -> None:
+    platform = Platform()
+    model = ScriptedModel(["wave " * 200, "tide " * 200, "Yes.", "A summary.", "Of waves."])
+    keep = {"keep_first": 0, "keep_last": 2}
+    async with serving(tmp_path, platform, model, compaction=keep) as worker:
+        for number, text in enumerate(("one", "two", "three", "/compact", "what was it?"), 1):
+            platform.write(text)
+            await until(lambda number=number: len(platform.said()) == number)  # type: ignore[misc]
+        line = await worker._hf.line(
+            ADA, (await worker._hf.resolve_name(ADA, "telegram:dm:42")).conversation.id
+        )
+    assert platform.said()[3:] == [
+        "Older messages were replaced by a summary; they stay readable.",
+        "Of waves.",
+    ]
+    assert [session.end_reason for session in line] == ["compaction", None]
+
+
+async def test_a_connector_has_only_the_tools_of_its_settings(tmp_path: Path) -> None:
+    agent = {"tools": ["search", "memory"]}
+    for directory, tools in ((tmp_path / "none", ()), (tmp_path / "one", ("search",))):
+        directory.mkdir()
+        platform, model = Platform(), ScriptedModel(["fine"])
+        async with serving(directory, platform, model, settings(tools=tools), agent=agent):
+            platform.write("hello")
+            await until(platform.said)
+        (request,) = model.requests
+        offered = [each["function"]["name"] for each in request.options.get("tools", ())]
+        assert offered == list(tools)
 
 
 async def test_stop_acts_at_once_and_shows_what_was_said(tmp_path: Path) -> None:

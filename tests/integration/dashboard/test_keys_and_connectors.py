@@ -10,6 +10,7 @@ from holdfast.domain.connectors import Incoming
 from tests.integration.api.conftest import Running, StartServer, server_home, start_server
 from tests.integration.api.test_connectors import Bridge, body_of, bridge, hooked, post
 from tests.integration.connectors.platform import until
+from tests.integration.connectors.telegram_api import TOKEN, telegram_stand_in
 from tests.integration.dashboard.test_acts import sent
 from tests.integration.dashboard.test_logins import logged_in
 
@@ -96,6 +97,32 @@ async def test_a_pairing_is_approved_and_revoked(server: Running) -> None:
     assert (await sent(client, f"/pairings/{found['id']}/revoke")).status_code == 303
     (found,) = (await server.client.get("/api/pairings")).json()["data"]
     assert found["state"] == "revoked"
+
+
+async def test_an_outage_is_shown_everywhere_and_ends_by_itself(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHONE_TOKEN", TOKEN)
+    async with telegram_stand_in() as telegram:
+        telegram.faults["getMe"] = ["5xx"] * 1000
+        phone = {"kind": "telegram", "token_env": "PHONE_TOKEN", "api_url": telegram.url, "poll_seconds": 1}
+        server = await start_server(connectors={"phone": phone})
+        server.services.holdfast.connectors.start()
+        client = await logged_in(server)
+
+        async def shows(state: str) -> bool:
+            return bool((await server.client.get("/healthz")).json()["connectors"] == {"phone": state})
+
+        await until(lambda: shows("down"))
+        (found,) = (await server.client.get("/api/connectors")).json()["data"]
+        assert (found["state"], found["problem"]) == ("down", "Telegram answered 502: no description")
+        for page in ("/", "/connectors"):
+            text = (await client.get(page)).text
+            assert "down" in text and "Telegram answered 502" in text, page
+        assert (await server.client.get("/healthz")).status_code == 200, "others are answered"
+        telegram.faults["getMe"].clear()
+        await until(lambda: shows("up"))
+        assert "Telegram answered 502" not in (await client.get("/")).text
 
 
 async def test_a_dead_letter_is_shown_without_its_text_and_sent_again(

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.domain.messages import Message, MessageStatus, as_shown, joined, reply_in
+from holdfast.domain.rewinds import replies_to_person
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -80,3 +81,22 @@ def test_text_in_parts_is_joined_as_text() -> None:
         [{"role": "assistant", "content": parts}, {"role": "assistant", "content": "Fine.", "x": 1}]
     )
     assert whole == {"role": "assistant", "content": "I look.\n\nFine.", "x": 1}
+
+
+@pytest.mark.parametrize(
+    ("roles", "expected"),
+    [
+        ("", None),
+        ("user", ()),
+        ("user assistant", (2,)),
+        ("user assistant user assistant assistant", (4, 5)),
+        ("assistant", None),
+        ("user assistant tool assistant", None),
+        ("user system", None),
+    ],
+)
+def test_a_retry_replaces_the_replies_to_the_last_message_of_a_person(
+    roles: str, expected: tuple[int, ...] | None
+) -> None:
+    visible = [said(seq, role, "x") for seq, role in enumerate(roles.split(), 1)]
+    assert replies_to_person(visible) == expected

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.domain.conversations import Address
 from holdfast.domain.nodes import Node
+from holdfast.domain.records import AttachmentRecord, Part
 from holdfast.domain.recovery import NO_RECOVERY
 from holdfast.domain.turns import Delivery, NewResponse, RequestKey, TurnBegun, TurnFailure, TurnStatus
 from holdfast.errors import BadInput, Conflict, NotFound
@@ -27,11 +28,13 @@ from tests.contract.steps import (
     draft,
     ended,
     everything,
+    files_of,
     new_node,
     request,
     result,
     say,
     to_message,
+    with_files,
 )
 
 
@@ -89,6 +92,7 @@ async def a_life(store: Store, node: Node) -> TurnBegun:
     assert isinstance(begun, TurnBegun)
     usage = {"input_tokens": 4, "output_tokens": 2}
     await store.commit_reply(begun.lease, [to_message("yes", "assistant")], usage=usage)
+    await with_files(store, node, b"\x00\xffOggS", b"")
     running = await begin(store, node, "what of the tide?", id=fork.id, attached=True)
     await store.append_draft(running.lease, draft(0, "It is"))
     return running
@@ -101,7 +105,7 @@ async def test_exported_imported_and_exported_again_is_the_same_file(
     await store.settle_turn(running.lease, TurnFailure(TurnStatus.INTERRUPTED))
     first = await export(store, tmp_path / "first.jsonl")
     carried = await take(another, first)
-    assert (carried.conversations, carried.there) == (4, 0)
+    assert (carried.conversations, carried.there) == (5, 0)
     second = await export(another, tmp_path / "second.jsonl")
     assert second.read_bytes() == first.read_bytes()
 
@@ -127,6 +131,13 @@ async def test_exported_imported_and_exported_again_is_the_same_file(
     assert (await another.response(OTHER, "resp_1")).previous_id == "resp_0"
     assert (await another.resolve(OWNER, Address(id="outside name"))).conversation.title == "Kelp ü\n"
     assert [each.text for each in (await another.memories(OWNER)).items] == ["likes kelp"]
+    heard = (await another.resolve("phone/42", Address(key="telegram:dm:42"))).conversation.id
+    mine, theirs = await files_of(store, heard), await files_of(another, heard)
+    assert [body for _, body in theirs] == [b"\x00\xffOggS", b""]
+    assert [(replace(file, no=0), body) for file, body in mine] == [
+        (replace(file, no=0), body) for file, body in theirs
+    ]
+    assert await another.usage("phone/42") == await store.usage("phone/42")
 
 
 async def test_a_turn_that_runs_arrives_as_interrupted_and_its_conversation_goes_on(
@@ -150,9 +161,9 @@ async def test_twice_changes_nothing_also_when_it_has_gone_on(
     await say(another, await new_node(another), "further", key="cli:ada")
     before = await everything(another)
     carried = await take(another, file)
-    assert (carried.conversations, carried.there, carried.messages) == (0, 4, 0)
+    assert (carried.conversations, carried.there, carried.messages) == (0, 5, 0)
     assert await everything(another) == before
-    assert (await take(store, file)).there == 4  # where it came from, too
+    assert (await take(store, file)).there == 5  # where it came from, too
 
 
 async def test_a_large_conversation_comes_in_parts_and_goes_on_after_an_interruption(
@@ -191,6 +202,70 @@ async def test_a_large_conversation_comes_in_parts_and_goes_on_after_an_interrup
     assert (await take(another, file)).there == 1
 
 
+async def test_files_come_in_parts_and_an_interrupted_import_stores_each_once(
+    store: Store, another: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PART_BYTES", 1000)
+    conversation = await with_files(store, await new_node(store), *(bytes([at]) * 999 for at in range(5)))
+    await store.remember("phone/42", conversation, "likes kelp")
+    file = await export(store, tmp_path / "x.jsonl")
+    original, sizes = another.import_part, list[int]()
+
+    async def cut(part: Part) -> None:
+        if len(sizes) == 2:
+            raise ConnectionError
+        sizes.append(sum(len(each.body) for each in part.records if isinstance(each, AttachmentRecord)))
+        await original(part)
+
+    monkeypatch.setattr(another, "import_part", cut)
+    with pytest.raises(ConnectionError):
+        await take(another, file)
+    assert sizes == [999, 1998], "the first part has the messages too"
+    assert await another.check() == []
+    monkeypatch.setattr(another, "import_part", original)
+    await take(another, file)
+    assert (await export(another, tmp_path / "y.jsonl")).read_bytes() == file.read_bytes()
+    assert (await take(another, file)).there == 1
+
+
+async def test_an_import_that_misses_files_is_not_taken_for_a_whole_one(
+    store: Store, another: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PART_BYTES", 1000)
+    await with_files(store, await new_node(store), b"x" * 999, b"y" * 999, b"z")
+    file = await export(store, tmp_path / "x.jsonl")
+    original = another.import_part
+
+    async def first_only(part: Part) -> None:
+        if part.behind is not None:
+            raise ConnectionError
+        await original(part)
+
+    monkeypatch.setattr(another, "import_part", first_only)
+    with pytest.raises(ConnectionError):
+        await take(another, file)
+    monkeypatch.setattr(another, "import_part", original)
+    await say(another, await new_node(another), "on", key="telegram:dm:42", owner="phone/42")
+    with pytest.raises(Conflict, match="is there already and is not the one of"):
+        await take(another, file)
+
+
+async def test_a_file_of_another_conversation_is_never_taken(
+    store: Store, another: Store, tmp_path: Path
+) -> None:
+    await with_files(store, await new_node(store), b"mine")
+    lines = (await export(store, tmp_path / "x.jsonl")).read_bytes()
+    theirs = await with_files(another, await new_node(another), b"theirs")
+    ((taken, _),) = await files_of(another, theirs)
+    (mine,) = [line for line in lines.splitlines() if b'"attachment"' in line]
+    wrong = msgspec.json.encode({**msgspec.json.decode(mine), "id": taken.id})
+    file = tmp_path / "y.jsonl"
+    file.write_bytes(lines.replace(mine, wrong))
+    with pytest.raises(Conflict, match="in another conversation"):
+        await take(another, file, "carol")
+    assert [body for _, body in await files_of(another, theirs)] == [b"theirs"]
+
+
 async def test_somebody_elses_names_are_refused_and_nothing_is_imported(
     store: Store, another: Store, tmp_path: Path
 ) -> None:
@@ -203,7 +278,7 @@ async def test_somebody_elses_names_are_refused_and_nothing_is_imported(
         await take(another, file)
     assert await everything(another) == before
     carried = await take(another, file, "carol")
-    assert carried.conversations == 4
+    assert carried.conversations == 5
     assert (await another.resolve("carol", Address(key="cli:ada"))).conversation.title == "Kelp ü\n"
     with pytest.raises(NotFound):
         await another.response(OTHER, "resp_1")

@@ -1,4 +1,4 @@
--- bigint: behind, limit, now, size
+-- bigint: behind, created_at, limit, now, seq, size
 -- bytea: body
 
 -- fragment: attachment_columns
@@ -8,6 +8,36 @@ a.no, a.id, a.conversation, a.turn, a.name, a.mime, a.size, a.created_at
 -- No row: it is stored already.
 INSERT INTO attachments (id, conversation, turn, source, name, mime, size, body, created_at)
 VALUES (:id, :conversation, :turn, :source, :name, :mime, :size, :body, :now) ON CONFLICT DO NOTHING;
+
+-- name: import_attachment
+INSERT INTO attachments (id, conversation, turn, source, name, mime, size, body, created_at)
+VALUES (:id, :conversation, :turn, :source, :name, :mime, :size, :body, :created_at);
+
+-- name: taken_attachment
+-- The conversations that have a file of this id, or this file of a turn.
+SELECT conversation FROM attachments WHERE id = :id
+UNION ALL SELECT conversation FROM attachments WHERE turn = :turn AND source = :source;
+
+-- name: attachment_records
+-- Without their bytes, of which there may be many.
+SELECT id, turn, source, name, mime, created_at FROM attachments WHERE conversation = :conversation ORDER BY no;
+
+-- name: join_attachments
+-- rows: any
+-- The messages of a queued turn have joined another turn.
+UPDATE attachments SET turn = :joined WHERE turn = :turn;
+
+-- name: attachments_without_message
+-- Whether a deleted message was the last one of a person in its turn: then the files of the turn go, of so many bytes.
+SELECT m.turn, sum(a.size)::bigint FROM messages m JOIN attachments a ON a.turn = m.turn
+WHERE m.conversation = :conversation AND m.seq = :seq AND m.role = 'user'
+  AND NOT EXISTS (SELECT 1 FROM messages o WHERE o.conversation = :conversation AND o.turn = m.turn AND o.role = 'user'
+                  AND o.deleted_at IS NULL AND o.seq >= (SELECT first_seq FROM turns WHERE id = m.turn))
+GROUP BY m.turn;
+
+-- name: delete_attachments
+-- rows: any
+DELETE FROM attachments WHERE turn = :turn;
 
 -- name: attachments_of_turn
 SELECT a.source, {attachment_columns} FROM attachments a WHERE a.turn = :turn ORDER BY a.no;

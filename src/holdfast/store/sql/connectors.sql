@@ -1,4 +1,4 @@
--- bigint: again_at, before, behind, count, edited_at, expires_at, hears_all, limit, linked, no, now, ordinal, token
+-- bigint: again_at, before, behind, count, edited_at, expires_at, hears_all, limit, linked, no, now, ordinal, seq, token
 -- bytea: code_hash
 
 -- fragment: chat_place_columns
@@ -6,6 +6,9 @@ p.id, p.connector, p.address, p.kind, p.owner, p.key, p.conversation, p.linked, 
 
 -- fragment: inbox_columns
 i.no, i.platform_id, i.sender, i.sender_name, i.text, i.state, i.turn, i.attempts, i.received_at, i.files
+
+-- fragment: unless_done
+text = CASE WHEN :state = 'done' THEN '' ELSE text END, files = CASE WHEN :state = 'done' THEN NULL ELSE files END
 
 -- fragment: delivery_columns
 d.no, d.id, d.connector, p.address, d.owner, d.conversation, p.key, d.kind, d.turn, d.notice, d.text, d.reply_to, d.parts,
@@ -113,7 +116,8 @@ WHERE connector = :connector AND platform_id = :platform_id;
 
 -- name: withdraw_inbox
 -- rows: any
-UPDATE inbox SET deleted_at = :now, state = CASE WHEN state = 'new' THEN 'withdrawn' ELSE state END
+UPDATE inbox SET deleted_at = :now, state = CASE WHEN state = 'new' THEN 'withdrawn' ELSE state END,
+                 text = CASE WHEN state = 'new' THEN '' ELSE text END, files = CASE WHEN state = 'new' THEN NULL ELSE files END
 WHERE connector = :connector AND platform_id = :platform_id AND deleted_at IS NULL;
 
 -- name: open_inbox_places
@@ -156,12 +160,20 @@ WHERE i.connector = :connector AND i.state IN ('new', 'taken') AND i.state = 'ne
 ORDER BY i.no LIMIT :limit;
 
 -- name: settle_inbox
--- No row: it was finished before.
-UPDATE inbox SET state = :state, error = :error WHERE no = :no AND state IN ('new', 'taken');
+-- No row: it was finished before. What was answered is in the conversation: it is not kept twice.
+UPDATE inbox SET state = :state, error = :error, {unless_done}
+WHERE no = :no AND state IN ('new', 'taken');
 
 -- name: settle_inbox_of_turn
 -- rows: any
-UPDATE inbox SET state = :state, error = :error WHERE turn = :turn AND state IN ('new', 'taken');
+UPDATE inbox SET state = :state, error = :error, {unless_done}
+WHERE turn = :turn AND state IN ('new', 'taken');
+
+-- name: empty_inbox
+-- rows: any
+-- What was not answered keeps its text, until the message is deleted.
+UPDATE inbox SET text = '', files = NULL, error = NULL WHERE state NOT IN ('new', 'taken')
+  AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq);
 
 -- name: postpone_inbox
 -- rows: any
@@ -259,6 +271,13 @@ UPDATE deliveries SET state = 'pending', due_at = :now, attempts = 0, claimed_by
 -- A reply that will not be completed is shown as far as it came. It is the turn's no longer: a retry sends its own.
 UPDATE deliveries SET state = 'pending', turn = NULL, text = :text, due_at = :now, claimed_by = NULL
 WHERE id = :id AND state = 'growing';
+
+-- name: forget_deliveries
+-- rows: any
+-- What a deleted message says is not sent any more, and not kept as a dead letter.
+DELETE FROM deliveries WHERE state IN ('pending', 'dead')
+  AND turn = (SELECT turn FROM messages WHERE conversation = :conversation AND seq = :seq)
+  AND (kind = 'said' OR (SELECT role FROM messages WHERE conversation = :conversation AND seq = :seq) = 'assistant');
 
 -- name: drop_growing
 -- rows: any
