@@ -1,4 +1,4 @@
-"""`holdfast serve`: the OpenAI API over durable sessions."""
+"""`holdfast serve`: checks the settings and the API key, prints the start lines, and runs `server.server`."""
 
 from __future__ import annotations
 
