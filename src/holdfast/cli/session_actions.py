@@ -286,7 +286,7 @@ async def delete(
             if not sys.stdin.isatty():
                 complain(f"this would delete {name} permanently", "Use --yes to confirm.")
                 return 2
-            if not typer.confirm(f"Delete {name}, {holds}, for good?"):
+            if not typer.confirm(f"Delete {name}, {holds}, permanently?"):
                 say("Nothing was deleted.")
                 return 1
         await opened.hf.delete_conversation(opened.owner, conversation.id)
