@@ -132,7 +132,7 @@ def show_one(
     elif session.running_turn:
         pairs.append(("running", f"{session.running_turn} on {session.running_node}"))
     if session.answering_node:
-        pairs.append(("last beat", moment(session.last_heartbeat_at, now)))
+        pairs.append(("heartbeat", moment(session.last_heartbeat_at, now)))
     if session.tip_id != session.id:
         pairs.append(("continues in", session.tip_id))
     facts(pairs)

@@ -64,7 +64,7 @@ class Outbox:
 
     async def _post(self, out: Outgoing) -> tuple[SentPart, ...]:
         if not isinstance(self._connector, PostsEvents):
-            raise SendRefused(f"connector {self._name} is no webhook: it cannot send events to programs")
+            raise SendRefused(f"connector {self._name} is not a webhook: it cannot send events to programs")
         await self._connector.post_event(out.text.encode(), key=out.id)
         return (SentPart(out.id, digest(out.text)),)
 
