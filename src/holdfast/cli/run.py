@@ -63,9 +63,8 @@ async def run(
 ) -> int:
     """Send a message and print the reply as it streams.
 
-    One turn of a session that ends with it. The message is on disk before the model is asked, and the
-    reply is at most half a second ahead of the disk: after a stop or a kill,
-    continue with the same key.
+    One turn of a session that ends with it. The message is on disk before the model is called, and the
+    reply is saved every half second: after a stop or a kill, continue with the same key.
 
     \b
     Examples:

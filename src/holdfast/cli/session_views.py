@@ -44,7 +44,7 @@ def show_list(
     with_owner: bool,
     folded: bool = False,
 ) -> None:
-    """`folded`: each row is a conversation, and says how many sessions it has."""
+    """`folded`: each row is a conversation, and shows how many sessions it has."""
     narrow = not wide()
     columns = [
         Column("session", whole=True),
