@@ -55,7 +55,7 @@ from .runtime.shutdown import ExitSignals, finished
 from .runtime.tools.choose import toolbox_of
 from .runtime.turns.gate import TurnGate
 from .runtime.turns.history_matcher import ClientCompaction, HistoryMatcher, Placement
-from .runtime.turns.live import Answered, LiveTurn, Outcome, TurnRenderer, TurnSpec, Unanswered
+from .runtime.turns.live import Answered, Outcome, RunningTurn, TurnRenderer, TurnSpec, Unanswered
 from .runtime.turns.preamble import TurnPreamble
 from .runtime.turns.receipts import Receipts
 from .runtime.turns.runner import TurnRunner
@@ -100,7 +100,6 @@ __all__ = [
     "ClientCompaction",
     "ConnectorDown",
     "Holdfast",
-    "LiveTurn",
     "ModelWatch",
     "Operations",
     "Outcome",
@@ -108,6 +107,7 @@ __all__ = [
     "Placement",
     "Receipts",
     "Recoverer",
+    "RunningTurn",
     "TurnRenderer",
     "TurnRunner",
     "TurnSpec",

@@ -324,7 +324,7 @@ class LiveTurn:
         dropped with a log line: figures never make a turn fail."""
         figures, dropped = usable_usage(reported)
         if dropped:
-            log.warning("turn usage has figures that are no token counts, dropped: %s", ", ".join(dropped))
+            log.warning("turn usage has figures that are not token counts, dropped: %s", ", ".join(dropped))
         if reported is not self._usage:
             self._usage = added_usage(self._usage, figures)
             self._last_usage = figures

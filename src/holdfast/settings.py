@@ -474,7 +474,7 @@ def check_notifies(connectors: Mapping[str, ConnectorSettings], name: str) -> No
     found = connectors.get(name)
     if not isinstance(found, WebhookSettings) or not found.url:
         raise BadInput(
-            f"{name!r:.80} is no connector that can be notified; it needs [connectors.{name:.80}] with "
+            f"{name!r:.80} is not a connector that can be notified; it needs [connectors.{name:.80}] with "
             'kind = "webhook", url and token_env'
         )
 

@@ -35,7 +35,7 @@ from holdfast.domain.turns import (
 from holdfast.errors import ConversationBusy, HoldfastError, StoreError
 from holdfast.models.base import Chunk
 from holdfast.runtime.tools.toolbox import Toolbox, ToolCall, function
-from holdfast.runtime.turns.live import Answered, LiveTurn, Outcome, TurnSpec
+from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec
 from holdfast.server.http import Services
 from holdfast.server.server import services_of
 from holdfast.store.sqlite.engine import SQLiteStore
@@ -327,7 +327,7 @@ class Program:
         tools = frozenset({TOOL})
         order = TurnSpec(request, Told(numbered=hash_of(ask.tag) % 2 == 0), tools=tools)
         outcome = await self._begin_or_queue(services, order, ask)
-        if isinstance(outcome, LiveTurn):
+        if isinstance(outcome, RunningTurn):
             place = (outcome.session.conversation_id, outcome.session.id, outcome.turn.id)
             if tell := self._pending.get(number):
                 tell(Begun(*place))
@@ -356,7 +356,7 @@ class Program:
 
     async def _begin_or_queue(
         self, services: Services, order: TurnSpec, ask: Ask
-    ) -> LiveTurn | TurnRepeated | TurnOutdated:
+    ) -> RunningTurn | TurnRepeated | TurnOutdated:
         """As a surface does it."""
         queues, cuts = ask.when_busy in QUEUES, ask.when_busy is WhenBusy.INTERRUPT
         while True:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..app import Answered, LiveTurn, TurnSpec, Unanswered
+from ..app import Answered, RunningTurn, TurnSpec, Unanswered
 from ..cli.format import Styled, complain, next_step_after, on_terminal, sentences
 from ..cli.run import SAY_WAITING_SECONDS, ReplyPrinter
 from ..cli.server_model import ServerModel
@@ -41,8 +41,8 @@ class Ended:
 
 
 class Answering:
-    def __init__(self, room: ChatState) -> None:
-        self._room = room
+    def __init__(self, state: ChatState) -> None:
+        self._state = state
         self._cuts = 0
         """How many replies in a row were cut because the server stopped."""
 
@@ -57,26 +57,26 @@ class Answering:
 
     async def retry(self) -> Ended:
         """Retry the newest turn if it was interrupted or failed; otherwise answer its message again."""
-        room = self._room
-        turns = await room.node.turns(room.owner, room.conversation_id, limit=1)
-        tip = await room.tip()
+        state = self._state
+        turns = await state.node.turns(state.owner, state.conversation_id, limit=1)
+        tip = await state.tip()
         if not turns or (tip.edge is Edge.RESET and turns[0].first_seq < tip.first_seq):
-            room.tell("Nothing to retry: this session has no messages yet.")
+            state.say("Nothing to retry: this session has no messages yet.")
             return Ended(True)
         (turn,) = turns
         if turn.status in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
             return await self._turn(self._request(resumes_turn=turn.id))
         if turn.status is TurnStatus.RUNNING:
-            room.tell(f"It is being answered right now{await self.by(turn.node_id)}.")
+            state.say(f"It is being answered right now{await self.by(turn.node_id)}.")
             return Ended(True)
         return await self._again()
 
     async def _again(self) -> Ended:
-        room = self._room
-        newest = await room.node.visible(room.owner, room.conversation_id, limit=RETRY_LOOKS_AT)
+        state = self._state
+        newest = await state.node.visible(state.owner, state.conversation_id, limit=RETRY_LOOKS_AT)
         replies = replies_to_person(newest)
         if replies is None:
-            room.tell("Nothing to retry: the last reply did not answer a user message.")
+            state.say("Nothing to retry: the last reply did not answer a user message.")
             return Ended(True)
         return await self._turn(self._request(regenerates=replies, answer_existing=True))
 
@@ -88,15 +88,15 @@ class Answering:
         regenerates: tuple[int, ...] = (),
         answer_existing: bool = False,
     ) -> TurnRequest:
-        room = self._room
+        state = self._state
         return TurnRequest(
             turn_id=new_id("turn"),
-            owner=room.owner,
-            node_id=room.node.node_id,
-            address=Address(id=room.conversation_id, create=False),
+            owner=state.owner,
+            node_id=state.node.node_id,
+            address=Address(id=state.conversation_id, create=False),
             messages=messages,
             attached=True,
-            model=room.model_name,
+            model=state.model_name,
             resumes_turn=resumes_turn,
             regenerates=regenerates,
             answer_existing=answer_existing,
@@ -105,14 +105,14 @@ class Answering:
     # --- one turn --------------------------------------------------------------------------------------
 
     async def _turn(self, request: TurnRequest, text: str = "") -> Ended:
-        room = self._room
+        state = self._state
         try:
             begun = await self._begin(request)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise  # the chat itself is shutting down
-            room.tell("Not sent: you cancelled the wait.")
+            state.say("Not sent: you cancelled the wait.")
             return Ended(False, text)
         except ConversationBusy as error:
             complain(f"not sent: {error}", next_step_after(error))
@@ -121,36 +121,36 @@ class Answering:
             complain(error)
             return Ended(False, text)
         if isinstance(begun, TurnRepeated | TurnOutdated):
-            room.tell("It is being answered elsewhere already.")
+            state.say("It is being answered elsewhere already.")
             return Ended(True)
-        room.own_turns.add(begun.turn.id)
+        state.own_turns.add(begun.turn.id)
         await self._hear(begun)  # first, without an await before it: Ctrl-C is for this reply from now on
-        room.live = await room.node.session(id=room.conversation_id)
-        await room.deliver()
+        state.live = await state.node.session(id=state.conversation_id)
+        await state.deliver()
         if self._was_cut(begun):
             return await self._turn(self._request(resumes_turn=begun.turn.id))
         self._cuts = 0
         return self._ended(begun)
 
-    def _was_cut(self, ended: LiveTurn) -> bool:
+    def _was_cut(self, ended: RunningTurn) -> bool:
         """True: the server stopped in the middle of this reply, and it is generated again by itself."""
-        model, outcome = self._room.model, ended.outcome
+        model, outcome = self._state.model, ended.outcome
         if not (isinstance(model, ServerModel) and model.was_cut and isinstance(outcome, Unanswered)):
             return False
         if not isinstance(outcome.error, ModelError) or self._cuts >= MOST_CUTS:
             return False
         self._cuts += 1
-        self._room.tell(
+        self._state.say(
             Styled("The server stopped during this reply. ", "yellow"),
             "Partial reply saved; generating it again. Ctrl-C cancels.",
         )
         return True
 
-    async def _begin(self, request: TurnRequest) -> LiveTurn | TurnRepeated | TurnOutdated:
+    async def _begin(self, request: TurnRequest) -> RunningTurn | TurnRepeated | TurnOutdated:
         """Begin the turn; wait while the conversation is busy. Ctrl-C stops the wait."""
-        room, settings = self._room, self._room.invocation.settings
-        prompt = room.system_prompt
-        self._voice = _ChatReplyPrinter(room)
+        state, settings = self._state, self._state.invocation.settings
+        prompt = state.system_prompt
+        self._voice = _ChatReplyPrinter(state)
         order = TurnSpec(
             request,
             self._voice,
@@ -159,42 +159,42 @@ class Answering:
             tools=frozenset(settings.agent.tools),
         )
         wait = settings.server.busy_wait_seconds
-        beginning = asyncio.ensure_future(room.node.runner.begin(order, wait))
+        beginning = asyncio.ensure_future(state.node.runner.begin(order, wait))
         saying = asyncio.ensure_future(self._say_who_holds_it(wait))
-        room.desk.on_interrupt = beginning.cancel
+        state.terminal.on_interrupt = beginning.cancel
         try:
             return await beginning
         finally:
-            room.desk.on_interrupt = None
+            state.terminal.on_interrupt = None
             saying.cancel()
 
     async def _say_who_holds_it(self, wait: float) -> None:
         await asyncio.sleep(SAY_WAITING_SECONDS)
-        room = self._room
-        holder = (await room.tip()).running_node
+        state = self._state
+        holder = (await state.tip()).running_node
         by = await self.by(holder) if holder else ""
-        room.tell(f"Another turn is running here{by}; waiting up to {wait:g} s. Ctrl-C gives up waiting.")
+        state.say(f"Another turn is running here{by}; waiting up to {wait:g} s. Ctrl-C gives up waiting.")
 
     async def by(self, node_id: str) -> str:
         """Describe the process of this node; empty if the node is unknown."""
-        for node in await self._room.node.nodes():
+        for node in await self._state.node.nodes():
             if node.id == node_id:
                 return f", in {node.kind.value} process {node.identity.pid} on {node.identity.host}"
         return ""
 
-    async def _hear(self, running: LiveTurn) -> None:
+    async def _hear(self, running: RunningTurn) -> None:
         """Return when the turn has ended, in any state."""
-        room = self._room
+        state = self._state
 
         def interrupt() -> None:
             stopping.append(
                 asyncio.ensure_future(
-                    room.node.runner.stop(room.owner, running.turn.id, TurnStatus.INTERRUPTED, BY_PERSON)
+                    state.node.runner.stop(state.owner, running.turn.id, TurnStatus.INTERRUPTED, BY_PERSON)
                 )
             )
 
         stopping: list[asyncio.Future[bool]] = []
-        room.desk.on_interrupt = interrupt
+        state.terminal.on_interrupt = interrupt
         doing = "model"
         try:
             self._voice.start()
@@ -205,11 +205,11 @@ class Answering:
                 self._voice.draw()
             await asyncio.gather(*stopping)
         finally:
-            room.desk.on_interrupt = None
+            state.terminal.on_interrupt = None
             self._voice.finish()
 
-    def _ended(self, running: LiveTurn) -> Ended:
-        room, outcome = self._room, running.outcome
+    def _ended(self, running: RunningTurn) -> Ended:
+        state, outcome = self._state, running.outcome
         if isinstance(outcome, Answered):
             return Ended(True)
         assert isinstance(outcome, Unanswered)
@@ -218,14 +218,14 @@ class Answering:
         if isinstance(error, ModelError):
             complain(error, sentences(kept, "/retry to generate it again"))
         elif running.stop is not None and running.stop.why == BY_PERSON:
-            room.tell(Styled("Interrupted. ", "yellow"), f"{kept}. /retry to generate it again.")
+            state.say(Styled("Interrupted. ", "yellow"), f"{kept}. /retry to generate it again.")
         elif isinstance(error, TurnStopped | LeaseLost | NodeReaped):
             why = (
                 "it was cancelled elsewhere"
                 if outcome.status is TurnStatus.CANCELLED
                 else "it was ended elsewhere"
             )
-            room.tell(Styled(f"Interrupted: {why}. ", "yellow"), f"{kept}. /retry to generate it again.")
+            state.say(Styled(f"Interrupted: {why}. ", "yellow"), f"{kept}. /retry to generate it again.")
         else:
             complain(error, sentences(kept, "/retry to generate it again"))
         return Ended(False)
@@ -234,10 +234,10 @@ class Answering:
 class _ChatReplyPrinter(ReplyPrinter):
     """Shows the reply, after any undelivered notices: on a terminal rendered, in a pipe as it is."""
 
-    def __init__(self, room: ChatState) -> None:
-        super().__init__(nobody_listens=room.desk.stop)
-        self._room = room
-        self._view = ReplyView() if room.desk.interactive and on_terminal() else None
+    def __init__(self, state: ChatState) -> None:
+        super().__init__(nobody_listens=state.terminal.stop)
+        self._state = state
+        self._view = ReplyView() if state.terminal.interactive and on_terminal() else None
 
     def start(self) -> None:
         """Show that the reply is awaited."""
@@ -246,9 +246,9 @@ class _ChatReplyPrinter(ReplyPrinter):
 
     def begin(self, begun: TurnBegun) -> Sequence[bytes]:
         for notice in begun.notices:
-            if notice.id not in self._room.told:
-                self._room.tell(Styled(notice.text, "yellow"))
-            self._room.told[notice.id] = False  # the model receives it in this turn
+            if notice.id not in self._state.shown_notices:
+                self._state.say(Styled(notice.text, "yellow"))
+            self._state.shown_notices[notice.id] = False  # the model receives it in this turn
         return ()
 
     def draw(self) -> None:
@@ -280,4 +280,4 @@ class _ChatReplyPrinter(ReplyPrinter):
             self._view.doing = tool or ("" if doing == "model" else doing)
         elif tool:
             super().finish()
-            self._room.tell(f"[{tool} …]")
+            self._state.say(f"[{tool} …]")

@@ -41,15 +41,15 @@ async def chat(
     invocation: CommandContext, lines: ChatInput, key: str | None, resume: str | None, source: str
 ) -> int:
     """Run the chat; returns its exit code."""
-    with ChatTerminal(lines) as desk:
+    with ChatTerminal(lines) as terminal:
         try:
-            return await _chat(invocation, desk, key, resume, source)
+            return await _chat(invocation, terminal, key, resume, source)
         except asyncio.CancelledError:
-            return desk.exit_code
+            return terminal.exit_code
 
 
 async def _chat(
-    invocation: CommandContext, desk: ChatTerminal, key: str | None, resume: str | None, source: str
+    invocation: CommandContext, terminal: ChatTerminal, key: str | None, resume: str | None, source: str
 ) -> int:
     settings = invocation.settings
     with model_usage(invocation):
@@ -61,49 +61,49 @@ async def _chat(
                 live = await enter(node, resume, settings.server.busy_wait_seconds)
             else:
                 live = await node.session(key, source=source)
-            room = ChatState(invocation, node, model, desk, live)
+            state = ChatState(invocation, node, model, terminal, live)
             if isinstance(model, ServerModel):
-                model.on_wait = lambda sentence: room.tell(f"({sentence}; Ctrl-C cancels)")
-            return await Chat(room).run()
+                model.on_wait = lambda sentence: state.say(f"({sentence}; Ctrl-C cancels)")
+            return await Chat(state).run()
     finally:
         await model.close()
 
 
 class Chat:
-    def __init__(self, room: ChatState) -> None:
-        self._room = room
-        self._answering = Answering(room)
-        self._acts = ChatActions(room, self._answering)
+    def __init__(self, state: ChatState) -> None:
+        self._state = state
+        self._answering = Answering(state)
+        self._acts = ChatActions(state, self._answering)
 
     async def run(self) -> int:
-        room = self._room
+        state = self._state
         await self._greet()
-        async with LiveUpdates(room) as tidings:
-            code = await self._lines(tidings)
-            await room.deliver(leaving=True)
-        if room.desk.interactive:
-            say(Styled(f"Saved. Continue with: {room.go_on}", "dim"))
+        async with LiveUpdates(state) as updates:
+            code = await self._lines(updates)
+            await state.deliver(leaving=True)
+        if state.terminal.interactive:
+            say(Styled(f"Saved. Continue with: {state.resume_command}", "dim"))
         return code
 
     # --- reading lines ---------------------------------------------------------------------------------
 
-    async def _lines(self, tidings: LiveUpdates) -> int:
+    async def _lines(self, updates: LiveUpdates) -> int:
         """Read until the person leaves or the pipe ends. Returns the exit code.
 
         A failure ends a pipe, because the lines after it may depend on it.
         """
-        room = self._room
+        state = self._state
         text, leaving = "", False
         while True:
-            await tidings.tell()
+            await updates.show()
             await self._offer_names()
             try:
-                typed = await room.desk.line(text)
+                typed = await state.terminal.line(text)
             except Cleared as cleared:
                 if leaving and not cleared.text:
                     return 0
                 if not cleared.text:
-                    room.tell("Ctrl-C again, Ctrl-D or /quit exits.")
+                    state.say("Ctrl-C again, Ctrl-D or /quit exits.")
                 text, leaving = "", not cleared.text
                 continue
             if typed is None:
@@ -116,7 +116,7 @@ class Chat:
                 return 0
             ended = await self._do(wanted)
             text = ended.unsaid
-            if not ended.answered and not room.desk.interactive:
+            if not ended.answered and not state.terminal.interactive:
                 return 1
 
     async def _do(self, wanted: ChatMessage | ChatCommand | Unclear) -> Ended:
@@ -135,10 +135,10 @@ class Chat:
 
     async def _offer_names(self) -> None:
         """Completions of /resume: keys and session ids, with the titles of their conversations."""
-        keyboard = self._room.desk.lines
+        keyboard = self._state.terminal.lines
         if not isinstance(keyboard, Keyboard):
             return
-        page = await self._room.node.session_page(SessionFilter(self._room.owner), limit=RECENT)
+        page = await self._state.node.session_page(SessionFilter(self._state.owner), limit=RECENT)
         names = {(session.key or session.id): one_line(session.title or "") for session in page.items}
 
         def choices(typed: str) -> Iterable[tuple[str, str]]:
@@ -149,42 +149,42 @@ class Chat:
     # --- greeting --------------------------------------------------------------------------------------
 
     async def _greet(self) -> None:
-        room = self._room
-        session = await room.live.refresh()
-        if not room.desk.interactive:
+        state = self._state
+        session = await state.live.refresh()
+        if not state.terminal.interactive:
             return
         named = session.key or session.title or session.id
-        trouble = await _trouble_of(room.model)
-        say(Styled(one_line(named), "bold"), Styled(f"  {room.model.description}", "dim"))
+        trouble = await _trouble_of(state.model)
+        say(Styled(one_line(named), "bold"), Styled(f"  {state.model.description}", "dim"))
         if trouble:
-            room.tell(Styled(sentences(f"The model does not answer now: {trouble}"), "yellow"))
-        said = await room.node.visible(room.owner, room.conversation_id, limit=LOOK_BACK)
+            state.say(Styled(sentences(f"The model does not answer now: {trouble}"), "yellow"))
+        said = await state.node.visible(state.owner, state.conversation_id, limit=LOOK_BACK)
         if said:
             await self._look_back(said)
         else:
-            room.tell(f"{ENTER_HINT}; /help lists the commands; Ctrl-D exits.")
+            state.say(f"{ENTER_HINT}; /help lists the commands; Ctrl-D exits.")
         await self._say_who_else()
 
     async def _look_back(self, said: Sequence[Message]) -> None:
-        room, last = self._room, said[-1]
-        room.tell(f"{count(last.seq, 'message')} so far, the last {ago(last.created_at, room.node.now())}.")
+        state, last = self._state, said[-1]
+        state.say(f"{count(last.seq, 'message')} so far, the last {ago(last.created_at, state.node.now())}.")
         for message in _last_exchange(said):
             _show(message)
-        turns = await room.node.turns(room.owner, room.conversation_id, limit=1)
+        turns = await state.node.turns(state.owner, state.conversation_id, limit=1)
         if turns and turns[0].status in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
-            room.tell(
+            state.say(
                 Styled(f"The last reply was {turns[0].status}. ", "yellow"), "/retry generates it again."
             )
 
     async def _say_who_else(self) -> None:
         """Warn the person if another process has this session open: both write to the same session."""
-        room = self._room
-        session = await room.live.refresh()
+        state = self._state
+        session = await state.live.refresh()
         owner = session.answering_node
-        if owner is None or owner == room.node.node_id:
+        if owner is None or owner == state.node.node_id:
             return
         by = await self._answering.by(owner)
-        room.tell(Styled(f"This session is also open elsewhere{by}; ", "yellow"), "you take turns in it.")
+        state.say(Styled(f"This session is also open elsewhere{by}; ", "yellow"), "you take turns in it.")
 
 
 async def _trouble_of(model: Model) -> str:

@@ -165,8 +165,8 @@ def _write_new(file: str, text: str) -> Path:
 
 
 class ChatActions:
-    def __init__(self, room: ChatState, answering: Answering) -> None:
-        self._room = room
+    def __init__(self, state: ChatState, answering: Answering) -> None:
+        self._state = state
         self._answering = answering
         self._listed: list[str] = []
         """Sessions as /resume listed them last."""
@@ -193,45 +193,45 @@ class ChatActions:
         return await self._acts[wanted.slash](wanted.argument) or Ended(True)
 
     async def _new(self, _: str) -> None:
-        room = self._room
+        state = self._state
         try:
-            tip = await room.tip()
+            tip = await state.tip()
         except NotFound:  # the conversation was deleted elsewhere
-            room.live = await room.node.session(room.live.key)
-            room.tell(f"New session {room.live.id}.")
+            state.live = await state.node.session(state.live.key)
+            state.say(f"New session {state.live.id}.")
             return
         if not tip.ended:
-            room.own_ends.add(tip.id)
-            await room.node.end_session(room.owner, tip.id, EndReason.NEW, wait_seconds=self._patience)
-        room.live = await room.node.session(id=room.conversation_id)
-        room.tell(f"New session {room.live.id}. {tip.id} stays readable; /resume {tip.id} goes back.")
+            state.own_ends.add(tip.id)
+            await state.node.end_session(state.owner, tip.id, EndReason.NEW, wait_seconds=self._patience)
+        state.live = await state.node.session(id=state.conversation_id)
+        state.say(f"New session {state.live.id}. {tip.id} stays readable; /resume {tip.id} goes back.")
 
     async def _resume(self, name: str) -> None:
         if not name:
             await self._list()
             return
-        room = self._room
-        before = (await room.tip()).id
+        state = self._state
+        before = (await state.tip()).id
         if name.isdecimal() and 0 < int(name) <= len(self._listed):
             name = self._listed[int(name) - 1]
-        room.live = await enter(room.node, name, self._patience)
-        line = await room.node.line(room.owner, room.conversation_id)
-        room.own_ends.update(session.id for session in line if session.ended)
-        named = f" ({room.live.key})" if room.live.key else ""
-        room.tell(f"{'You are' if room.live.id == before else 'Now'} in {room.live.id}{named}.")
+        state.live = await enter(state.node, name, self._patience)
+        line = await state.node.line(state.owner, state.conversation_id)
+        state.own_ends.update(session.id for session in line if session.ended)
+        named = f" ({state.live.key})" if state.live.key else ""
+        state.say(f"{'You are' if state.live.id == before else 'Now'} in {state.live.id}{named}.")
 
     async def _list(self) -> None:
         """One line for each other conversation, newest first: its number, title or key, and last activity."""
-        room = self._room
-        wanted = SessionFilter(room.owner, newest=True)
-        page = await room.node.session_page(wanted, limit=RECENT + 1)
-        shown = [each for each in page.items if each.conversation_id != room.conversation_id][:RECENT]
-        headings = await room.node.headings_of(shown)
+        state = self._state
+        wanted = SessionFilter(state.owner, newest=True)
+        page = await state.node.session_page(wanted, limit=RECENT + 1)
+        shown = [each for each in page.items if each.conversation_id != state.conversation_id][:RECENT]
+        headings = await state.node.headings_of(shown)
         self._listed = [session.id for session in shown]
         if not shown:
-            room.tell("No other conversations.")
+            state.say("No other conversations.")
             return
-        now = room.node.now()
+        now = state.node.now()
         columns = (
             Column("", right=True),
             Column("conversation"),
@@ -250,122 +250,122 @@ class ChatActions:
             for number, session in enumerate(shown, 1)
         ]
         table(columns, rows)
-        room.tell("/resume NUMBER continues one of them, /resume ID_OR_KEY any other.")
+        state.say("/resume NUMBER continues one of them, /resume ID_OR_KEY any other.")
 
     async def _retry(self, _: str) -> Ended:
         return await self._answering.retry()
 
     async def _fork(self, key: str) -> None:
-        room = self._room
-        tip, before = await room.tip(), room.conversation_id
-        forked = await room.node.fork_session(room.owner, tip.id, key=key or None, attached=True)
-        room.live = await room.node.session(id=forked.conversation_id)
-        room.tell(f"Now in {forked.id}, a copy; /resume {before} goes back.")
+        state = self._state
+        tip, before = await state.tip(), state.conversation_id
+        forked = await state.node.fork_session(state.owner, tip.id, key=key or None, attached=True)
+        state.live = await state.node.session(id=forked.conversation_id)
+        state.say(f"Now in {forked.id}, a copy; /resume {before} goes back.")
 
     async def _rewind(self, to: str) -> None:
-        room = self._room
+        state = self._state
         target: str | int = int(to) if to.isdecimal() else to
         if not to:
-            target = before_last_message(await room.node.visible(room.owner, room.conversation_id))
-        before = await room.tip()
-        room.own_ends.add(before.id)
-        done = await room.node.rewind(room.owner, room.conversation_id, target)
+            target = before_last_message(await state.node.visible(state.owner, state.conversation_id))
+        before = await state.tip()
+        state.own_ends.add(before.id)
+        done = await state.node.rewind(state.owner, state.conversation_id, target)
         if done.session.id != before.id:
-            room.live = await room.node.session(id=room.conversation_id)
-        room.tell(f"{rewound_sentence(done)} /rewind {before.last_seq} goes back.")
+            state.live = await state.node.session(id=state.conversation_id)
+        state.say(f"{rewound_sentence(done)} /rewind {before.last_seq} goes back.")
 
     async def _compact(self, _: str) -> None:
-        room = self._room
-        before = (await room.tip()).id
-        room.own_ends.add(before)
-        room.tell("Summarising older messages; Ctrl-C cancels …")
-        compacting = asyncio.ensure_future(room.live.compact())
-        room.desk.on_interrupt = compacting.cancel
+        state = self._state
+        before = (await state.tip()).id
+        state.own_ends.add(before)
+        state.say("Summarising older messages; Ctrl-C cancels …")
+        compacting = asyncio.ensure_future(state.live.compact())
+        state.terminal.on_interrupt = compacting.cancel
         try:
             await compacting
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise  # the chat itself is shutting down
-            room.tell("Cancelled: nothing was changed.")
+            state.say("Cancelled: nothing was changed.")
             return
         finally:
-            room.desk.on_interrupt = None
-        room.tell(f"Compacted: the conversation continues in {room.live.id}; {before} stays readable.")
+            state.terminal.on_interrupt = None
+        state.say(f"Compacted: the conversation continues in {state.live.id}; {before} stays readable.")
 
     async def _why(self, _: str) -> None:
-        room = self._room
-        found = await room.node.why(room.owner, (await room.tip()).id)
+        state = self._state
+        found = await state.node.why(state.owner, (await state.tip()).id)
         say(found.sentence)
 
     async def _ps(self, _: str) -> None:
-        room = self._room
-        found = await room.live.processes()
+        state = self._state
+        found = await state.live.processes()
         if found:
-            show_processes(room.node, found, room.node.now())
+            show_processes(state.node, found, state.node.now())
         else:
-            room.tell("This conversation has started no process.")
+            state.say("This conversation has started no process.")
 
     async def _title(self, title: str) -> None:
-        room = self._room
+        state = self._state
         if title:
-            await room.node.set_title(room.owner, room.conversation_id, title)
-            room.tell(f"Title: {title!r}.")
+            await state.node.set_title(state.owner, state.conversation_id, title)
+            state.say(f"Title: {title!r}.")
         else:
-            named = (await room.tip()).title
-            room.tell(f"Title: {named!r}." if named else "This conversation has no title.")
+            named = (await state.tip()).title
+            state.say(f"Title: {named!r}." if named else "This conversation has no title.")
 
     async def _model(self, name: str) -> None:
-        room = self._room
+        state = self._state
         if name:
-            room.model_name = name
-        room.tell(f"Answered by {room.model_name or room.model.description}.")
+            state.model_name = name
+        state.say(f"Answered by {state.model_name or state.model.description}.")
 
     async def _system(self, text: str) -> None:
-        room = self._room
+        state = self._state
         if text:
-            room.system_prompt = text
-        room.tell(f"Instructions: {room.system_prompt}" if room.system_prompt else "No instructions.")
+            state.system_prompt = text
+        state.say(f"Instructions: {state.system_prompt}" if state.system_prompt else "No instructions.")
 
     async def _save(self, file: str) -> None:
-        room = self._room
-        said = await room.node.visible(room.owner, room.conversation_id)
+        state = self._state
+        said = await state.node.visible(state.owner, state.conversation_id)
         text = "\n\n".join(
             f"## {message.role}\n\n{session_views.text_of(message.content().get('content')).strip()}"
             for message in said
         )
         path = await asyncio.to_thread(_write_new, file, text + "\n")
-        room.tell(f"{count(len(said), 'message')} written to {path}.")
+        state.say(f"{count(len(said), 'message')} written to {path}.")
 
     async def _copy(self, _: str) -> None:
-        room = self._room
+        state = self._state
         replies = [
             session_views.text_of(message.content().get("content"))
-            for message in await room.node.visible(room.owner, room.conversation_id, limit=PREVIEWED)
+            for message in await state.node.visible(state.owner, state.conversation_id, limit=PREVIEWED)
             if message.role == "assistant"
         ]
         if not replies:
-            room.tell("There is no reply to copy.")
-        elif not room.desk.interactive:
+            state.say("There is no reply to copy.")
+        elif not state.terminal.interactive:
             raise BadInput("/copy needs a terminal")
         elif len(replies[-1].encode()) > COPY_LIMIT:
             raise BadInput(f"the reply is longer than a terminal copies ({COPY_LIMIT:,} bytes); use /save")
         else:
             write(f"\033]52;c;{b64encode(replies[-1].encode()).decode()}\a")
-            room.tell("Copied, if the terminal allows it (OSC 52).")
+            state.say("Copied, if the terminal allows it (OSC 52).")
 
     async def _cost(self, _: str) -> None:
-        room = self._room
-        line = await room.node.line(room.owner, room.conversation_id)
+        state = self._state
+        line = await state.node.line(state.owner, state.conversation_id)
         taken = sum(session.input_tokens for session in line)
         given = sum(session.output_tokens for session in line)
-        room.tell(f"{taken:,} tokens in, {given:,} out, as reported by the model.")
+        state.say(f"{taken:,} tokens in, {given:,} out, as reported by the model.")
 
     async def _help(self, _: str) -> None:
         for slash, (takes, meaning) in MEANINGS.items():
             say(Styled(f"  /{slash} {takes}".ljust(24), "bold"), meaning)
-        self._room.tell(f"{ENTER_HINT}. Ctrl-C interrupts a reply and keeps its text.")
+        self._state.say(f"{ENTER_HINT}. Ctrl-C interrupts a reply and keeps its text.")
 
     @property
     def _patience(self) -> float:
-        return self._room.invocation.settings.server.busy_wait_seconds
+        return self._state.invocation.settings.server.busy_wait_seconds

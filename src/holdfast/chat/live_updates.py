@@ -49,15 +49,15 @@ ENDINGS: Mapping[str, str] = {
 
 
 class LiveUpdates:
-    """Use as `async with LiveUpdates(room) as updates`, and call `tell` between replies."""
+    """Use as `async with LiveUpdates(state) as updates`, and call `show` between replies."""
 
-    def __init__(self, room: ChatState) -> None:
-        self._room = room
+    def __init__(self, state: ChatState) -> None:
+        self._state = state
         self._pending: list[Event] = []
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> LiveUpdates:
-        _, newest = await self._room.node.event_bounds()
+        _, newest = await self._state.node.event_bounds()
         self._task = asyncio.create_task(self._follow(newest))
         return self
 
@@ -68,56 +68,56 @@ class LiveUpdates:
         if isinstance(ended, Exception):
             log.error("live updates stopped with an error: %r", ended)
 
-    async def tell(self) -> None:
+    async def show(self) -> None:
         """Show the events and notices since the last call."""
-        room = self._room
+        state = self._state
         pending, self._pending = self._pending, []
         for event in pending:
-            if event.conversation_id == room.conversation_id and not self._is_own(event):
+            if event.conversation_id == state.conversation_id and not self._is_own(event):
                 await self._show(event)
-        for notice in await room.node.undelivered(room.conversation_id):
-            if notice.id not in room.told:
-                room.tell(Styled(notice.text, "yellow"))
-                room.told[notice.id] = notice.process_id is not None
+        for notice in await state.node.undelivered(state.conversation_id):
+            if notice.id not in state.shown_notices:
+                state.say(Styled(notice.text, "yellow"))
+                state.shown_notices[notice.id] = notice.process_id is not None
 
     async def _follow(self, after: int) -> None:
         """Collect this conversation's events; retry after store errors."""
-        room = self._room
+        state = self._state
         while True:
             try:
-                async for event in room.node.events(after, follow=True):
+                async for event in state.node.events(after, follow=True):
                     after = event.id
-                    if event.type in TOLD and event.conversation_id == room.conversation_id:
+                    if event.type in TOLD and event.conversation_id == state.conversation_id:
                         self._pending.append(event)
                         if not self._is_own(event):
-                            await room.desk.lines.print_above(self.tell)
+                            await state.terminal.lines.print_above(self.tell)
             except StoreError:
                 await asyncio.sleep(1.0)  # not reported here: the next message reports the error
 
     def _is_own(self, event: Event) -> bool:
         if event.type in TURN_ENDS:
-            return event.turn_id in self._room.own_turns
+            return event.turn_id in self._state.own_turns
         if event.type == EventType.COMPACTION_COMPLETED:
-            return event.data.get("parent") in self._room.own_ends
+            return event.data.get("parent") in self._state.own_ends
         own_act = event.type in (EventType.SESSION_ENDED, EventType.COMPACTION_FAILED)
-        return own_act and event.session_id in self._room.own_ends
+        return own_act and event.session_id in self._state.own_ends
 
     async def _show(self, event: Event) -> None:
-        room, data = self._room, event.data
+        state, data = self._state, event.data
         match event.type:
             case EventType.CONVERSATION_DELETED:
-                room.tell(Styled("This conversation was deleted elsewhere. /new starts another.", "yellow"))
+                state.say(Styled("This conversation was deleted elsewhere. /new starts another.", "yellow"))
             case EventType.SESSION_ENDED if (reason := str(data.get("reason"))) in ENDINGS:
-                room.tell(Styled(ENDINGS[reason], "yellow"))
+                state.say(Styled(ENDINGS[reason], "yellow"))
             case EventType.RESET_DEFERRED:
                 assert event.session_id is not None
-                found = await room.node.why(room.owner, event.session_id)
-                room.tell(Styled(found.sentence, "yellow"))
+                found = await state.node.why(state.owner, event.session_id)
+                state.say(Styled(found.sentence, "yellow"))
             case EventType.COMPACTION_COMPLETED:
                 left = count(int(data.get("messages") or 0), "older message")
-                room.tell(f"Compacted: a summary replaces {left} in the context; they stay readable.")
+                state.say(f"Compacted: a summary replaces {left} in the context; they stay readable.")
             case EventType.COMPACTION_FAILED:
-                room.tell(f"Could not compact ({data.get('reason')}); nothing was changed.")
+                state.say(f"Could not compact ({data.get('reason')}); nothing was changed.")
             case EventType.PROCESS_STARTED | EventType.PROCESS_ENDED | EventType.PROCESS_LOST:
                 await self._show_process(event)
             case each if each in TURN_ENDS:
@@ -126,19 +126,19 @@ class LiveUpdates:
     async def _show_process(self, event: Event) -> None:
         name = str(event.data.get("process"))
         try:
-            process = await self._room.node.process(self._room.owner, name)
+            process = await self._state.node.process(self._state.owner, name)
         except NotFound:
             return  # the process row has already been pruned
         if event.type == EventType.PROCESS_STARTED:
-            self._room.tell(f"Running in the background: {shown(process.command)} ({name}); /ps lists all.")
+            self._state.say(f"Running in the background: {shown(process.command)} ({name}); /ps lists all.")
         elif process.state is ProcessState.STOPPED:  # any other end has a notice
-            self._room.tell(f"Stopped: {shown(process.command)} ({name}).")
+            self._state.say(f"Stopped: {shown(process.command)} ({name}).")
 
     async def _show_turn(self, event: Event) -> None:
         """Show the messages of a turn that ran elsewhere in this conversation."""
-        room = self._room
+        state = self._state
         assert event.turn_id is not None
-        said = [message for message in await room.node.turn_messages(event.turn_id) if not message.inner]
+        said = [message for message in await state.node.turn_messages(event.turn_id) if not message.inner]
         if said:
-            room.tell("Messages from elsewhere:")
-            show_messages(said, room.node.now())
+            state.say("Messages from elsewhere:")
+            show_messages(said, state.node.now())

@@ -19,13 +19,13 @@ class ChatState:
     invocation: CommandContext
     node: Holdfast
     model: Model
-    desk: ChatTerminal
+    terminal: ChatTerminal
     live: LiveSession
     own_turns: set[str] = field(default_factory=set)
     """Turns that ran in this chat and were shown as they ran."""
     own_ends: set[str] = field(default_factory=set)
     """Sessions that this chat ended."""
-    told: dict[str, bool] = field(default_factory=dict)
+    shown_notices: dict[str, bool] = field(default_factory=dict)
     """Ids of notices shown here. True: the model must receive the notice too."""
     model_name: str | None = None
     """The model that is asked for; None: the one that answers by default. Changed by /model."""
@@ -45,14 +45,14 @@ class ChatState:
         return self.live.conversation_id
 
     @property
-    def go_on(self) -> str:
+    def resume_command(self) -> str:
         """The command that resumes this chat."""
         key = self.live.key
         return self.invocation.command("chat", *(("--key", key) if key else ("--resume", self.live.id)))
 
-    def tell(self, *parts: Cell) -> None:
+    def say(self, *parts: Cell) -> None:
         """Print text that is not a reply: to the terminal, or to stderr if stdout is a pipe."""
-        if self.desk.interactive:
+        if self.terminal.interactive:
             say(*(part if isinstance(part, Styled) else Styled(part, "dim") for part in parts), fits=True)
         else:
             note("".join(part.text if isinstance(part, Styled) else part for part in parts))
@@ -63,10 +63,10 @@ class ChatState:
 
     async def deliver(self, *, leaving: bool = False) -> None:
         """Mark shown notices as delivered; on leaving, except those that the model must still receive."""
-        for notice_id, for_model in list(self.told.items()):
+        for notice_id, for_model in list(self.shown_notices.items()):
             if not (leaving and for_model):
                 await self.node.deliver_notice(self.owner, notice_id)
-                del self.told[notice_id]
+                del self.shown_notices[notice_id]
 
 
 async def enter(node: Holdfast, name: str, wait_seconds: float) -> LiveSession:

@@ -25,7 +25,7 @@ async def demo(
     """Show what survives kill -9, in about a minute.
 
     On real processes: kills the server in the middle of a reply, restarts it with nothing lost, lets the next
-    server finish a reply by itself, leaves no session open, compacts, resets although a preview server was
+    server finish a reply, leaves no session open, compacts, resets although a preview server was
     forgotten, and writes a memory once. Each step prints its proof. A script answers instead of a model, and
     everything is in a temporary home: yours is not touched. On a terminal it ends with a page and a red
     button.

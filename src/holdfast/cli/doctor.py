@@ -153,7 +153,7 @@ def _explain(each: Diagnosis) -> None:
     times = f"{finding.count:,} times" if finding.count > 1 else "once"
     say(f"      broken {times}: {examples}")
     what_to_do = (
-        "`holdfast doctor --repair` mends this."
+        "`holdfast doctor --repair` fixes this."
         if finding.repairable
         else "This cannot be repaired automatically: make a copy with `holdfast backup FILE`, stop what "
         "writes to the store, and report it with the examples above."

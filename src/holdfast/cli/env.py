@@ -19,7 +19,7 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
     """Print the local server's address and key, for a shell.
 
     After these exports any OpenAI client or script talks to the local server, as owner 'default'. The key is
-    this user's own (api.key in $HOLDFAST_HOME); it is made if there is none. A key of the model in
+    this user's own (api.key in $HOLDFAST_HOME); it is created if there is none. A key of the model in
     OPENAI_API_KEY is kept as HOLDFAST_UPSTREAM_API_KEY, where `holdfast run`, `chat` and `serve` find it.
 
     \b

@@ -46,7 +46,7 @@ async def hermes(
     """Import a Hermes home.
 
     Every conversation, under the ids and keys that it had there. The home is only read, also while Hermes
-    runs. Again with a newer copy: what is new is added.
+    runs. A repeated import adds only what is new.
 
     \b
     Examples:
@@ -87,8 +87,8 @@ async def codex(
 ) -> None:
     """Import the sessions of Codex.
 
-    Every thread becomes a conversation under its id. The files are only read. Again later: what is new is
-    added.
+    Every thread becomes a conversation under its id. The files are only read. A repeated
+    import adds only what is new.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ async def claude_code(
     """Import the sessions of Claude Code.
 
     Every session becomes a conversation under its id, each sub-agent one of its own. The files are only read.
-    Again later: what is new is added.
+    A repeated import adds only what is new.
 
     \b
     Examples:
@@ -153,8 +153,8 @@ async def file(
 ) -> None:
     """Import a file of `holdfast sessions export`.
 
-    Ids are kept. A file that is damaged, or clashes with what is there, is refused whole. Everything stays
-    its owner's, unless --owner names another.
+    Ids are kept. A file that is damaged, or conflicts with the store, is refused as a whole. Owners are
+    kept, unless --owner names another.
 
     \b
     Examples:

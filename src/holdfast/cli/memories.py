@@ -38,8 +38,8 @@ async def list_(
 ) -> None:
     """List memories, the newest first.
 
-    A memory is what a session that ended left for the next ones. Whether sessions wait to be flushed, and
-    whether some could not be, is said below the list.
+    A memory is a text that an ended session left for later ones. Below the list: how many sessions wait to be
+    flushed, and how many flushes failed.
 
     \b
     Examples:
@@ -121,7 +121,7 @@ async def forget(
 ) -> None:
     """Delete memories permanently.
 
-    What was said stays where it was said; `holdfast sessions delete` removes that.
+    The messages they came from stay; `holdfast sessions delete` deletes those.
 
     \b
     Example:
@@ -150,8 +150,8 @@ async def retry(
 ) -> None:
     """Retry memory jobs that failed.
 
-    The server does it, or the next one that starts. Named sessions are also retried if they were skipped, or
-    that wait.
+    The running server does it, or the next one that starts. A session that is named is also retried if its
+    flush was skipped or is pending.
 
     \b
     Examples:
@@ -191,9 +191,9 @@ async def skip(
 ) -> int:
     """Skip the memory jobs of sessions, by id or by date.
 
-    With --before, what waits is skipped, what failed, and what open sessions have said so far, which a reset
-    would have flushed. What is said in them from now on is flushed as ever. A skipped session can be retried
-    by its id: `holdfast memories retry SESSION`.
+    With --before: pending and failed flushes, and the messages of open sessions so far, which a reset would
+    have flushed. Later messages of those are flushed as usual. A skipped session can be retried by
+    its id: `holdfast memories retry SESSION`.
 
     \b
     Examples:

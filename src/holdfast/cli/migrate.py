@@ -29,8 +29,8 @@ async def migrate(
 ) -> None:
     """Copy this SQLite store to PostgreSQL, verified.
 
-    The original is only read and stays as it is. Stop what runs on it first: what is said there meanwhile
-    does not come along. Should it be cut short, run it again: it continues where it was.
+    The original is only read and stays as it is. Stop what runs on it first: messages added meanwhile
+    are not copied. If it is interrupted, run it again: it continues where it stopped.
 
     \b
     Example:

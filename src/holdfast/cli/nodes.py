@@ -139,10 +139,10 @@ async def nodes(
             ]
             for node, liveness, why in found
         ]
-        titles = ("node", "state", "kind", "pid", *(("host", "started") if roomy else ()), "last beat", "why")
+        titles = ("node", "state", "kind", "pid", *(("host", "started") if roomy else ()), "heartbeat", "why")
         table(
             [
-                Column(title, right=title == "pid", whole=title in ("node", "pid", "last beat"))
+                Column(title, right=title == "pid", whole=title in ("node", "pid", "heartbeat"))
                 for title in titles
             ],
             rows,

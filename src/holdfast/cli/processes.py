@@ -159,7 +159,7 @@ async def logs(
 ) -> None:
     """Print a process's output.
 
-    Its beginning and its newest are kept; what is missing in between is said.
+    If it is too long to be kept, its beginning and its end are; a line marks the gap.
 
     \b
     Examples:
@@ -190,7 +190,7 @@ async def logs(
 async def stop(invocation: CommandContext, proc: ProcessId, as_json: AsJson = False) -> int:
     """Stop a process and everything it has started.
 
-    SIGTERM first, and SIGKILL to whatever is left after [processes] grace_seconds.
+    SIGTERM first; SIGKILL after [processes] grace_seconds if something still runs.
 
     \b
     Example:

@@ -63,9 +63,8 @@ async def run(
 ) -> int:
     """Send a message and print the reply as it streams.
 
-    One turn of a session that ends with it. The message is on disk before the model is asked, and the
-    reply is at most half a second ahead of the disk: after a stop or a kill,
-    continue with the same key.
+    One turn of a session that ends with it. The message is on disk before the model is called, and the
+    reply is saved every half second: after a stop or a kill, continue with the same key.
 
     \b
     Examples:
@@ -161,16 +160,16 @@ class _Run:
         except asyncio.CancelledError:
             return self._stopped()
         except (LeaseLost, TurnStopped):
-            complain("the turn was ended elsewhere; its partial reply is kept", self._go_on())
+            complain("the turn was ended elsewhere; its partial reply is kept", self._resume_hint())
             return 1
         except ModelError as error:
-            complain(error, f"Your message is kept. {self._go_on()}" if self._begun else "")
+            complain(error, f"Your message is kept. {self._resume_hint()}" if self._begun else "")
             return 1
         return 0
 
     async def _answer(self, node: Holdfast, model: Model, words: str) -> None:
 
-        from ..app import LiveTurn, TurnSpec, Unanswered, answer_with, finished
+        from ..app import RunningTurn, TurnSpec, Unanswered, answer_with, finished
 
         assert self._session is not None
         settings = self._invocation.settings
@@ -198,7 +197,7 @@ class _Run:
         try:
             running = await node.runner.begin(order, wait)
             waiting.cancel()
-            assert isinstance(running, LiveTurn)
+            assert isinstance(running, RunningTurn)
             self._begun = True
             outcome = await running.ended()
         finally:
@@ -217,12 +216,12 @@ class _Run:
         if self._interrupts.number is None:
             return 141
         if self._begun:
-            remark("Interrupted; the partial reply is kept", self._go_on())
+            remark("Interrupted; the partial reply is kept", self._resume_hint())
         else:
             remark("Interrupted before the reply began")
         return self._interrupts.exit_code
 
-    def _go_on(self) -> str:
+    def _resume_hint(self) -> str:
         assert self._session is not None
         return f"Continue with: {self._invocation.speaking(self._session.id, self._session.key)}"
 

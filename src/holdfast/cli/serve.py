@@ -1,4 +1,4 @@
-"""`holdfast serve`: the OpenAI API over durable sessions."""
+"""`holdfast serve`: checks the settings and the API key, prints the start lines, and runs `server.server`."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ async def serve(
     """Serve the OpenAI API; every conversation is kept.
 
     Any OpenAI client works with only its base URL changed. On 127.0.0.1, the default, the first start makes a
-    key for this user, and `holdfast env` prints it; any other address needs one made before: `holdfast keys
-    create`. Ctrl-C or SIGTERM lets running turns finish for a few seconds; whatever is cut short is kept.
+    key for this user, and `holdfast env` prints it; any other address needs one beforehand: `holdfast keys
+    create`. Ctrl-C or SIGTERM lets running turns finish for a few seconds; partial replies are kept.
 
     With --workers, the first process supervises the others: one that dies is replaced, and its turns are
     marked interrupted or retried.

@@ -87,7 +87,7 @@ async def cancel(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson
 async def resume(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
     """Continue from an older session.
 
-    Opens a new session, detached, that sees what that very session saw. If a newer one of the conversation
+    Opens a new session, detached, with the context of exactly this session. If a newer one
     is open, it ends as 'new'.
 
     \b
@@ -286,7 +286,7 @@ async def delete(
             if not sys.stdin.isatty():
                 complain(f"this would delete {name} permanently", "Use --yes to confirm.")
                 return 2
-            if not typer.confirm(f"Delete {name}, {holds}, for good?"):
+            if not typer.confirm(f"Delete {name}, {holds}, permanently?"):
                 say("Nothing was deleted.")
                 return 1
         await opened.hf.delete_conversation(opened.owner, conversation.id)
@@ -318,7 +318,7 @@ async def export(
 ) -> None:
     """Write conversations as JSON Lines, with everything in them.
 
-    `holdfast import FILE` takes them over into another store.
+    `holdfast import FILE` imports them into another store.
 
     \b
     Examples:

@@ -44,7 +44,7 @@ def show_list(
     with_owner: bool,
     folded: bool = False,
 ) -> None:
-    """`folded`: each row is a conversation, and says how many sessions it has."""
+    """`folded`: each row is a conversation, and shows how many sessions it has."""
     narrow = not wide()
     columns = [
         Column("session", whole=True),
@@ -132,7 +132,7 @@ def show_one(
     elif session.running_turn:
         pairs.append(("running", f"{session.running_turn} on {session.running_node}"))
     if session.answering_node:
-        pairs.append(("last beat", moment(session.last_heartbeat_at, now)))
+        pairs.append(("heartbeat", moment(session.last_heartbeat_at, now)))
     if session.tip_id != session.id:
         pairs.append(("continues in", session.tip_id))
     facts(pairs)

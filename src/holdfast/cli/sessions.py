@@ -84,7 +84,7 @@ async def list_(
 async def stats(invocation: CommandContext, as_json: AsJson = False) -> None:
     """Count sessions: open, leaked, how they ended.
 
-    A leaked session is open though its owner is dead. A sweep ends those, and one ran just before.
+    A leaked session is open although its node is dead. A sweep ends those; one ran just before.
 
     \b
     Examples:
@@ -115,7 +115,7 @@ async def search(
 ) -> None:
     """Search messages that contain all these words.
 
-    Each word counts from its beginning: data finds database.
+    Each word is matched as a prefix: data finds database.
 
     \b
     Examples:
@@ -160,7 +160,7 @@ class MessageScopeOption(StrEnum):
 async def show(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = False) -> None:
     """Show one session.
 
-    That very session for its id, the newest one for a key or conversation.
+    For a session id exactly that session; for a key or conversation its newest.
 
     \b
     Examples:
@@ -234,7 +234,7 @@ async def turns(
 ) -> None:
     """List turns, newest first.
 
-    Those of a session for its id, those of a whole conversation for a key.
+    For a session id those of that session; for a key those of the whole conversation.
 
     \b
     Example:

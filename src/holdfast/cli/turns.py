@@ -56,8 +56,8 @@ async def list_(
 async def retry(invocation: CommandContext, turn_id: TurnId, as_json: AsJson = False) -> None:
     """Retry a waiting turn now.
 
-    The turn must be the newest of its conversation and interrupted or failed, or waiting. It is asked again
-    with its own request, which is kept for a day.
+    The turn must be the newest of its conversation and interrupted or failed, or waiting. The model
+    gets its original request, which is kept for a day.
 
     \b
     Example:

@@ -20,7 +20,7 @@ async def why(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson = 
 
     By which rule, and what defers it until when.
 
-    That very session for its id, the newest one for a key or conversation.
+    For a session id exactly that session; for a key or conversation its newest.
 
     \b
     Examples:

@@ -51,7 +51,7 @@ class Outbox:
             return  # deleted with its conversation
         except SendRefused as error:
             await store.delivery_failed(claim, out.id, out.attempts, str(error), for_good=True)
-            log.error("connector %s: delivery %s was refused for good: %s", self._name, out.id, error)
+            log.error("connector %s: delivery %s was refused permanently: %s", self._name, out.id, error)
         except SendFailed as error:
             retry_after = error.retry_after
             if await store.delivery_failed(claim, out.id, out.attempts, str(error), retry_after=retry_after):
@@ -64,7 +64,7 @@ class Outbox:
 
     async def _post(self, out: Outgoing) -> tuple[SentPart, ...]:
         if not isinstance(self._connector, PostsEvents):
-            raise SendRefused(f"connector {self._name} is no webhook: it cannot send events to programs")
+            raise SendRefused(f"connector {self._name} is not a webhook: it cannot send events to programs")
         await self._connector.post_event(out.text.encode(), key=out.id)
         return (SentPart(out.id, digest(out.text)),)
 

@@ -52,7 +52,7 @@ from ..errors import (
 from ..models.base import Chunk
 from ..operations import Operations
 from ..runtime import periodic
-from ..runtime.turns.live import Answered, LiveTurn, Outcome, TurnSpec, Unanswered
+from ..runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec, Unanswered
 from ..settings import ConnectorSettings
 from .attachments import AttachmentStore
 from .base import Connector, ConnectorDown, SendFailed, SendRefused
@@ -489,7 +489,7 @@ class ConnectorWorker:
         except HoldfastError as error:
             await self._give_up(claim, batch, error)
             return True
-        if isinstance(begun, LiveTurn):
+        if isinstance(begun, RunningTurn):
             self._turns[batch.place.id] = begun.turn.id
             shown = await self._follow(claim, batch, begun, renderer)
             outcome = await begun.ended()
@@ -517,7 +517,7 @@ class ConnectorWorker:
         self,
         claim: ConnectorClaim,
         batch: Batch,
-        running: LiveTurn,
+        running: RunningTurn,
         outcome: Unanswered,
         shown: _Shown | None,
     ) -> bool:
@@ -549,7 +549,7 @@ class ConnectorWorker:
         await self._store.settle_messages(claim, batch, GIVEN_UP.format(why=why.rstrip(".")), str(error))
 
     async def _follow(
-        self, claim: ConnectorClaim, batch: Batch, running: LiveTurn, renderer: TextRenderer
+        self, claim: ConnectorClaim, batch: Batch, running: RunningTurn, renderer: TextRenderer
     ) -> _Shown | None:
         """Show typing, and the reply while it grows, until the turn ends. Returns the delivery's id and
         the text shown last, if any was."""

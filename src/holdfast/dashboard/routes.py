@@ -1,4 +1,7 @@
-"""The list of all pages; the server mounts it together with the API's routes."""
+"""The list of all pages; the server mounts it together with the API's routes.
+
+To add a page: a handler in a file of this package, a template, a line here and in docs/reference/pages.md.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""`holdfast demo`: shows the five promises on real processes, in a temporary home."""
+"""`holdfast demo`: shows the five promises on real processes, in a temporary home.
+
+A step is a method of `Tour`.
+"""

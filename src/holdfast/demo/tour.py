@@ -1,4 +1,8 @@
-"""The steps of the demo, each with its check, and the page that stays open at the end."""
+"""The steps of the demo, each with its check, and the page that stays open at the end.
+
+A step announces what it does, does it on the real processes of `stage.py`, and raises `WentWrong` if the
+expected result does not follow.
+"""
 
 from __future__ import annotations
 

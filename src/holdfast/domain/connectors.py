@@ -445,7 +445,7 @@ class PlatformLimits:
     can_type: bool = False
     can_react: bool = False
     deduplicates: bool = False
-    """True: sending again under the same key is no second message, so delivery is exactly once."""
+    """True: sending again under the same key does not make a second message, so delivery is exactly once."""
 
     def pieces(self, text: str) -> list[str]:
         """The text in messages that the platform accepts: see `split`."""

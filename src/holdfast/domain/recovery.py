@@ -234,7 +234,7 @@ def reason_to_give_up(
     elif known.tries >= rules.max_attempts:
         return f"Given up after {known.tries} attempts: a server died during each of them{last}. {again}"
     elif known.all_tries >= rules.max_deaths:
-        return f"Given up: its servers died {known.all_tries} times in all{last}. {again}"
+        return f"Given up after {known.all_tries} attempts in all: a server died during each{last}. {again}"
     if now - started_at >= rules.recover_for:
         return f"Given up: the turn is older than {_span(rules.recover_for)}. {again}"
     return None

@@ -124,7 +124,7 @@ def check_end(session: Session, reason: str) -> None:
     if session.ended:
         raise IllegalTransition(f"session {session.id} has already ended ({session.end_reason})")
     if reason not in set(EndReason) and not reason.startswith(IMPORTED_PREFIX):
-        raise BadInput(f"{reason!r} is no end reason; use one of {', '.join(EndReason)}")
+        raise BadInput(f"{reason!r} is not an end reason; use one of {', '.join(EndReason)}")
 
 
 @dataclass(frozen=True, slots=True)

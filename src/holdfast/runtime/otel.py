@@ -32,7 +32,7 @@ from ..models.reply import ReplyFolder
 from ..store.store import Store
 from .tools.toolbox import Toolbox, ToolCall
 from .turns.history_matcher import HistoryMatcher
-from .turns.live import Answered, LiveTurn, TurnSpec
+from .turns.live import Answered, RunningTurn, TurnSpec
 from .turns.runner import TurnRunner
 
 EXPORT_SECONDS = 5
@@ -143,9 +143,9 @@ class Telemetry:
         return leased
 
     def _attempt(
-        self, see_through: Callable[[LiveTurn, TurnSpec], Awaitable[None]]
-    ) -> Callable[[LiveTurn, TurnSpec], Awaitable[None]]:
-        async def attempt(running: LiveTurn, order: TurnSpec) -> None:
+        self, see_through: Callable[[RunningTurn, TurnSpec], Awaitable[None]]
+    ) -> Callable[[RunningTurn, TurnSpec], Awaitable[None]]:
+        async def attempt(running: RunningTurn, order: TurnSpec) -> None:
             known = self._beginning.pop(order.request.turn_id, None)
             span = self._root(running.turn, known)
             with use_span(span, end_on_exit=True, record_exception=False):
@@ -191,7 +191,7 @@ class Telemetry:
         if times is not None:
             self._tracer.start_span(name, start_time=times[0]).end(times[1])
 
-    def _ended(self, span: Span, running: LiveTurn) -> None:
+    def _ended(self, span: Span, running: RunningTurn) -> None:
         outcome = running.outcome
         status = "completed" if isinstance(outcome, Answered) else str(getattr(outcome, "status", "unknown"))
         span.set_attribute("holdfast.turn.status", status)

@@ -41,7 +41,7 @@ SIDE_PROMPTS = re.compile(
 CLAUDE_COMPACTION = re.compile(r"your task is to create a detailed summary of", re.IGNORECASE)
 """In the last message of Claude Code's own compaction, which offers tools like any other of its requests."""
 SIDE_THREADS = {"thread_title": "title"}
-"""Codex's `thread_source` of threads that are no conversation of the user, and their kind."""
+"""Codex's `thread_source` of threads that are not a conversation of the user, and their kind."""
 LOOK_AT = 400
 """How many characters of an instruction are searched for SIDE_WORDS: a long one mentions everything."""
 LOOK_AT_LAST = 2000

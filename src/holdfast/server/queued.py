@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from ..app import LiveTurn
+from ..app import RunningTurn
 from ..domain.turns import Turn, TurnRepeated, TurnStatus
 from ..errors import HoldfastError, TurnStopped
 from .conversation_ref import headers_of
@@ -22,15 +22,15 @@ from .http_errors import failure_of
 from .schemas import QueuedObject
 from .streams import HEADERS, HEADERS_SECONDS, LOOK_SECONDS, Listener, TurnStream, framed
 
-Render = Callable[[LiveTurn | TurnRepeated], Awaitable[HttpResponse]]
+Render = Callable[[RunningTurn | TurnRepeated], Awaitable[HttpResponse]]
 
 
-def is_queued(outcome: LiveTurn | TurnRepeated) -> bool:
+def is_queued(outcome: RunningTurn | TurnRepeated) -> bool:
     """True: the request's turn is in the queue of its conversation."""
     return isinstance(outcome, TurnRepeated) and outcome.turn.status is TurnStatus.QUEUED
 
 
-def must_wait(outcome: LiveTurn | TurnRepeated) -> bool:
+def must_wait(outcome: RunningTurn | TurnRepeated) -> bool:
     """True: the request's turn is queued, or its messages joined a turn that has not ended."""
     return isinstance(outcome, TurnRepeated) and not outcome.turn.is_final
 
@@ -82,7 +82,7 @@ class QueuedStream:
         await response.send(call)
 
     async def _wait(
-        self, call: RequestContext, beginning: asyncio.Future[LiveTurn | TurnRepeated]
+        self, call: RequestContext, beginning: asyncio.Future[RunningTurn | TurnRepeated]
     ) -> bool | None:
         """Wait until the turn has begun; returns whether the headers were sent meanwhile. None: the client
         has disconnected, or its key was revoked."""
@@ -97,7 +97,7 @@ class QueuedStream:
                 await listener.waits_for(beginning, LOOK_SECONDS)
             return late
 
-    async def _begun(self, call: RequestContext) -> LiveTurn | TurnRepeated:
+    async def _begun(self, call: RequestContext) -> RunningTurn | TurnRepeated:
         """Wait until the turn runs here, or has ended on any node."""
         known = self.queued.turn
         while True:

@@ -98,6 +98,12 @@ class _Methods:
         )
 
 
+UNVERSIONED = ("/chat/completions", "/conversations", "/messages", "/models", "/responses")
+"""Paths of the model APIs as clients ask for them whose base URL lacks /v1."""
+
+
 async def unknown(call: RequestContext) -> HttpResponse:
     """Raises HttpError 404: no route has this path."""
-    raise HttpError(404, f"no route {call.request.url.path!r:.200}; GET /openapi.json lists all", "not_found")
+    path = call.request.url.path
+    hint = f"did you mean /v1{path:.100}?" if path.startswith(UNVERSIONED) else "GET /openapi.json lists all"
+    raise HttpError(404, f"no route {path!r:.200}; {hint}", "not_found")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ..app import ClientCompaction, LiveTurn, Placement, TurnSpec
+from ..app import ClientCompaction, Placement, RunningTurn, TurnSpec
 from ..domain.conversations import Address
 from ..domain.history import History
 from ..domain.ids import new_id
@@ -46,7 +46,7 @@ NEVER = ConversationVersion("nowhere", 0, 0)
 
 async def start_turn(
     call: RequestContext, order: TurnSpec, place: Callable[[], Awaitable[Placement]], naming: ConversationRef
-) -> LiveTurn | TurnRepeated:
+) -> RunningTurn | TurnRepeated:
     """Start the turn, join it if it runs, or return its stored answer. `place` finds its conversation."""
     services = call.services
     if services.draining.is_set():
@@ -58,7 +58,7 @@ async def start_turn(
 
 async def _begun(
     call: RequestContext, order: TurnSpec, place: Callable[[], Awaitable[Placement]], naming: ConversationRef
-) -> LiveTurn | TurnRepeated:
+) -> RunningTurn | TurnRepeated:
     services = call.services
     loop = asyncio.get_running_loop()
     deadline = loop.time() + services.settings.server.busy_wait_seconds
@@ -78,7 +78,7 @@ async def _begun(
         )
         outcome = await _begin_or_queue(call, attempt, left, naming.when_busy)
         if not isinstance(outcome, TurnOutdated | None):
-            if naming.alias is not None and isinstance(outcome, LiveTurn):
+            if naming.alias is not None and isinstance(outcome, RunningTurn):
                 await call.hf.add_alias(order.request.owner, naming.alias, outcome.session.conversation_id)
             return outcome
     raise ConversationBusy(str(naming.address))
@@ -107,7 +107,7 @@ def prompted(call: RequestContext, instructions: tuple[bytes, ...]) -> tuple[byt
 
 async def _begin_or_queue(
     call: RequestContext, order: TurnSpec, left: float, when_busy: WhenBusy
-) -> LiveTurn | TurnRepeated | TurnOutdated | None:
+) -> RunningTurn | TurnRepeated | TurnOutdated | None:
     """Begin the turn, or do what the request wants while its conversation is busy. A turn that is queued is
     returned as TurnRepeated, with that status. None: the conversation became free meanwhile, try again.
 
@@ -208,7 +208,7 @@ async def about_to_send(call: RequestContext, order: TurnSpec, turn: Turn) -> No
         await call.services.runner.receipts.settle(turn.id, Delivery.PART)
 
 
-Outcome = TypeVar("Outcome", bound=LiveTurn | TurnRepeated | TurnOutdated)
+Outcome = TypeVar("Outcome", bound=RunningTurn | TurnRepeated | TurnOutdated)
 
 
 @contextmanager
@@ -220,7 +220,7 @@ def counted(call: RequestContext, turn_id: str) -> Iterator[Callable[[Outcome], 
 
     def count(outcome: Outcome) -> Outcome:
         turns.end(key_id, turn_id)
-        if isinstance(outcome, LiveTurn) and outcome.task is not None and outcome.outcome is None:
+        if isinstance(outcome, RunningTurn) and outcome.task is not None and outcome.outcome is None:
             runs = outcome.turn.id  # its own, or one that it joined or resumed
             turns.begin(key_id, runs)
             outcome.task.add_done_callback(lambda _: turns.end(key_id, runs))
@@ -235,7 +235,7 @@ def counted(call: RequestContext, turn_id: str) -> Iterator[Callable[[Outcome], 
 
 async def _asked_before(
     call: RequestContext, order: TurnSpec, wait_seconds: float, refusal: ToolCallClosed
-) -> LiveTurn | TurnRepeated:
+) -> RunningTurn | TurnRepeated:
     """Answer a retry of a request whose tool results were accepted before. Otherwise they are too late and
     `refusal` is raised. Starts no new turn."""
     known = replace(order, request=replace(order.request, seen=NEVER, answer_existing=True))

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ..app import Answered, LiveTurn, Receipts, Unanswered
+from ..app import Answered, Receipts, RunningTurn, Unanswered
 from ..domain.turns import Delivery, TurnStatus
 from ..errors import BadKey, HoldfastError, StoreFailed
 from .conversation_ref import about_begun, headers_begun
@@ -51,7 +51,7 @@ def framed(data: bytes) -> bytes:
 class TurnStream:
     """Streams the turn's events, which are framed already, from index `first` on."""
 
-    running: LiveTurn
+    running: RunningTurn
     first: int = 0
     interrupts: bool = False
     """True: a disconnect of this client interrupts the turn."""
@@ -141,7 +141,7 @@ class TurnStream:
         return outcome.error if isinstance(outcome, Unanswered) and not outcome.spoke else None
 
 
-def _is_parked(running: LiveTurn) -> bool:
+def _is_parked(running: RunningTurn) -> bool:
     """True: this was not the turn's last attempt."""
     return isinstance(running.outcome, Unanswered) and running.outcome.waits
 
@@ -150,7 +150,7 @@ def _is_parked(running: LiveTurn) -> bool:
 class WholeAnswer:
     """Sends a turn's answer as one body when the turn has ended."""
 
-    running: LiveTurn
+    running: RunningTurn
     interrupts: bool
     render: Callable[[Answered, HoldfastObject], Any]
     """Makes the route's response object, with the `holdfast` field."""
@@ -182,7 +182,7 @@ class WholeAnswer:
         receipts.note(running.turn.id, Delivery.WHOLE if received else part)
 
 
-async def refuse(call: RequestContext, running: LiveTurn, error: HoldfastError) -> None:
+async def refuse(call: RequestContext, running: RunningTurn, error: HoldfastError) -> None:
     """Send the error of a turn without an answer, with its ids: the request's messages are stored."""
     if isinstance(error, StoreFailed):
         raise error  # the store has failed permanently: the server must stop
@@ -208,7 +208,7 @@ class Listener:
     def __init__(
         self,
         call: RequestContext,
-        interrupts: LiveTurn | None = None,
+        interrupts: RunningTurn | None = None,
         on_gone: Callable[[], None] = lambda: None,
         *,
         is_stream: bool = True,

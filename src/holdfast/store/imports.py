@@ -278,7 +278,7 @@ def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[Mes
     _check_ids(part)
     check_metadata(given.metadata or {})
     if not given.id.startswith("conv_"):
-        raise BadInput(f"{given.id!r} is no id of a conversation")
+        raise BadInput(f"{given.id!r} is not a conversation id")
     for alias in (*given.aliases, *part.aliases):
         check_name("an alias", alias.name)
         if is_ours(alias.name):
@@ -294,11 +294,11 @@ def _check(part: Part, sessions: Sequence[SessionRecord], messages: Sequence[Mes
         raise BadInput(f"{given.id} has no session")
     for session in sessions:
         if not session.id.startswith("sess_"):
-            raise BadInput(f"{session.id!r} is no id of a session")
+            raise BadInput(f"{session.id!r} is not a session id")
         if (session.ended_at is None) != (session.end_reason is None):
             raise BadInput(f"{session.id} has an end without a reason, or a reason without an end")
         if session.edge is not None and session.edge not in set(Edge):
-            raise BadInput(f"{session.id}: {session.edge!r} is no edge")
+            raise BadInput(f"{session.id}: {session.edge!r} is not an edge")
         try:
             View.decode(bytes(session.view).decode())
         except (msgspec.DecodeError, KeyError, TypeError) as error:
@@ -343,7 +343,7 @@ def _check_body(conversation_id: str, message: MessageRecord) -> None:
         if (extra := bytes_in(message.extra)) is not None:
             _object(extra)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise BadInput(f"{conversation_id}: message {message.seq} is no message: {error}") from error
+        raise BadInput(f"{conversation_id}: message {message.seq} is not valid: {error}") from error
 
 
 def _insert_session(tx: Transaction, given: ConversationRecord, session: SessionRecord) -> None:

@@ -1,4 +1,7 @@
-"""Transactions that open, end, resume and fork sessions, and that change a conversation's contents."""
+"""Transactions that open, end, resume and fork sessions, and that change a conversation's contents.
+
+The rules (end reasons, edges, what a fork copies) are in `domain/sessions.py` and `domain/views.py`.
+"""
 
 from __future__ import annotations
 

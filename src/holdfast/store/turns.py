@@ -719,7 +719,7 @@ def _usable(tx: Transaction, lease: Lease, usage: Mapping[str, int] | None) -> M
     if dropped:
         names = ", ".join(sorted(dropped))
         tx.told.append(
-            f"turn {lease.turn_id}: its usage has figures that are no token counts, dropped: {names}"
+            f"turn {lease.turn_id}: its usage has figures that are not token counts, dropped: {names}"
         )
     return figures
 

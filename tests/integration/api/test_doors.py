@@ -159,6 +159,14 @@ async def test_an_unknown_path_is_a_404(server: Running) -> None:
             check_error(await client.get(path), 404, "not_found")
 
 
+async def test_a_path_without_its_version_is_a_404_that_names_the_right_one(server: Running) -> None:
+    for path in ("/chat/completions", "/responses", "/models", "/messages"):
+        response = await server.client.post(path, json={})
+        check_error(response, 404, "not_found")
+        assert f"did you mean /v1{path}?" in response.json()["error"]["message"]
+    assert "did you mean" not in (await server.client.get("/nothing")).json()["error"]["message"]
+
+
 async def test_a_wrong_method_is_a_405_that_names_the_right_ones(server: Running) -> None:
     for path, methods in DOCUMENT["paths"].items():
         filled = path.replace("{id}", "x").replace("{item_id}", "x").replace("{model}", "x")

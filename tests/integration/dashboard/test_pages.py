@@ -145,7 +145,7 @@ async def test_what_is_written_and_opened_stays_while_the_page_changes(site: Sit
     page = await site.visitor()
     await page.goto(f"/sessions/{where['session_id']}")
     await page.get_by_label("Message").fill("half a thought")
-    await page.get_by_text("By which rules").click()
+    await page.locator("summary", has_text="Rules").click()
     await page.get_by_text("Timeline").click()
     await say(site, "something new")
     await expect(page.get_by_text("You said: something new")).to_be_visible()
@@ -322,7 +322,7 @@ async def test_why_is_told_in_sentences_with_a_countdown(start_site: StartSite) 
     why = (await site.server.client.get(f"/api/sessions/{where['session_id']}/why")).json()
     await expect(page.locator("#why .why")).to_contain_text(why["sentence"])
     await expect(page.locator("[data-countdown]")).to_contain_text("in 1 h 29 min")
-    await page.get_by_text("By which rules").click()
+    await page.locator("summary", has_text="Rules").click()
     await expect(page.get_by_role("row", name="idle_minutes")).to_contain_text("90")
     assert site.said == []
 
@@ -354,7 +354,7 @@ async def test_acts_ask_first_and_the_line_is_drawn(site: Site) -> None:
     await page.get_by_role("button", name="Continue from here").click()
     await expect(page.locator(".head .tag", has_text="by resume")).to_be_visible()
     await page.goto("/sessions/cli:try/delete")
-    await page.get_by_role("button", name="Delete it for good").click()
+    await page.get_by_role("button", name="Delete permanently").click()
     await page.wait_for_url("**/sessions")
     await expect(page.get_by_text("cli:try")).to_have_count(0)
 

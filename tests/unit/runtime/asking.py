@@ -22,7 +22,7 @@ from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.tools.toolbox import Toolbox
 from holdfast.runtime.turns.gate import TurnGate
 from holdfast.runtime.turns.history_matcher import HistoryMatcher
-from holdfast.runtime.turns.live import Answered, LiveTurn, Outcome, TurnSpec
+from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, TurnSpec
 from holdfast.runtime.turns.preamble import TurnPreamble
 from holdfast.runtime.turns.runner import TurnRunner
 from holdfast.store.store import Store
@@ -135,7 +135,7 @@ class Server:
 
     async def ask(
         self, *messages: dict[str, Any], wait: float = 5, interrupt: bool = False, **more: Any
-    ) -> LiveTurn | TurnRepeated:
+    ) -> RunningTurn | TurnRepeated:
         """Place the request and begin its turn, again and again while the conversation moves."""
         order = self.order(*messages, **more)
         history = history_of(list(messages))
@@ -152,10 +152,10 @@ class Server:
                 return outcome
         raise AssertionError("the conversation never stood still")
 
-    async def run(self, *messages: dict[str, Any], **more: Any) -> LiveTurn:
+    async def run(self, *messages: dict[str, Any], **more: Any) -> RunningTurn:
         """A turn that has begun here, or was joined."""
         running = await self.ask(*messages, **more)
-        assert isinstance(running, LiveTurn)
+        assert isinstance(running, RunningTurn)
         return running
 
     async def answered(self, *messages: dict[str, Any], **more: Any) -> str:
@@ -185,13 +185,13 @@ async def serving(
             await runner.close()
 
 
-async def ended(running: LiveTurn, seconds: float = 10) -> Outcome:
+async def ended(running: RunningTurn, seconds: float = 10) -> Outcome:
     outcome = await running.ended(seconds)
     assert outcome is not None, "the turn has not ended"
     return outcome
 
 
-async def heard(running: LiveTurn) -> list[str]:
+async def heard(running: RunningTurn) -> list[str]:
     """Listen to the end, like a client's stream does."""
     told: list[bytes] = []
     async with asyncio.timeout(60):
@@ -201,7 +201,7 @@ async def heard(running: LiveTurn) -> list[str]:
     return [event.decode() for event in told]
 
 
-async def until_told(running: LiveTurn, count: int) -> None:
+async def until_told(running: RunningTurn, count: int) -> None:
     async with asyncio.timeout(60):
         while len(running.events) < count:
             await running.wait_for_events(len(running.events))

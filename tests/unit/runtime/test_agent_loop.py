@@ -17,7 +17,7 @@ from holdfast.domain.turns import TurnStatus
 from holdfast.errors import BadInput, ModelError
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.tools.toolbox import Toolbox, ToolCall, function
-from holdfast.runtime.turns.live import Answered, LiveTurn, Unanswered
+from holdfast.runtime.turns.live import Answered, RunningTurn, Unanswered
 from holdfast.server import objects
 from holdfast.store.sqlite.engine import SQLiteStore
 from holdfast.store.store import Store
@@ -75,17 +75,17 @@ def sent(model: ScriptedModel, request: int = -1) -> list[tuple[str, Any]]:
     return [(message["role"], message.get("content")) for message in messages]
 
 
-async def asked(server: Server, text: str = "go", **more: Any) -> LiveTurn:
+async def asked(server: Server, text: str = "go", **more: Any) -> RunningTurn:
     return await server.run(user(text), **{"key": "a", "tools": ALLOWED, **more})
 
 
-async def answer(running: LiveTurn) -> Answered:
+async def answer(running: RunningTurn) -> Answered:
     outcome = await ended(running)
     assert isinstance(outcome, Answered), outcome
     return outcome
 
 
-async def visible(store: Store, running: LiveTurn) -> list[tuple[str, Any]]:
+async def visible(store: Store, running: RunningTurn) -> list[tuple[str, Any]]:
     messages = await store.visible(OWNER, running.turn.conversation_id)
     return [(message.role, message.shown().get("content")) for message in messages]
 
@@ -166,7 +166,7 @@ async def test_an_answer_without_text_or_usage_has_no_token_figures(store: SQLit
 
 async def test_what_is_waited_for_can_be_seen(store: SQLiteStore) -> None:
     doing: list[str] = []
-    turns: list[LiveTurn] = []
+    turns: list[RunningTurn] = []
 
     async def look(call: ToolCall) -> str:
         doing.append(turns[0].doing)

@@ -24,7 +24,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.turns import RequestKey
 from holdfast.errors import ModelError, TurnSuperseded
 from holdfast.models.scripted import ScriptedModel
-from holdfast.runtime.turns.live import Answered, LiveTurn, Unanswered
+from holdfast.runtime.turns.live import Answered, RunningTurn, Unanswered
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.values import SessionFilter
 
@@ -128,7 +128,7 @@ class World:
             outcome = await self.server.ask(*messages, request_key=request_key, **name)
         except TurnSuperseded:
             return
-        if isinstance(outcome, LiveTurn):
+        if isinstance(outcome, RunningTurn):
             self.targets.add(outcome.turn.conversation_id)
             ending = await ended(outcome)
             if isinstance(ending, Answered) and client.transcript[-1:] == messages[-1:]:

@@ -14,7 +14,7 @@ from holdfast.domain.turns import TurnRepeated, TurnStatus
 from holdfast.errors import ModelError, NotFound, ToolCallClosed
 from holdfast.models.scripted import ScriptedModel
 from holdfast.runtime.turns.history_matcher import LOOK_BACK
-from holdfast.runtime.turns.live import LiveTurn
+from holdfast.runtime.turns.live import RunningTurn
 from holdfast.store.sqlite.engine import SQLiteStore
 
 from .asking import (
@@ -56,7 +56,7 @@ def spoken(*texts: str) -> list[dict[str, Any]]:
     return [said_by_model(text) if text.isupper() else user(text) for text in texts]
 
 
-async def talk(server: Server, *texts: str, **more: Any) -> LiveTurn:
+async def talk(server: Server, *texts: str, **more: Any) -> RunningTurn:
     """A whole turn with this history, ended in whatever way."""
     running = await server.run(*spoken(*texts), **more)
     await ended(running)
@@ -64,11 +64,11 @@ async def talk(server: Server, *texts: str, **more: Any) -> LiveTurn:
     return running
 
 
-async def texts_of(store: SQLiteStore, running: LiveTurn) -> list[Any]:
+async def texts_of(store: SQLiteStore, running: RunningTurn) -> list[Any]:
     return [text for _, text, _ in await stored(store, running.turn.conversation_id)]
 
 
-async def context_of(store: SQLiteStore, running: LiveTurn) -> list[Any]:
+async def context_of(store: SQLiteStore, running: RunningTurn) -> list[Any]:
     context = await store.context(None, running.session.id)
     return [message["content"] for message in context.messages()]
 

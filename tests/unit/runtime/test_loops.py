@@ -467,7 +467,7 @@ ELSEWHERE = {
     "runtime/agents/queue_runner.py": 1,  # one turn each
     "runtime/agents/flusher.py": 1,  # one flush each
     "runtime/agents/recoverer.py": 1,  # one turn each
-    "runtime/turns/checkpoints.py": 1,  # one checkpoint each
+    "runtime/turns/draft_writer.py": 1,  # one draft each
     "runtime/agents/key_uses.py": 1,  # one batch of last uses
     "connectors/worker.py": 2,  # one receiver, started again by claim_once; one place each
     "runtime/turns/receipts.py": 1,  # one batch of receipts each

@@ -189,7 +189,7 @@ async def test_the_fifth_death_without_progress_ends_it_with_the_reason(
         (replace(RULES, recover="never"), 0, "Not retried: [turns] recover = never."),
         (RULES, 24, "Given up: the turn is older than 24 hours."),
         (replace(RULES, max_attempts=1), 0, "Given up after 1 attempts"),
-        (replace(RULES, max_deaths=1), 0, "Given up after 1 deaths"),
+        (replace(RULES, max_deaths=1), 0, "Given up after 1 attempts in all"),
     ],
 )
 async def test_what_the_rules_do_not_allow_is_given_up(

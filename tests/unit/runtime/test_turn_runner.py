@@ -30,7 +30,7 @@ from holdfast.runtime.agents.doctor import Doctor
 from holdfast.runtime.agents.reaper import Reaper
 from holdfast.runtime.shutdown import finished, through
 from holdfast.runtime.turns.agent_loop import tokens
-from holdfast.runtime.turns.live import Answered, LiveTurn, Outcome, Unanswered
+from holdfast.runtime.turns.live import Answered, Outcome, RunningTurn, Unanswered
 from holdfast.store.sqlite.engine import SQLiteStore, open_store
 from holdfast.store.store import Store
 
@@ -70,7 +70,7 @@ def context_of(model: ScriptedModel, request: int = -1) -> list[Any]:
     return [message["content"] for message in decoded]
 
 
-async def status_of(store: Store, running: LiveTurn) -> TurnStatus:
+async def status_of(store: Store, running: RunningTurn) -> TurnStatus:
     return (await store.turn(None, running.turn.id)).status
 
 
@@ -104,7 +104,7 @@ async def test_instructions_and_options_go_to_the_model_and_are_not_stored(store
     async with serving(store, model) as server:
         order = server.order({"role": "system", "content": "be brief"}, user("hello"), key="k")
         running = await server.runner.begin(replace(order, options={"seed": 7}, model="m"), 1)
-        assert isinstance(running, LiveTurn)
+        assert isinstance(running, RunningTurn)
         await ended(running)
     assert context_of(model) == ["be brief", "hello"]
     assert (model.requests[0].options, model.requests[0].model) == ({"seed": 7}, "m")
@@ -353,7 +353,7 @@ async def test_a_joiner_that_goes_away_harms_nobody(server: Server, gated: Gated
             asking[1 + turns // 2 % 5].cancel()
     gated.finish("word")
     running = await asking[0]
-    assert isinstance(running, LiveTurn)
+    assert isinstance(running, RunningTurn)
     assert (await heard(running))[-1] == "answered"
     await asyncio.gather(*asking, return_exceptions=True)
 
@@ -710,7 +710,7 @@ async def test_an_answer_without_an_end_is_not_taken_for_a_whole_one(store: SQLi
     async with serving(store, Unfinished()) as server:
         running = await server.run(user("tell me"), key="k")
         outcome = await ended(running)
-    assert isinstance(outcome, Unanswered) and "broke off" in str(outcome.error)
+    assert isinstance(outcome, Unanswered) and "was cut off" in str(outcome.error)
     assert (await stored(store, running.turn.conversation_id))[-1] == (
         "assistant",
         "You said: tell me",

@@ -21,7 +21,7 @@ from ...domain.turns import Turn, TurnRequest, TurnStatus
 from ...errors import BadInput, BadKey, Conflict, ConversationBusy, HoldfastError, NotFound
 from ...store.store import Store
 from .. import periodic
-from ..turns.live import LiveTurn
+from ..turns.live import RunningTurn
 from ..turns.runner import TurnRunner
 from .stored_turns import StoredTurns
 
@@ -122,7 +122,7 @@ class QueueRunner:
             del self._running[turn.id]
             self._loop.wake()
 
-    async def _begin(self, turn: Turn) -> LiveTurn | None:
+    async def _begin(self, turn: Turn) -> RunningTurn | None:
         """Begin the turn and run it; None: another node has it, it waits again, or it has failed."""
         try:
             spec = await self._stored.spec(turn)
@@ -145,7 +145,7 @@ class QueueRunner:
         except (BadInput, Conflict) as error:
             await self._fail(turn, f"It could not begin: {error}.")
             return None
-        return outcome if isinstance(outcome, LiveTurn) and outcome.turn.id == turn.id else None
+        return outcome if isinstance(outcome, RunningTurn) and outcome.turn.id == turn.id else None
 
     async def _fail(self, turn: Turn, why: str) -> None:
         log.warning("queued turn %s has failed: %s", turn.id, why)

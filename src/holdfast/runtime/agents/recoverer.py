@@ -39,7 +39,7 @@ from ...errors import (
 )
 from ...store.store import Store
 from .. import periodic
-from ..turns.live import Answered, LiveTurn, TurnSpec
+from ..turns.live import Answered, RunningTurn, TurnSpec
 from ..turns.runner import TurnRunner
 from .stored_turns import StoredTurns
 
@@ -148,7 +148,7 @@ class Recoverer:
                 self._alone = None
             self._loop.wake()
 
-    async def _take_up(self, turn: Turn) -> LiveTurn | None:
+    async def _take_up(self, turn: Turn) -> RunningTurn | None:
         """Claim the turn and run it; None: it was given up, or another node has it."""
         try:
             spec = await self._spec(turn)
@@ -166,7 +166,7 @@ class Recoverer:
             return None
         except (NotFound, ConversationBusy):
             return None  # deleted, or claimed by a retry, in this moment
-        if not isinstance(outcome, LiveTurn) or outcome.turn.id != turn.id:
+        if not isinstance(outcome, RunningTurn) or outcome.turn.id != turn.id:
             return None
         cause = turn.recovery.cause or Cause.DEATH
         self._counts.taken_up[cause.value] += 1

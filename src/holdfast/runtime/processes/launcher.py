@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 SHIM = str(Path(__file__).with_name("shim.py"))
 START_SECONDS = 30.0
-"""How long a shim may take to begin; after that the start is given up for good."""
+"""How long a shim may take to begin; after that the start is given up."""
 
 Command = str | Sequence[str]
 

@@ -51,7 +51,7 @@ from ..tools.open_calls import open_calls
 from ..tools.toolbox import Toolbox, ToolCall, call_key, clients_tools
 from .context_fitter import ContextFitter
 from .draft_writer import DraftWriter
-from .live import Answered, LiveTurn, ShowsAttempts, TurnOutput, TurnSpec
+from .live import Answered, RunningTurn, ShowsAttempts, TurnOutput, TurnSpec
 from .preamble import TurnPreamble
 
 NOT_RUN = "[Not run: this turn has reached its step limit.]"
@@ -91,7 +91,7 @@ class AgentLoop:
         self,
         store: Store,
         model: Model,
-        running: LiveTurn,
+        running: RunningTurn,
         order: TurnSpec,
         checkpoint_seconds: float,
         toolbox: Toolbox,

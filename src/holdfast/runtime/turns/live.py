@@ -110,7 +110,9 @@ class Stop:
 
 
 @dataclass(slots=True)
-class LiveTurn:
+class RunningTurn:
+    """A turn that this process runs: published events, its outcome, and the clients that wait for it."""
+
     begun: TurnBegun
     events: list[bytes] = field(default_factory=list)
     """Published events; the first has number `begun.next_event`."""
@@ -185,6 +187,7 @@ class LiveTurn:
         self.begun = replace(self.begun, session=replace(self.begun.session, last_seq=last_seq), context=None)
 
     def publish(self, events: Sequence[bytes]) -> None:
+        """Append events and wake the subscribers."""
         if events:
             self.events.extend(events)
             _wake(self._listeners)
@@ -196,6 +199,7 @@ class LiveTurn:
         _wake(self._listeners)
 
     def finish(self, outcome: Outcome, events: Sequence[bytes]) -> None:
+        """Publish the final events and the outcome, which is on disk."""
         self.events.extend(events)
         self.outcome = outcome
         self.text_so_far = str  # drops the reference to the AgentLoop
@@ -252,6 +256,8 @@ async def allowed() -> None:
 
 
 class TurnSpec(Value, frozen=True):
+    """Everything that `TurnRunner.begin` needs for one turn."""
+
     request: TurnRequest
     renderer: TurnRenderer
     instructions: tuple[bytes, ...] = ()

@@ -40,7 +40,7 @@ from ..shutdown import through
 from ..tools.toolbox import Toolbox
 from .agent_loop import AgentLoop
 from .gate import SentAgain, TurnGate
-from .live import Answered, LiveTurn, Outcome, Stop, TurnRenderer, TurnSpec, Unanswered
+from .live import Answered, Outcome, RunningTurn, Stop, TurnRenderer, TurnSpec, Unanswered
 from .preamble import TurnPreamble
 from .receipts import Receipts
 
@@ -87,8 +87,8 @@ class TurnRunner:
         self.compactor = compactor
         """Compacts contexts; None: compaction is off."""
         self._rules = rules or RecoveryRules()
-        self._running: dict[str, LiveTurn] = {}
-        self._beginning: dict[str, asyncio.Future[LiveTurn | None]] = {}
+        self._running: dict[str, RunningTurn] = {}
+        self._beginning: dict[str, asyncio.Future[RunningTurn | None]] = {}
         self._watching = periodic.every(
             LOOK_SECONDS / 4, self.watch_once, "look after running turns", pause=self._pause
         )
@@ -104,13 +104,13 @@ class TurnRunner:
         return self._leaving
 
     @property
-    def running(self) -> Mapping[str, LiveTurn]:
+    def running(self) -> Mapping[str, RunningTurn]:
         """The running turns, by id."""
         return self._running
 
     async def begin(
         self, order: TurnSpec, wait_seconds: float, *, interrupt: bool = False
-    ) -> LiveTurn | TurnRepeated | TurnOutdated:
+    ) -> RunningTurn | TurnRepeated | TurnOutdated:
         """Begin the turn and run it in the background, or join the turn that this request already is.
 
         TurnRepeated: it has ended, or, with `follows`, runs elsewhere. TurnOutdated: the conversation has
@@ -118,9 +118,9 @@ class TurnRunner:
         for it. Raises what TurnGate.begin raises.
         """
         turn_id = order.request.turn_id
-        begun: asyncio.Future[LiveTurn | None] = asyncio.get_running_loop().create_future()
+        begun: asyncio.Future[RunningTurn | None] = asyncio.get_running_loop().create_future()
         self._beginning[turn_id] = begun
-        running: LiveTurn | None = None
+        running: RunningTurn | None = None
         key = order.request.request_key
         try:
             if key is not None and key.implied and key.opener and key.may_repeat:
@@ -230,7 +230,7 @@ class TurnRunner:
         with suppress(NotFound):  # deleted meanwhile: it no longer holds the lease
             await self.stop(None, turn_id, TurnStatus.INTERRUPTED, "it was replaced by a newer request")
 
-    def _stop(self, running: LiveTurn, stop: Stop) -> None:
+    def _stop(self, running: RunningTurn, stop: Stop) -> None:
         assert running.task is not None
         if running.stop is None:
             running.stop = stop
@@ -240,10 +240,10 @@ class TurnRunner:
 
     # --- one turn ----------------------------------------------------------------------------------
 
-    def _run(self, begun: TurnBegun, order: TurnSpec) -> LiveTurn:
+    def _run(self, begun: TurnBegun, order: TurnSpec) -> RunningTurn:
         if begun.request is not None and order.request.resumes_turn is None:  # the client sent it again
             order = replace(order, instructions=decoded_request(begun.request).first_messages())
-        running = LiveTurn(begun, sent=begun.turn.delivery > order.request.delivery)
+        running = RunningTurn(begun, sent=begun.turn.delivery > order.request.delivery)
         running.attend(order.client)
         running.task = asyncio.create_task(self._see_through(running, order), name=begun.turn.id)
         self._running[begun.turn.id] = running
@@ -258,7 +258,7 @@ class TurnRunner:
         self._next_look = None
         self._watching.wake()
 
-    async def _see_through(self, running: LiveTurn, order: TurnSpec) -> None:
+    async def _see_through(self, running: RunningTurn, order: TurnSpec) -> None:
         """Run the turn to its outcome, whatever it is."""
         begun = running.begun
         loop = AgentLoop(
@@ -296,7 +296,7 @@ class TurnRunner:
                 self._on_end(TurnStatus.COMPLETED)
             elif not outcome.waits:
                 self._on_end(outcome.status)
-            running.finish(outcome, self._final_events(running, order.renderer, outcome))
+            running.finish(outcome, self._end_events(running, order.renderer, outcome))
         if isinstance(outcome, Answered):
             if self._titler is not None:
                 self._titler.answered(running.session, running.session.last_seq + len(outcome.said))
@@ -305,7 +305,7 @@ class TurnRunner:
             except HoldfastError as trouble:
                 log.warning("the context was not compacted after turn %s: %s", begun.turn.id, trouble)
 
-    def _final_events(self, running: LiveTurn, renderer: TurnRenderer, outcome: Outcome) -> Sequence[bytes]:
+    def _end_events(self, running: RunningTurn, renderer: TurnRenderer, outcome: Outcome) -> Sequence[bytes]:
         if isinstance(outcome, Answered):
             return running.final_events
         if outcome.waits and renderer.numbered:
@@ -316,13 +316,13 @@ class TurnRunner:
             log.exception("the end of turn %s could not be published", running.turn.id)
             return ()
 
-    async def _settle_failed(self, running: LiveTurn, error: HoldfastError, loop: AgentLoop) -> Outcome:
+    async def _settle_failed(self, running: RunningTurn, error: HoldfastError, loop: AgentLoop) -> Outcome:
         stop = Stop(TurnStatus.FAILED, str(error))
         if self._is_patient(running, error):
             stop.cause = Cause.MODEL
         return await through(self._settle(running, stop, error, loop))
 
-    def _is_patient(self, running: LiveTurn, error: HoldfastError) -> bool:
+    def _is_patient(self, running: RunningTurn, error: HoldfastError) -> bool:
         """True: no connection waits for this turn, and the model may answer it later."""
         return (
             self._rules.retry_model
@@ -333,7 +333,7 @@ class TurnRunner:
         )
 
     async def _settle(
-        self, running: LiveTurn, stop: Stop, error: HoldfastError | None, loop: AgentLoop
+        self, running: RunningTurn, stop: Stop, error: HoldfastError | None, loop: AgentLoop
     ) -> Outcome:
         """Store the output and end the turn; if it was ended elsewhere, return that outcome. A turn that
         cannot be ended now is found by this node's heartbeat."""
@@ -370,7 +370,7 @@ class TurnRunner:
             log.exception("turn %s could not be ended (bug)", running.turn.id)
             return Unanswered(stop.status, error or _mistake(mistake), loop.spoke)
 
-    async def _ended_by_others(self, running: LiveTurn, lost: HoldfastError, spoke: bool) -> Outcome:
+    async def _ended_by_others(self, running: RunningTurn, lost: HoldfastError, spoke: bool) -> Outcome:
         try:
             turn = await self._store.turn(None, running.turn.id)
         except NotFound:

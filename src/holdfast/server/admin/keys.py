@@ -99,7 +99,7 @@ ROUTES = (
         "POST",
         "/api/keys/{id}/revoke",
         revoke,
-        "Revoke an API key for good; for admins. Idempotent.",
+        "Revoke an API key permanently; for admins. Idempotent.",
         parameters=(OWNERS,),
         answer=ApiKeyObject,
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ...app import LiveTurn, TurnSpec
+from ...app import RunningTurn, TurnSpec
 from ...domain.messages import instruction
 from ...domain.recovery import decoded_request
 from ...domain.turns import Turn, TurnOutdated, TurnRepeated, TurnStatus
@@ -44,13 +44,13 @@ def _object(call: RequestContext, value: Turn) -> TurnObject:
 async def retry(call: RequestContext) -> JsonResponse:
     owner, turn_id = owner_of(call), call.path("id")
     running = await take_up(call)
-    if isinstance(running, LiveTurn):
+    if isinstance(running, RunningTurn):
         await running.ended(HEADERS_SECONDS)
     now = await call.hf.turn(owner, turn_id)
     return JsonResponse(_object(call, now), 202 if now.shown_status is TurnStatus.RUNNING else 200)
 
 
-async def take_up(call: RequestContext) -> LiveTurn | TurnRepeated | TurnOutdated:
+async def take_up(call: RequestContext) -> RunningTurn | TurnRepeated | TurnOutdated:
     """Resume the turn without waiting for its end; raises Conflict if it is completed or cancelled."""
     known = await call.hf.turn(owner_of(call), call.path("id"))
     if known.status in FINAL:

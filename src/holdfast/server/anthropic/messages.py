@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ...app import Holdfast, LiveTurn, TurnSpec
+from ...app import Holdfast, RunningTurn, TurnSpec
 from ...domain.context_size import TokenEstimator, extra_of, weight_of
 from ...domain.history import History, check_results, history_of
 from ...domain.ids import new_request_id
@@ -110,7 +110,7 @@ async def create(call: RequestContext) -> HttpResponse:
         call, order, lambda: matcher.match(call.owner, naming.address, history), naming
     )
 
-    async def render(turn: LiveTurn | TurnRepeated) -> HttpResponse:
+    async def render(turn: RunningTurn | TurnRepeated) -> HttpResponse:
         if isinstance(turn, TurnRepeated):
             await about_to_send(call, order, turn.turn)
             of = turn.turn

@@ -44,7 +44,7 @@ from ..openai.parameters import (
 Block = Mapping[str, Any]
 
 BILLING = "x-anthropic-billing-header:"
-"""Claude Code's first system block begins with this. It is no instruction, and differs between requests."""
+"""Claude Code's first system block begins so. It is not an instruction and differs between requests."""
 CONTEXT_ONLY = frozenset(
     {
         *("server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "mcp_tool_use"),

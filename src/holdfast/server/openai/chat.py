@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ...app import Answered, LiveTurn, Outcome, TurnSpec
+from ...app import Answered, Outcome, RunningTurn, TurnSpec
 from ...domain.history import History, history_of
 from ...domain.messages import BETWEEN
 from ...domain.turns import TurnBegun, TurnRepeated
@@ -131,7 +131,7 @@ async def complete(call: RequestContext) -> HttpResponse:
         call, order, lambda: matcher.match(call.owner, naming.address, asked.history), naming
     )
 
-    async def render(turn: LiveTurn | TurnRepeated) -> HttpResponse:
+    async def render(turn: RunningTurn | TurnRepeated) -> HttpResponse:
         if isinstance(turn, TurnRepeated):
             await about_to_send(call, order, turn.turn)
             streamed = (lambda answer: _as_stream(answer, asked.wants_usage)) if asked.stream else None

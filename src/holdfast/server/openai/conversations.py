@@ -1,4 +1,8 @@
-"""`/v1/conversations`: creates, reads, changes and deletes conversations and their items."""
+"""`/v1/conversations`: creates, reads, changes and deletes conversations and their items.
+
+An item is a part of a stored chat message (`items.py`); adding items calls no model. Bodies are parsed first,
+then one operation of `Holdfast` is called. `ROUTES` is at the end.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ItemName:
     message_id: str
     part: ItemPart
     index: int | None = None
-    """The number of the call; None if the item is no call."""
+    """The number of the call; None if the item is not a call."""
 
 
 def item_id(message_id: str, part: ItemPart, index: int = 0) -> str:

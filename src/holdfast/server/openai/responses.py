@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from ...app import Answered, LiveTurn, Outcome, Placement, TurnSpec
+from ...app import Answered, Outcome, Placement, RunningTurn, TurnSpec
 from ...domain.conversations import Address
 from ...domain.history import INSTRUCTING, History, history_of
 from ...domain.ids import is_short, message_id, new_id
@@ -184,7 +184,7 @@ async def create(call: RequestContext, chain: Chain | None = None) -> HttpRespon
 
 
 async def _answered(
-    call: RequestContext, asked: ResponsesRequest, naming: ConversationRef, turn: LiveTurn | TurnRepeated
+    call: RequestContext, asked: ResponsesRequest, naming: ConversationRef, turn: RunningTurn | TurnRepeated
 ) -> HttpResponse:
     """The turn in the form that was requested: a stream, one body, or the object of a background response."""
     headers = (
@@ -300,7 +300,7 @@ def _head(asked: ResponsesRequest, response_id: str, begun: TurnBegun | None) ->
 
 
 def _whole(
-    running: LiveTurn, asked: ResponsesRequest, outcome: Answered, ours: HoldfastObject
+    running: RunningTurn, asked: ResponsesRequest, outcome: Answered, ours: HoldfastObject
 ) -> dict[str, Any]:
     """The response object of a turn that has just completed in this process."""
     begun = running.begun

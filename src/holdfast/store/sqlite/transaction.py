@@ -1,4 +1,4 @@
-"""A transaction on one of SQLite's connections."""
+"""A transaction on one of SQLite's connections: executes the statements of `sql/` by name."""
 
 from __future__ import annotations
 
