@@ -359,7 +359,12 @@ class ChatActions:
         line = await room.node.line(room.owner, room.conversation_id)
         taken = sum(session.input_tokens for session in line)
         given = sum(session.output_tokens for session in line)
-        room.tell(f"{taken:,} tokens in, {given:,} out, as reported by the model.")
+        tokens = f"{taken:,} tokens in, {given:,} out, as reported by the model"
+        cost = await room.node.cost(room.owner, room.conversation_id)
+        if cost.amount is None:
+            room.tell(f"{tokens}.")
+        else:
+            room.tell(f"{session_views.cost_sentence(cost)}; {tokens}.")
 
     async def _help(self, _: str) -> None:
         for slash, (takes, meaning) in MEANINGS.items():

@@ -18,6 +18,7 @@ from . import (
     demo,
     keys,
     login,
+    logs,
     memories,
     overview,
     pages,
@@ -67,6 +68,9 @@ PAGES: tuple[PageRoute, ...] = (
         "GET", "/sessions/{id}/{act}", actions.confirm_session, "What an act would do: end, cancel, resume, …"
     ),
     PageRoute("POST", "/sessions/{id}/{act}", actions.act_on_session, "Do it."),
+    PageRoute(
+        "GET", "/attachments/{id}", conversation.attachment, "A file that came with a message, to download."
+    ),
     PageRoute("POST", "/turns/{id}/retry", conversation.retry, "Take a turn up again."),
     PageRoute("POST", "/turns/{id}/withdraw", revisions.withdraw, "Withdraw a queued turn."),
     PageRoute(
@@ -80,6 +84,7 @@ PAGES: tuple[PageRoute, ...] = (
     ),
     PageRoute("POST", "/processes/{id}/{act}", actions.act_on_process, "Do it."),
     PageRoute("GET", "/memories", memories.memories, "What is remembered, and flushes that were given up."),
+    PageRoute("POST", "/memories/forget", memories.forget_several, "Forget the chosen memories."),
     PageRoute("POST", "/memories/{id}", memories.edit, "Edit a memory."),
     PageRoute("GET", "/memories/{id}/forget", memories.confirm_forgetting, "What forgetting it would do."),
     PageRoute("POST", "/memories/{id}/forget", memories.forget, "Forget it."),
@@ -99,6 +104,7 @@ PAGES: tuple[PageRoute, ...] = (
     PageRoute("POST", "/deliveries/{id}/retry", connectors.retry, "Send a dead letter again."),
     PageRoute("GET", "/usage", usage.usage, "Turns, tokens, latency and cost, by model and owner."),
     PageRoute("GET", "/nodes", sessions.nodes, "Who is alive; for admins."),
+    PageRoute("GET", "/logs", logs.logs, "The newest log lines of this server; for admins."),
     PageRoute("GET", "/settings", sessions.settings, "Settings and where each comes from; for admins."),
 )
 

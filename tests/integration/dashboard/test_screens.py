@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,33 @@ async def looked_at(page: Page, path: str) -> None:
     assert nameless == [], path
 
 
+OTHERS = {
+    "sessions": "/sessions",
+    "processes": "/processes",
+    "memories": "/memories",
+    "notices": "/notices?state=all",
+    "nodes": "/nodes?gone=1",
+    "logs": "/logs?requests=1",
+    "usage": "/usage",
+    "settings": "/settings",
+    "keys": "/keys",
+    "connectors": "/connectors",
+    "search": "/search?q=harbour",
+    "new": "/new",
+}
+
+
+async def pictures(site: Site, paths: Mapping[str, str], kept: Path) -> None:
+    """The other pages whole, at both widths and in both colour schemes."""
+    for width, height, dark in ((1440, 900, False), (1440, 900, True), (390, 844, False), (390, 844, True)):
+        page = await site.visitor(width=width, height=height, dark=dark)
+        for name, path in paths.items():
+            await page.goto(path)
+            await page.screenshot(
+                path=kept / f"{name}-{width}-{'dark' if dark else 'light'}.png", full_page=True
+            )
+
+
 @pytest.mark.timeout(180)
 async def test_pages_fit_a_phone_and_a_desk_by_day_and_by_night(
     start_site: StartSite, tmp_path: Path
@@ -140,20 +167,14 @@ async def test_pages_fit_a_phone_and_a_desk_by_day_and_by_night(
             await looked_at(page, path)
             await expect(page.locator("[data-connection]")).to_have_class("dot on")
             await page.screenshot(path=kept / f"{name}-{width}-{'dark' if dark else 'light'}.png")
-        if width == 390 or dark or wanted:
-            continue
-        others = ("/sessions", "/processes", "/memories", "/notices", "/nodes", "/new", "/search?q=harbour")
-        for path in (
-            *others,
-            "/keys",
-            "/connectors",
-            f"/sessions/{session}/end",
-            f"/sessions/{session}/fork",
-        ):
-            await looked_at(page, path)
+    others = {**OTHERS, "end": f"/sessions/{session}/end", "fork": f"/sessions/{session}/fork"}
+    desk = await site.visitor(width=1440, height=900)
     narrow = await site.visitor(width=390, height=844)
-    for path in ("/sessions", "/processes", "/memories", "/keys", "/connectors", f"/sessions/{session}/fork"):
+    for path in others.values():
+        await looked_at(desk, path)
         await looked_at(narrow, path)
+    if wanted:
+        await pictures(site, others, kept)
     await narrow.goto("/")
     await narrow.keyboard.press("Tab")
     await expect(narrow.locator(".skip")).to_be_focused()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.dashboard.charts import BAD, GOOD, MOST_SHOWN, chart_of, duration, picture_of
+from holdfast.dashboard.charts import BAD, GOOD, MOST_DRAWN, MOST_SHOWN, chart_of, duration, picture_of
 from holdfast.dashboard.demo import PAGES as DEMO_PAGES
 from holdfast.dashboard.pages import (
     KINDS,
@@ -238,6 +238,8 @@ def test_a_fork_says_where_it_came_from_and_a_long_line_is_cut() -> None:
     picture = picture_of(line, [], states, "sess_99")
     assert (len(picture.knots), picture.left_out) == (MOST_SHOWN, 100 - MOST_SHOWN)
     assert len(picture.strands) == MOST_SHOWN - 1  # nothing hangs on what is not drawn
+    whole = picture_of(line, [], states, "sess_99", MOST_DRAWN)
+    assert (len(whole.knots), whole.left_out) == (100, 0)
 
 
 # --- what is there ---------------------------------------------------------------------------------------
