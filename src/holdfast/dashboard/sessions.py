@@ -81,7 +81,7 @@ async def search(visit: PageRequest) -> HttpResponse:
         visit,
         "search.html",
         asked=asked,
-        found=[(each, marked(each.snippet, asked["q"])) for each in found[:PAGE]],
+        found=[(each, marked(whole_words(each.snippet), asked["q"])) for each in found[:PAGE]],
         number=len(found),
         most=MOST_FOUND,
         roles=ROLES,
@@ -105,6 +105,15 @@ async def _found(visit: PageRequest, asked: Mapping[str, str]) -> list[Found]:
         sources = {id_: (await visit.hf.find_session(owner, id_)).source for id_ in ids}
         found = [each for each in found if sources[each.message.session_id] == asked["source"]]
     return found
+
+
+def whole_words(snippet: str) -> str:
+    """A snippet that does not begin or end within a word: `…` marks where it was cut."""
+    if snippet.startswith("…") and " " in snippet:
+        snippet = f"…{snippet[snippet.index(' ') :]}"
+    if snippet.endswith("…") and " " in snippet.strip("… "):
+        snippet = f"{snippet[: snippet.rindex(' ')]} …"
+    return snippet
 
 
 def marked(text: str, words: str) -> list[tuple[str, bool]]:

@@ -26,7 +26,7 @@ from holdfast.dashboard.pages import (
 )
 from holdfast.dashboard.request import cookie_for, cookie_in, cookie_name
 from holdfast.dashboard.routes import PAGES
-from holdfast.dashboard.sessions import marked
+from holdfast.dashboard.sessions import marked, whole_words
 from holdfast.domain.sessions import Edge, Session, SessionState
 from holdfast.domain.turns import TurnStatus
 from holdfast.domain.views import Range, Summary, View
@@ -271,3 +271,18 @@ def test_our_own_files_reach_for_nothing_elsewhere() -> None:
             r"https?://(?!www\.w3\.org)|eval\(|innerHTML|insertAdjacentHTML|document\.write", text
         ), name
     assert "unsafe" not in POLICY and "default-src 'none'" in POLICY
+
+
+@pytest.mark.parametrize(
+    ("cut", "whole"),
+    [
+        ("the tide is late", "the tide is late"),
+        ("…de is late", "… is late"),
+        ("the tide is la…", "the tide is …"),
+        ("…de is la…", "… is …"),
+        ("…seaweed", "…seaweed"),
+        ("", ""),
+    ],
+)
+def test_a_snippet_is_cut_between_words(cut: str, whole: str) -> None:
+    assert whole_words(cut) == whole
