@@ -92,6 +92,8 @@ STATE_STYLES = {
     "cancelled": "yellow",
     "alive": "green",
     "dead": "red",
+    "reaped": "red",
+    "left": "dim",
     "unknown": "yellow",
 }
 

@@ -137,7 +137,7 @@ async def nodes(
             rows.append(
                 [
                     node.id if roomy else short(node.id),
-                    state(each.liveness.value),
+                    state("left" if node.left_at else "reaped" if node.reaped_at else each.liveness.value),
                     node.kind.value,
                     str(node.identity.pid),
                     str(each.running_turns),

@@ -115,7 +115,7 @@ async def furnished(site: Site) -> str:
         if kind is NodeKind.CLI:
             await server.store.leave(node.id, "closed")
         else:
-            await server.store.reap(node.id, 0, "it hangs: no heartbeat for 90 s")
+            await server.store.reap(node.id, 0, "no heartbeat for 90 s")
     for level, said in ((logging.INFO, "swept: 1 node was reaped"), (logging.ERROR, "the model is down")):
         server.services.log_buffer.handle(logging.LogRecord("holdfast.x", level, "", 0, said, None, None))
     # Should nobody stop it, it ends by itself.

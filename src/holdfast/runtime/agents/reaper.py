@@ -58,7 +58,7 @@ class Reaper:
         for node in others:
             if node.id in hung and self._watch is not None:
                 silent = node.stale_seconds or self._watch.stale_seconds
-                dead.setdefault(node.id, (node, hung[node.id], f"it hangs: no heartbeat for {silent:g} s"))
+                dead.setdefault(node.id, (node, hung[node.id], f"no heartbeat for {silent:g} s"))
         await self._together([self._reap(*one, done) for one in dead.values()])
         await self._settle(done)
         return done
