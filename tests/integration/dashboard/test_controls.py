@@ -211,7 +211,7 @@ async def test_the_timeline_shows_what_the_time_of_a_turn_went_to(site: Site) ->
     page = await site.visitor()
     await page.goto(f"/sessions/{where['session_id']}")
     await expect(page.locator(".waterfall rect.model")).to_be_visible()
-    await expect(page.locator(".timeline")).to_contain_text("the answer is on disk")
+    await expect(page.locator(".timeline")).to_contain_text("a session began")
     await expect(page.locator(".waterfall rect.model title")).to_contain_text("model: ")
     await say(site, "again")
     await expect(page.locator(".waterfall rect.model")).to_have_count(2)
