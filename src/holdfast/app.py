@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from . import __version__
 from .connectors.base import Connector, ConnectorDown, WrongSignature
 from .connectors.worker import Connectors, ConnectorWorker
 from .domain.conversations import Address, Conversation
@@ -234,7 +235,9 @@ class Holdfast(Operations):
     def _build(self, store: Store) -> None:
         """Every part of this node but the turn runner, which `answer_with` builds."""
         settings, lease = self.settings, self.settings.lease
-        self.heartbeat = Heartbeat(store, self._kind, lease.heartbeat_seconds, lease.stale_seconds)
+        self.heartbeat = Heartbeat(
+            store, self._kind, lease.heartbeat_seconds, lease.stale_seconds, version=__version__
+        )
         sweep_seconds = SERVER_SWEEP_SECONDS if self._kind is NodeKind.SERVER else lease.sweep_seconds
         self.reaper = Reaper(
             store,

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from .domain.api_keys import UNLIMITED, ApiKey, RateLimits, Scope, Token, new_key
 from .domain.connectors import LinkCode, Pairing, new_pairing_code
 from .domain.conversations import Address, Conversation
+from .domain.figures import NO_COST, Cost, cost_of
 from .domain.flushes import Flush
 from .domain.headings import Heading
 from .domain.ids import is_ours, is_short
 from .domain.maintenance import Diagnosis, Progress, Pruned, Reset, Swept, no_progress
 from .domain.messages import NewMessage
-from .domain.nodes import Liveness, Node
-from .domain.pages import LineageTree, Page, Resolved, SessionFilter
+from .domain.nodes import Liveness
+from .domain.pages import LineageTree, NodeReport, Page, Resolved, SessionFilter, why_gone
 from .domain.processes import LogPart, Process, is_active, pinned_until
 from .domain.rewinds import Rewound
 from .domain.sessions import EndReason, Session, SessionState, continued_by
@@ -67,6 +68,7 @@ SCAN = 200
 MOST_LIVING = 10_000
 DEEPEST_FORK = 50
 MOST_AT_ONCE = 1000
+TURNS_AT_ONCE = 1000
 MOST_CANDIDATES = 5
 SKIPPED = "a person skipped it"
 CANCELLED = "a person cancelled it"
@@ -226,6 +228,9 @@ class Operations:
     notices = store_method(Store.notices)
     undelivered = store_method(Store.undelivered)
     deliver_notice = store_method(Store.deliver_notice)
+    deliver_notices = store_method(Store.deliver_notices)
+    notice_deliveries = store_method(Store.notice_deliveries)
+    newest_notices = store_method(Store.newest_notices)
 
     memories = store_method(Store.memories)
     memory = store_method(Store.memory)
@@ -368,6 +373,24 @@ class Operations:
             tuple(sessions),
             tuple([await self.lineage(owner, fork.conversation_id, deep + 1) for fork in forks]),
         )
+
+    async def cost(self, owner: str | None, conversation_id: str, session_id: str | None = None) -> Cost:
+        """What the turns of a conversation, or of one of its sessions, cost by `[model.prices]`."""
+        prices = self.settings.model.price_table
+        if not prices:
+            return NO_COST
+        turns: list[Turn] = []
+        while True:
+            page = await self.store.turns(
+                owner,
+                conversation_id,
+                session_id=session_id,
+                after=turns[-1].id if turns else None,
+                limit=TURNS_AT_ONCE,
+            )
+            turns += page
+            if len(page) < TURNS_AT_ONCE:
+                return await asyncio.to_thread(cost_of, turns, prices)
 
     async def leaked_sessions(self, owner: str | None) -> list[Session]:
         """Open sessions whose node is dead; after a successful sweep there are none."""
@@ -688,18 +711,15 @@ class Operations:
             if not done.more:
                 return total
 
-    async def judged_nodes(self, *, gone: bool = False) -> list[tuple[Node, Liveness, str]]:
-        """Nodes, living ones first, each with its liveness and the proof; `gone`: also those that have left
-        or were reaped."""
+    async def judged_nodes(self, *, gone: bool = False) -> list[NodeReport]:
+        """Nodes, living ones first, each with its liveness, the proof and its running turns; `gone`: also
+        those that have left or were reaped."""
         everyone = await self.store.nodes(gone=gone)
         present = [node for node in everyone if not node.gone]
         proofs = await self.store.probe(present)
-        judged = [(node, *proofs[node.id]) for node in present]
-        for node in everyone:
-            if node.gone:
-                why = "stopped cleanly" if node.left_at else "found dead or hung, and reaped"
-                judged.append((node, Liveness.DEAD, why))
-        return judged
+        turns = await self.store.turns_by_node()
+        judged = [NodeReport(node, *proofs[node.id], turns.get(node.id, 0)) for node in present]
+        return judged + [NodeReport(node, Liveness.DEAD, why_gone(node)) for node in everyone if node.gone]
 
     async def examine(
         self, *, repair: bool = False, progress: Progress = no_progress

@@ -302,6 +302,16 @@ def test_model_system_save_and_cost(talking: Home, talker: Talker) -> None:
     assert file.read_text().startswith("## user"), "an existing file is not replaced"
 
 
+def test_cost_is_money_where_the_model_has_a_price(talking: Home, talker: Talker) -> None:
+    talker.usage = {"prompt_tokens": 1200, "completion_tokens": 34, "total_tokens": 1234}
+    talker.answer("Hello.")
+    talking.path.mkdir(parents=True, exist_ok=True)
+    (talking.path / "holdfast.toml").write_text('[model.prices]\n"tidal" = "1000/10000"\n')
+    done = talking.run("chat", "--key", KEY, said="/model tidal\nhi\n/cost\n")
+    assert "1.54 by [model.prices]; 1,200 tokens in, 34 out" in done.stderr
+    assert "cost           1.54 by [model.prices]" in talking.ok("sessions", "show", KEY)
+
+
 def test_sigterm_ends_it_in_good_order(talking: Home, talker: Talker) -> None:
     with chatting(talking) as screen:
         screen.type("tell me")

@@ -10,6 +10,7 @@ from holdfast.domain.conversations import Address
 from holdfast.domain.ids import new_id
 from holdfast.domain.messages import MessageStatus
 from holdfast.domain.nodes import Liveness, Node, NodeKind
+from holdfast.domain.pages import why_gone
 from holdfast.domain.sessions import Edge
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import BadInput, HoldfastError, NodeReaped
@@ -41,11 +42,31 @@ async def known(store: Store, node: Node) -> Node:
 
 
 async def test_a_joined_node_is_known_to_everyone(store: Store, second_store: Store, clock: Clock) -> None:
-    node = Node(new_id("node"), NodeKind.SERVER, identity())
+    node = Node(new_id("node"), NodeKind.SERVER, identity(), version="1.2.3")
     await store.join(node)
     (found,) = await second_store.nodes()
     assert found == replace(node, beat=0, started_at=clock.now, heartbeat_at=clock.now)
     assert not found.gone
+
+
+async def test_a_reaped_node_keeps_the_evidence_and_one_that_left_has_none(store: Store, node: Node) -> None:
+    other = await new_node(store)
+    assert await store.reap(node.id, node.beat, "no heartbeat for 90 s")
+    await store.leave(other.id, "closed")
+    assert why_gone(await known(store, node)) == "reaped: no heartbeat for 90 s"
+    assert why_gone(await known(store, other)) == "left cleanly"
+    assert (await known(store, other)).reaped_why == ""
+
+
+async def test_running_turns_are_counted_by_node(store: Store, node: Node) -> None:
+    other = await new_node(store)
+    first = await begin(store, node)
+    await begin(store, node)
+    await begin(store, other)
+    await new_node(store)
+    assert await store.turns_by_node() == {node.id: 2, other.id: 1}
+    await store.commit_reply(first.lease)
+    assert await store.turns_by_node() == {node.id: 1, other.id: 1}
 
 
 async def test_the_lock_of_a_replaced_incarnation_is_released(store: Store, node: Node) -> None:

@@ -48,6 +48,47 @@ async def test_notices_come_oldest_first_page_by_page(store: Store) -> None:
     assert await store.undelivered(chat) == [made[0], made[4]]
 
 
+async def test_the_newest_notices_come_first_by_state(store: Store) -> None:
+    chat = await conversation(store, "a")
+    made = [await store.add_notice(OWNER, chat, "reset", str(n)) for n in range(5)]
+    theirs = await store.add_notice(OTHER, await conversation(store, "a", OTHER), "reset", "x")
+    told = [await store.deliver_notice(OWNER, made[n].id) for n in (1, 3)]
+    first = await store.newest_notices(OWNER, limit=2)
+    assert (list(first.items), first.has_more) == ([made[4], told[1]], True)
+    rest = await store.newest_notices(OWNER, after=made[3].id)
+    assert (list(rest.items), rest.has_more) == ([made[2], told[0], made[0]], False)
+    assert list((await store.newest_notices(OWNER, delivered=True)).items) == told[::-1]
+    assert list((await store.newest_notices(OWNER, delivered=False)).items) == [made[4], made[2], made[0]]
+    assert (await store.newest_notices(None)).items[0] == theirs
+    with pytest.raises(NotFound):
+        await store.newest_notices(OWNER, after=theirs.id)
+
+
+async def test_all_notices_of_an_owner_are_delivered_at_once(store: Store, clock: Clock) -> None:
+    chat = await conversation(store, "a")
+    made = [await store.add_notice(OWNER, chat, "reset", str(n)) for n in range(3)]
+    theirs = await store.add_notice(OTHER, await conversation(store, "a", OTHER), "reset", "x")
+    before = await store.deliver_notice(OWNER, made[0].id)
+    clock.move(seconds=5)
+    assert await store.deliver_notices(OWNER) == 2
+    assert await store.deliver_notices(OWNER) == 0
+    assert (await store.notices(OWNER)).items[0] == before, "the first time is kept"
+    assert (await store.notices(OTHER, undelivered=True)).items == [theirs]
+    assert await store.deliver_notices(None) == 1
+
+
+async def test_a_notice_says_which_webhook_and_reply_had_it_and_when(store: Store, clock: Clock) -> None:
+    chat = await conversation(store, "a")
+    notice = await store.add_notice(OWNER, chat, "reset", "x")
+    sent_at = clock.move(seconds=5)
+    await store.notice_sent(notice.id)
+    told_at = clock.move(seconds=5)
+    await store.commit_reply((await begin(store, await new_node(store), key="a")).lease)
+    (found,) = (await store.notices(OWNER)).items
+    assert (found.sent_at, found.told_at, found.delivered_at) == (sent_at, told_at, None)
+    assert await store.notice_deliveries([notice.id]) == {}, "no connector serves this conversation"
+
+
 async def test_another_owners_notice_is_like_one_that_never_existed(store: Store) -> None:
     theirs = await store.add_notice(OTHER, await conversation(store, "a", OTHER), "reset", "x")
     mine = await conversation(store, "a")

@@ -445,7 +445,7 @@ async def test_work_that_refuses_or_fails_leaves_its_group_alone(opening: Openin
 
 
 _IDENTITY = {"host": "h", "boot_id": "b", "pid_ns": "p", "pid": 1, "pid_start": "1", "machine": None,
-             "stale_ms": None}  # fmt: skip
+             "stale_ms": None, "version": None}  # fmt: skip
 _NODE = {"kind": "library", "now": 1, **_IDENTITY}
 
 

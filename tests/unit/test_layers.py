@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wiring": {*BASE, "runtime", "store", "models", "settings"},
     "local_server": {*BASE, "store", "trust"},  # the home's address and key files; the key is also a row
     "operations": {*BELOW_APP, "local_server", "transfer", "importers"},
-    "app": {*BELOW_APP, "operations", "connectors"},
+    "app": {*BELOW_APP, "operations", "connectors", "holdfast"},  # of the package only its version
     "sync": {*BASE, "app", "session", "session_messages", "runtime", "settings"},
     # Rows in bulk, and between two engines: they work on a store itself, given by an operation.
     "transfer": {*BASE, "runtime", "store", "settings"},

@@ -359,7 +359,12 @@ class ChatActions:
         line = await state.node.line(state.owner, state.conversation_id)
         taken = sum(session.input_tokens for session in line)
         given = sum(session.output_tokens for session in line)
-        state.say(f"{taken:,} tokens in, {given:,} out, as reported by the model.")
+        tokens = f"{taken:,} tokens in, {given:,} out, as reported by the model"
+        cost = await state.node.cost(state.owner, state.conversation_id)
+        if cost.amount is None:
+            state.say(f"{tokens}.")
+        else:
+            state.say(f"{session_views.cost_sentence(cost)}; {tokens}.")
 
     async def _help(self, _: str) -> None:
         for slash, (takes, meaning) in MEANINGS.items():

@@ -165,7 +165,7 @@ class CommandContext:
 
         shared = (("--owner", self.owner_name), ("--config", self.config), ("--store", self.store_url))
         options = [word for option, value in shared if value is not None for word in (option, str(value))]
-        return f"holdfast {shlex.join([*words, *options])}"
+        return f"{program()} {shlex.join([*words, *options])}"
 
     def speaking(self, session_id: str, key: str | None, owner: str | None = None) -> str:
         """The command line that sends a message to this session's conversation."""
@@ -227,6 +227,17 @@ async def sweep(hf: Holdfast, *, quiet: bool = False) -> Swept:
 
 
 # --- registering commands ------------------------------------------------------------------------------
+
+
+def program() -> str:
+    """How a person calls this command here: `./holdfast` in a checkout, if `holdfast` is not on the PATH."""
+    import os
+    import shutil
+
+    here = Path("holdfast")
+    if shutil.which("holdfast") is None and here.is_file() and os.access(here, os.X_OK):
+        return "./holdfast"
+    return "holdfast"
 
 
 def command(

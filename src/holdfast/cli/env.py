@@ -7,7 +7,7 @@ import shlex
 from ..errors import BadSetting
 from ..local_server import local_address
 from ..settings import Settings, home, is_variable
-from .context import AsJson, CommandContext, command
+from .context import AsJson, CommandContext, command, program
 from .format import on_terminal, print_json, remark, write
 from .groups import app
 
@@ -41,7 +41,7 @@ async def env(invocation: CommandContext, as_json: AsJson = False) -> None:
     for name, value in variables.items():
         write(f"export {name}={shlex.quote(value)}\n")
     if on_terminal():
-        remark('To set them in this shell: eval "$(holdfast env)"')
+        remark(f'To set them in this shell: eval "$({program()} env)"')
 
 
 def _holds_upstreams_key(settings: Settings) -> bool:

@@ -57,6 +57,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}es" if noun.endswith("s") else f"{number:,} {noun}s"
 
 
+def money(amount: float) -> str:
+    """An amount in the money of `[model.prices]`, with as many digits as small ones need."""
+    return f"{amount:,.2f}" if amount >= 0.1 or not amount else f"{amount:.4f}"
+
+
 def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "—"
 
@@ -87,6 +92,8 @@ STATE_STYLES = {
     "cancelled": "yellow",
     "alive": "green",
     "dead": "red",
+    "reaped": "red",
+    "left": "dim",
     "unknown": "yellow",
 }
 

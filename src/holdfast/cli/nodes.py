@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
+from ..domain.ids import short
 from ..domain.maintenance import Pruned, Reaped, Reset
-from ..domain.nodes import Liveness, Node
+from ..domain.pages import NodeReport
 from ..server import objects
 from .context import AsJson, CommandContext, Opened, command
-from .format import Cell, Column, ago, count, note, print_json, say, state, table, wide
+from .format import Cell, Column, ago, count, note, print_json, say, span, state, table, wide
 from .groups import app
 from .signals import busy
 
@@ -119,7 +121,8 @@ async def nodes(
     async with invocation.reading(quiet=True) as opened:
         found = await _judged(opened, gone) if opened else []
         if as_json:
-            print_json(objects.listed([objects.node(*each) for each in found]))
+            data = [objects.node(each, opened.hf.now()) for each in found] if opened else []
+            print_json(objects.listed(data))
             return
         if not found:
             note("no node is alive" if opened else f"there is no store yet at {invocation.location}")
@@ -127,34 +130,40 @@ async def nodes(
         assert opened is not None
         now = opened.hf.now()
         roomy = wide()
-        rows: list[list[Cell]] = [
-            [
-                node.id,
-                state(liveness.value),
-                node.kind.value,
-                str(node.identity.pid),
-                *([node.identity.host, ago(node.started_at, now)] if roomy else []),
-                ago(node.heartbeat_at, now),
-                why,
-            ]
-            for node, liveness, why in found
-        ]
-        titles = ("node", "state", "kind", "pid", *(("host", "started") if roomy else ()), "heartbeat", "why")
+        rows: list[list[Cell]] = []
+        for each in found:
+            node = each.node
+            lasted = each.running_for(now)
+            rows.append(
+                [
+                    node.id if roomy else short(node.id),
+                    state("left" if node.left_at else "reaped" if node.reaped_at else each.liveness.value),
+                    node.kind.value,
+                    str(node.identity.pid),
+                    str(each.running_turns),
+                    "" if lasted is None else span(lasted),
+                    *([node.version, node.identity.host] if roomy else []),
+                    ago(node.heartbeat_at, now),
+                    each.why,
+                ]
+            )
+        more = ("version", "host") if roomy else ()
+        titles = ("node", "state", "kind", "pid", "turns", "up", *more, "heartbeat", "why")
         table(
             [
-                Column(title, right=title == "pid", whole=title in ("node", "pid", "heartbeat"))
+                Column(title, right=title in ("pid", "turns"), whole=title in ("node", "pid", "heartbeat"))
                 for title in titles
             ],
             rows,
         )
 
 
-async def _judged(opened: Opened, gone: bool) -> list[tuple[Node, Liveness, str]]:
+async def _judged(opened: Opened, gone: bool) -> list[NodeReport]:
     """Nodes, living ones first, each with its liveness and the reason; includes those reaped just now."""
 
     reaped = opened.swept.reaped.nodes
     return [
-        (node, liveness, f"{reaped[node.id]}; reaped just now" if node.id in reaped else why)
-        for node, liveness, why in await opened.hf.judged_nodes(gone=gone or bool(reaped))
-        if gone or not node.gone or node.id in reaped
+        replace(each, why=f"{each.why} (just now)") if each.node.id in reaped else each
+        for each in await opened.hf.judged_nodes(gone=gone or bool(reaped))
+        if gone or not each.node.gone or each.node.id in reaped
     ]

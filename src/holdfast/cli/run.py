@@ -82,6 +82,7 @@ async def run(
         invocation.overrides = {"model": model_setting(model)} if model is not None else {}
     if source is None:
         source = "" if resume or (key and ":" in key) else "cli"
+    invocation.start_logging("error")  # what a warning of a failed turn says is in its error
     with Interrupts() as interrupts:
         return await _Run(invocation, interrupts).turn(words, key, resume, source)
 

@@ -12,7 +12,7 @@ import typer
 from ..errors import BadSetting
 from ..local_server import local_key, note_address, take_back_address
 from ..settings import Settings, home
-from .context import After, CommandContext, carry_out, command
+from .context import After, CommandContext, carry_out, command, program
 from .format import on_terminal, write
 from .groups import app
 from .run import model_setting, model_usage
@@ -199,16 +199,11 @@ async def keys_are_ready(hf: Operations, settings: Settings) -> None:
 
 def command_here() -> str:
     """How this command can be called again in this shell: `holdfast` only if it is on the PATH."""
-    import os
     import shutil
     import sys
-    from pathlib import Path
 
-    if shutil.which("holdfast"):
-        return "holdfast"
-    if os.access("holdfast", os.X_OK) and Path("holdfast").is_file():
-        return "./holdfast"
-    return sys.argv[0]
+    called = program()
+    return called if called != "holdfast" or shutil.which("holdfast") else sys.argv[0]
 
 
 async def say_hello(listening: Listening, settings: Settings, model: Model, tokens: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from ..domain.figures import Statistics
+from ..domain.figures import NO_COST, Cost, Statistics
 from ..domain.flushes import Flush
 from ..domain.headings import NO_HEADING, Heading
 from ..domain.messages import Message, MessageStatus
@@ -25,6 +25,7 @@ from .format import (
     count,
     facts,
     moment,
+    money,
     one_line,
     percent,
     say,
@@ -99,6 +100,7 @@ def show_one(
     heading: Heading = NO_HEADING,
     side_requests: int = 0,
     names: Sequence[str] = (),
+    cost: Cost = NO_COST,
 ) -> None:
     """`names`: its aliases, such as the id by which an agent program knows it."""
     say(Styled(session.id, "bold"), "  ", state(seen.value))
@@ -114,6 +116,7 @@ def show_one(
         ("messages", _messages(session)),
         *([("side requests", str(side_requests))] if side_requests else []),
         ("tokens", tokens),
+        *([("cost", cost_sentence(cost))] if cost.amount is not None else []),
         ("model", session.model or Styled("—", "dim")),
         ("opened", moment(session.opened_at, now)),
         ("last activity", moment(session.last_activity_at, now)),
@@ -136,6 +139,12 @@ def show_one(
     if session.tip_id != session.id:
         pairs.append(("continues in", session.tip_id))
     facts(pairs)
+
+
+def cost_sentence(cost: Cost) -> str:
+    """What turns cost; only if a price is known."""
+    left_out = f" without {cost.unpriced_tokens:,} tokens of models without a price"
+    return f"{money(cost.amount or 0.0)} by [model.prices]{left_out if cost.unpriced_tokens else ''}"
 
 
 def _messages(session: Session) -> str:

@@ -181,7 +181,10 @@ async def show(invocation: CommandContext, id_or_key: IdOrKey, as_json: AsJson =
         else:
             aside = await opened.hf.count_side_requests(opened.owner, session.conversation_id)
             names = await opened.hf.aliases(opened.owner, session.conversation_id)
-            session_views.show_one(session, states[session.id], opened.hf.now(), flush, heading, aside, names)
+            cost = await opened.hf.cost(opened.owner, session.conversation_id, session.id)
+            session_views.show_one(
+                session, states[session.id], opened.hf.now(), flush, heading, aside, names, cost
+            )
             say(Styled(f"\n{_next_step(invocation, session)}", "dim"))
 
 

@@ -199,6 +199,7 @@ async def act_on_several(visit: PageRequest) -> HttpResponse:
         chosen=chosen,
         failed=failed,
         done=done,
+        back=("/sessions", "sessions"),
     )
 
 
@@ -211,12 +212,12 @@ SEVERAL = {
 }
 
 
-def chosen_fields(visit: PageRequest) -> dict[str, str]:
-    """The form's fields for the chosen sessions, each with the owner it belongs to if the list shows several.
-    Raises BadInput if none was chosen."""
+def chosen_fields(visit: PageRequest, none: str = "no conversation was selected") -> dict[str, str]:
+    """The form's fields for the chosen rows, with their values: for a session the owner it belongs to, if the
+    list shows several. Raises BadInput if none was chosen."""
     found = {name: value for name, value in visit.form.items() if name.startswith(CHOSEN)}
     if not found:
-        raise BadInput("no conversation was selected")
+        raise BadInput(none)
     return found
 
 

@@ -128,11 +128,14 @@ def waterfall_of(
     for turn in shown:
         end = turn.ended_at or now
         steps: list[tuple[str, str, datetime]] = []
+        names: dict[str, str] = {}
         for message in by_turn.get(turn.id, ()):
             if message.role == "tool":
-                steps.append(("tool", "tool", message.created_at))
+                name = names.get(str(message.content().get("tool_call_id")), "tool")
+                steps.append(("tool", name, message.created_at))
             elif message.role == "assistant":
                 steps.append(("model", "model", message.created_at))
+                names |= _tool_names(message)
         if not steps or end - steps[-1][2] > MILLISECOND:
             steps.append(("model", "model", end))
         first = (turn.usage or {}).get(FIRST_TOKEN)
@@ -157,6 +160,14 @@ def waterfall_of(
     return bars
 
 
+def _tool_names(message: Message) -> dict[str, str]:
+    """The names of the tools that a message calls, by the id of the call."""
+    return {
+        str(call.get("id")): str((call.get("function") or {}).get("name") or "tool")
+        for call in message.content().get("tool_calls") or ()
+    }
+
+
 def duration(milliseconds: float | None) -> str:
     """A span of time: `850 ms`, `2.4 s`, `1 min 5 s`, `3 h 10 min`."""
     if milliseconds is None:
@@ -176,6 +187,8 @@ ROW = 46
 TRUNK = 18
 BRANCH = 46
 MOST_SHOWN = 24
+MOST_DRAWN = 1_000
+"""Sessions of a line that are drawn if all are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +221,15 @@ class Picture:
 
 
 def picture_of(
-    line: Sequence[Session], forks: Sequence[Session], states: Mapping[str, SessionState], here: str
+    line: Sequence[Session],
+    forks: Sequence[Session],
+    states: Mapping[str, SessionState],
+    here: str,
+    most: int = MOST_SHOWN,
 ) -> Picture:
-    """The graph of a conversation's newest sessions, oldest on top, each with the forks from it."""
-    shown = line[-MOST_SHOWN:]
+    """The graph of a conversation's newest sessions, `most` of them, oldest on top, each with the forks from
+    it."""
+    shown = line[-most:]
     y, places, knots, strands = ROW // 2, {}, [], []
     for number, session in enumerate(shown):
         places[session.id] = y
@@ -225,7 +243,7 @@ def picture_of(
         if above is not None:
             strands.append((edge or "next", _strand(above, y)))
         y += ROW
-        for fork in [each for each in forks if each.parent_id == session.id][-MOST_SHOWN:]:
+        for fork in [each for each in forks if each.parent_id == session.id][-most:]:
             strands.append(("fork", f"M{TRUNK} {places[session.id]} C{TRUNK} {y} {TRUNK} {y} {BRANCH} {y}"))
             knots.append(Knot(fork, states[fork.id], BRANCH, y, fork.id == here, fork=True, edge="fork"))
             y += ROW

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from ..app import Holdfast
+from ..domain.events import EVENT_MEANINGS, EventType
 from ..domain.ids import new_id
 from ..domain.messages import Message, MessageStatus, NewMessage, text_of
 from ..domain.pages import PAGE_BYTES
@@ -31,8 +32,8 @@ from ..server.queued import QueuedStream
 from ..server.streams import HEADERS as STREAM_HEADERS
 from ..server.streams import Listener, TurnStream, framed
 from .actions import acts_for
-from .charts import picture_of, summary_in, waterfall_of
-from .pages import go, html, own_page
+from .charts import MOST_DRAWN, MOST_SHOWN, picture_of, summary_in, waterfall_of
+from .pages import HEADERS, go, html, own_page
 from .request import PageRequest
 
 CHAT = ("POST", "/v1/chat/completions")
@@ -40,6 +41,7 @@ SHOWN = 60
 MOST_TURNS = 100
 MOST_HAPPENED = 40
 MOST_REPLACED = 200
+MOST_FILES = 100
 LOOK_SECONDS = 0.5
 PAUSE_SECONDS = 0.04
 HEALTH_SECONDS = 1.0
@@ -160,6 +162,12 @@ class Happened:
     what: str
     data: Mapping[str, Any]
 
+    @property
+    def meaning(self) -> str:
+        """What its type means, in plain words; empty for a type of a newer version."""
+        known = EVENT_MEANINGS.get(EventType(self.what)) if self.what in set(EventType) else None
+        return (known or "").partition("; data:")[0]
+
 
 def timeline(history: Sequence[Mapping[str, Any]]) -> list[Happened]:
     """A session's events, newest first."""
@@ -175,7 +183,7 @@ async def conversation(visit: PageRequest) -> HttpResponse:
     found = await hf.find_session(owner, session["id"])
     conversation_id = found.conversation_id
     before = visit.call.query_number("before", 0) or None
-    page, turns, line, forks, why, processes, queue = await asyncio.gather(
+    page, turns, line, forks, why, processes, queue, files = await asyncio.gather(
         hf.messages(
             owner,
             conversation_id,
@@ -190,6 +198,7 @@ async def conversation(visit: PageRequest) -> HttpResponse:
         visit.ask("GET", "/api/sessions/{id}/why", names={"id": found.id}),
         visit.ask("GET", "/api/processes", query={"session": found.id, "limit": 20}),
         hf.queue(owner, conversation_id),
+        hf.attachments(owner, conversation_id, limit=MOST_FILES),
     )
     await note_reading(inner, owner, found)
     messages = list(reversed(page.items))
@@ -211,8 +220,15 @@ async def conversation(visit: PageRequest) -> HttpResponse:
         doing="waiting" if tip.running_node is None else _doing(visit.services, tip.running_turn),
         why=why,
         processes=processes["data"],
+        files=files,
         queue=[(each, [text_in(message) for message in each.messages]) for each in queue],
-        picture=picture_of(line, forks, await hf.states_of([*line, *forks]), found.id),
+        picture=picture_of(
+            line,
+            forks,
+            await hf.states_of([*line, *forks]),
+            found.id,
+            MOST_DRAWN if visit.query("lineage") == "all" else MOST_SHOWN,
+        ),
         waterfall=waterfall_of([turn for turn in turns if turn.session_id == found.id], messages, visit.now),
         happened=timeline(why["history"]),
         models=models,
@@ -232,6 +248,13 @@ async def _left(visit: PageRequest, owner: str | None, messages: Sequence[Messag
     )
     there = {message.seq for message in page.items}
     return {message.seq for message in messages if not message.inner and message.seq not in there}
+
+
+async def attachment(visit: PageRequest) -> HttpResponse:
+    """A file that came with a message, as a download. It may be hostile: no browser shows or runs it."""
+    answer = await visit.answer("GET", "/api/attachments/{id}", names={"id": visit.path("id")})
+    assert isinstance(answer, JsonResponse)
+    return replace(answer, headers={**HEADERS, **answer.headers})
 
 
 def text_in(message: NewMessage) -> str:

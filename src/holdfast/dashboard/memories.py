@@ -1,12 +1,14 @@
-"""`/memories`: lists, edits and deletes memories; lists dead flushes."""
+"""`/memories`: lists, edits and deletes memories; lists flushes that wait, run or have failed."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+from ..cli.format import count
+from ..errors import HoldfastError
 from ..server.http import HttpResponse
-from .actions import Act
+from .actions import CHOSEN, Act, chosen_fields
 from .pages import go, html
 from .request import PageRequest
 from .sessions import EVERYBODY
@@ -28,12 +30,23 @@ async def memories(visit: PageRequest) -> HttpResponse:
     if visit.owner_named == EVERYBODY:  # memories are read one owner at a time
         return go(visit.link("/memories", owner=None))
     asked = {"q": visit.query("q"), "key": visit.query("key"), "after": visit.query("after")}
-    page, dead, waiting = await asyncio.gather(
+    page, dead, pending, running = await asyncio.gather(
         visit.ask("GET", "/api/memories", query={**asked, "limit": PAGE}),
-        visit.ask("GET", "/api/flushes", query={"state": "dead", "limit": PAGE}),
-        visit.ask("GET", "/api/flushes", query={"state": "pending", "limit": PAGE}),
+        *(
+            visit.ask("GET", "/api/flushes", query={"state": state, "limit": PAGE})
+            for state in ("dead", "pending", "running")
+        ),
     )
-    return html(visit, "memories.html", page=page, asked=asked, dead=dead, waiting=waiting)
+    return html(
+        visit,
+        "memories.html",
+        page=page,
+        asked=asked,
+        dead=dead,
+        waiting=[*running["data"], *pending["data"]],
+        more_waiting=pending["has_more"] or running["has_more"],
+        shows_queue=visit.query("show") == "queued",
+    )
 
 
 async def counted(visit: PageRequest, state: str) -> dict[str, Any]:
@@ -55,6 +68,35 @@ async def confirm_forgetting(visit: PageRequest) -> HttpResponse:
 async def forget(visit: PageRequest) -> HttpResponse:
     await visit.ask(*FORGET.route, names={"id": visit.path("id")})
     return go(visit.link("/memories"))
+
+
+async def forget_several(visit: PageRequest) -> HttpResponse:
+    """Forget the memories that were chosen in the list: first a confirmation page, then, with `sure`, each of
+    them. One that fails does not stop the others; the page says which and why."""
+    fields = chosen_fields(visit, "no memory was selected")
+    ids = [field.removeprefix(CHOSEN) for field in fields]
+    sure, failed = visit.form.get("sure"), []
+    if sure:
+        for memory_id in ids:
+            try:
+                await visit.ask(*FORGET.route, names={"id": memory_id})
+            except HoldfastError as error:
+                failed.append((memory_id, str(error)))
+    return html(
+        visit,
+        "bulk.html",
+        title=f"Forget {count(len(ids), 'memory')}",
+        says="Their texts are deleted, and the sessions they came from are not flushed again. This cannot be "
+        "undone.",
+        button="Forget them",
+        danger=True,
+        sure=sure,
+        fields=fields,
+        chosen=[(fields[CHOSEN + each], each) for each in ids],
+        failed=failed,
+        done=len(ids) - len(failed),
+        back=("/memories", "memories"),
+    )
 
 
 async def retry(visit: PageRequest) -> HttpResponse:

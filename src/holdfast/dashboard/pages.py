@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -18,6 +18,7 @@ import msgspec
 from .. import __version__
 from ..cli import format
 from ..cli.session_views import text_of
+from ..domain.figures import cost_of
 from ..domain.messages import NESTED_TOO_DEEPLY, is_nested_deeper
 from ..server.http import HttpResponse, JsonResponse
 from ..server.http_errors import HttpError
@@ -103,6 +104,9 @@ def environment() -> jinja2.Environment:
         duration=duration,
         compact=compact,
         plain=plain,
+        money=format.money,
+        cost=lambda turn, prices: cost_of([turn], prices).amount,
+        seconds=lambda number: timedelta(seconds=number),
     )
     found.globals.update(version=__version__, address=address, span=format.span, ago=format.ago)
     return found

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import Conflict, HoldfastError
+from ..domain.processes import ProcessState
+from ..errors import Conflict, HoldfastError, NotFound
 from ..os_support import identity, resources_of
 from ..server.http import HttpResponse
-from .pages import html
+from .pages import html, short
 from .request import PageRequest
 from .usage import owners_for
 
@@ -17,27 +18,63 @@ PAGE = 50
 TAIL = 500
 MOST_HEARD = 20
 LONGEST_LINE = 200
+GROUPS = ("running", "ended", "all")
+ENDS = (ProcessState.EXITED, ProcessState.STOPPED, ProcessState.LOST)
+STATES = (*GROUPS, *(each.value for each in ENDS))
+"""What the list can be limited to; the single states are those of processes that have ended."""
 
 
 async def processes(visit: PageRequest) -> HttpResponse:
-    """Running ones, or with `all=1` also ended ones; with `q`, of those on the page the ones whose command
-    contains it."""
-    running, words = visit.query("all") != "1", visit.query("q")
-    asked = {"running": "1" if running else "", "after": visit.query("after"), "limit": PAGE}
-    page = await visit.ask("GET", "/api/processes", query=asked)
-    found = [each for each in page["data"] if words.lower() in each["command"].lower()]
-    lines, used, owners = await asyncio.gather(_last_lines(visit, found), _used(found), owners_for(visit))
+    """Running ones, or those in another `state`; of a `session`; with `q`, of those on the page the ones
+    whose command contains it."""
+    words, session = visit.query("q"), visit.query("session")
+    state = visit.query("state") if visit.query("state") in STATES else "running"
+    running = {"running": "1", "all": ""}.get(state, "0")
+    asked = {"running": running, "session": session, "after": visit.query("after"), "limit": PAGE}
+    unknown = ""
+    try:
+        page = await visit.ask("GET", "/api/processes", query=asked)
+    except NotFound as error:  # the session of a link that was kept, which is deleted now
+        page, unknown = {"data": [], "has_more": False, "last_id": None}, str(error)
+    found = [
+        each
+        for each in page["data"]
+        if words.lower() in each["command"].lower() and (state in GROUPS or each["state"] == state)
+    ]
+    lines, used, owners, names = await asyncio.gather(
+        _last_lines(visit, found), _used(found), owners_for(visit), _session_names(visit, page["data"])
+    )
     return html(
         visit,
         "processes.html",
         page=page,
         found=found,
-        running=running,
+        state=state,
+        states=STATES,
+        session=session,
+        names=names,
+        sessions={each["session_id"]: names[each["session_id"]] for each in page["data"]},
+        unknown=unknown,
         q=words,
         lines=lines,
         used=used,
         owners=owners,
     )
+
+
+async def _session_names(visit: PageRequest, found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What people call the sessions of these processes, by session id."""
+
+    async def name(session_id: str, owner: str) -> str:
+        try:
+            session = await visit.hf.find_session(owner, session_id)
+        except NotFound:  # deleted; its processes are still to be stopped
+            return short(session_id)
+        return session.key or session.title or short(session_id)
+
+    owners = {each["session_id"]: each.get("owner") or visit.owner or visit.caller.owner for each in found}
+    names = await asyncio.gather(*(name(*each) for each in owners.items()))
+    return dict(zip(owners, names, strict=True))
 
 
 async def _last_lines(visit: PageRequest, found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -80,7 +117,8 @@ async def process(visit: PageRequest) -> HttpResponse:
         log = await visit.ask("GET", "/api/processes/{id}/log", names=names, query={"tail": TAIL})
     except Conflict as error:  # it is only watched, or runs on another host
         unheard = str(error)
-    return html(visit, "process.html", process=found, log=log, unheard=unheard)
+    used = (await _used([found])).get(found["id"])
+    return html(visit, "process.html", process=found, log=log, unheard=unheard, used=used)
 
 
 async def process_log(visit: PageRequest) -> HttpResponse:

@@ -22,6 +22,7 @@ from starlette.requests import Request, cookie_parser
 
 from ..app import Holdfast
 from ..domain.api_keys import Caller, Scope, acting_for
+from ..domain.figures import Prices
 from ..errors import BadInput
 from ..server.gate import Headers
 from ..server.http import Handler, HttpResponse, JsonResponse, RequestContext, Services
@@ -78,6 +79,11 @@ class PageRequest:
     @property
     def now(self) -> datetime:
         return self.hf.now()
+
+    @property
+    def prices(self) -> Prices:
+        """What models cost, by their names; for figures."""
+        return self.services.settings.model.price_table
 
     @property
     def owner_named(self) -> str | None:

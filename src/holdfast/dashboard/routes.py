@@ -21,6 +21,7 @@ from . import (
     demo,
     keys,
     login,
+    logs,
     memories,
     overview,
     pages,
@@ -83,6 +84,9 @@ PAGES: tuple[PageRoute, ...] = (
         "Confirmation page of an action: end, cancel, resume, …",
     ),
     PageRoute("POST", "/sessions/{id}/{act}", actions.act_on_session, "Do it."),
+    PageRoute(
+        "GET", "/attachments/{id}", conversation.attachment, "A file that came with a message, to download."
+    ),
     PageRoute("POST", "/turns/{id}/retry", conversation.retry, "Retry a turn."),
     PageRoute("POST", "/turns/{id}/withdraw", revisions.withdraw, "Withdraw a queued turn."),
     PageRoute(
@@ -98,6 +102,7 @@ PAGES: tuple[PageRoute, ...] = (
     PageRoute("GET", "/processes/{id}/{act}", actions.confirm_process, "Confirmation page: stop or pin it."),
     PageRoute("POST", "/processes/{id}/{act}", actions.act_on_process, "Do it."),
     PageRoute("GET", "/memories", memories.memories, "Memories, and dead letters."),
+    PageRoute("POST", "/memories/forget", memories.forget_several, "Forget the chosen memories."),
     PageRoute("POST", "/memories/{id}", memories.edit, "Edit a memory."),
     PageRoute("GET", "/memories/{id}/forget", memories.confirm_forgetting, "Confirmation page: forget it."),
     PageRoute("POST", "/memories/{id}/forget", memories.forget, "Forget it."),
@@ -117,6 +122,7 @@ PAGES: tuple[PageRoute, ...] = (
     PageRoute("POST", "/deliveries/{id}/retry", connectors.retry, "Send a dead letter again."),
     PageRoute("GET", "/usage", usage.usage, "Turns, tokens, latency and cost, by model and owner."),
     PageRoute("GET", "/nodes", sessions.nodes, "Nodes and their liveness; for admins."),
+    PageRoute("GET", "/logs", logs.logs, "The newest log lines of this server; for admins."),
     PageRoute("GET", "/settings", sessions.settings, "Settings and where each comes from; for admins."),
 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -23,7 +22,6 @@ PAGE = 50
 MOST_FOUND = 300
 """How many of the best hits of a search are filtered and counted."""
 MOST_MARKED = 20
-MOST_RUNNING = 1000
 EVERYBODY = "*"
 SORTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "name": lambda each: (each["title"] or each["key"] or each["id"]).lower(),
@@ -37,6 +35,7 @@ PERIODS = {
     "30d": timedelta(days=30),
     "365d": timedelta(days=365),
 }
+NOTICE_STATES = ("undelivered", "delivered", "all")
 ROLES = ("user", "assistant", "tool", "system")
 
 
@@ -82,7 +81,7 @@ async def search(visit: PageRequest) -> HttpResponse:
         visit,
         "search.html",
         asked=asked,
-        found=[(each, marked(each.snippet, asked["q"])) for each in found[:PAGE]],
+        found=[(each, marked(whole_words(each.snippet), asked["q"])) for each in found[:PAGE]],
         number=len(found),
         most=MOST_FOUND,
         roles=ROLES,
@@ -108,6 +107,15 @@ async def _found(visit: PageRequest, asked: Mapping[str, str]) -> list[Found]:
     return found
 
 
+def whole_words(snippet: str) -> str:
+    """A snippet that does not begin or end within a word: `…` marks where it was cut."""
+    if snippet.startswith("…") and " " in snippet:
+        snippet = f"…{snippet[snippet.index(' ') :]}"
+    if snippet.endswith("…") and " " in snippet.strip("… "):
+        snippet = f"{snippet[: snippet.rindex(' ')]} …"
+    return snippet
+
+
 def marked(text: str, words: str) -> list[tuple[str, bool]]:
     """The text in parts, each with whether it is a hit: one of these words, at the beginning of a word."""
     wanted = sorted({word.lower() for word in re.findall(r"\w+", words)}, key=len, reverse=True)[:MOST_MARKED]
@@ -124,33 +132,40 @@ def marked(text: str, words: str) -> list[tuple[str, bool]]:
 
 
 async def notices(visit: PageRequest) -> HttpResponse:
-    waiting = visit.query("all") != "1"
-    asked = {"undelivered": "1" if waiting else "", "after": visit.query("after"), "limit": PAGE}
+    """Undelivered ones, or with `state` delivered ones or all; the newest first."""
+    state = visit.query("state") if visit.query("state") in NOTICE_STATES else "undelivered"
+    asked = {"order": "desc", "after": visit.query("after"), "limit": PAGE}
+    if state != "all":
+        asked[state] = "1"
     page, owners = await asyncio.gather(visit.ask("GET", "/api/notices", query=asked), owners_for(visit))
     webhook = urlsplit(visit.services.settings.notify.webhook).hostname
-    return html(visit, "notices.html", page=page, waiting=waiting, webhook=webhook, owners=owners)
+    return html(
+        visit,
+        "notices.html",
+        page=page,
+        state=state,
+        states=NOTICE_STATES,
+        webhook=webhook,
+        owners=owners,
+    )
 
 
 async def delivered(visit: PageRequest) -> HttpResponse:
     await visit.ask("POST", "/api/notices/{id}/delivered", names={"id": visit.path("id")})
-    return go(visit.link("/notices"))
+    return go(visit.link("/notices", owner=visit.form.get("shown")))
 
 
 async def all_delivered(visit: PageRequest) -> HttpResponse:
-    """Mark every notice of the owner delivered that is not."""
-    while True:
-        page = await visit.ask("GET", "/api/notices", query={"undelivered": "1", "limit": PAGE})
-        for each in page["data"]:
-            await visit.ask("POST", "/api/notices/{id}/delivered", names={"id": each["id"]})
-        if not page["has_more"]:
-            return go(visit.link("/notices"))
+    """Mark every undelivered notice of the owner, or of all owners, delivered."""
+    await visit.ask("POST", "/api/notices/delivered")
+    return go(visit.link("/notices"))
 
 
 async def nodes(visit: PageRequest) -> HttpResponse:
     gone = visit.query("gone") == "1"
     page = await visit.ask("GET", "/api/nodes", query={"gone": "1" if gone else "0", "owner": None})
-    turns = Counter(turn.node_id for turn in await visit.hf.running_turns(None, limit=MOST_RUNNING))
-    return html(visit, "nodes.html", page=page, gone=gone, turns=turns, own=visit.hf.node_id)
+    versions = {node["version"] for node in page["data"] if node["state"] == "alive" and node["version"]}
+    return html(visit, "nodes.html", page=page, gone=gone, own=visit.hf.node_id, is_mixed=len(versions) > 1)
 
 
 async def settings(visit: PageRequest) -> HttpResponse:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from .turns import TurnStatus
+from .turns import Turn, TurnStatus, tokens_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,33 @@ class EndedTurns:
 
 Prices = Mapping[str, tuple[float, float]]
 """What a million input and a million output tokens of a model cost, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What some turns cost."""
+
+    amount: float | None = None
+    """In the money of the prices; None: no price is known."""
+    unpriced_tokens: int = 0
+    """Tokens of models without a price: the amount does not contain them."""
+
+
+NO_COST = Cost()
+
+
+def cost_of(turns: Iterable[Turn], prices: Prices) -> Cost:
+    """What these turns cost, as far as the model reported tokens and has a price."""
+    amount, unpriced = None, 0
+    for turn in turns:
+        used = turn.usage or {}
+        price = prices.get(turn.model or "")
+        if price is None:
+            unpriced += tokens_in(used)
+        else:
+            given = used.get("input_tokens", used.get("prompt_tokens", 0))
+            amount = (amount or 0.0) + (given * price[0] + (tokens_in(used) - given) * price[1]) / 1e6
+    return Cost(amount, unpriced)
 
 
 @dataclass(frozen=True, slots=True)

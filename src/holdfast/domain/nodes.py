@@ -63,6 +63,9 @@ class Node:
     reaped_at: datetime | None = None
     stale_seconds: float | None = None
     """Time without a heartbeat after which it counts as hung, by its own settings; None: not declared."""
+    version: str = ""
+    reaped_why: str = ""
+    """The evidence by which it was reaped. Empty, as the version of its holdfast: not recorded."""
 
     @property
     def gone(self) -> bool:
@@ -87,7 +90,7 @@ def proof_of_death(
     machine id. `is_hidden`: such a process exists, but we may not inspect it, so it proves nothing.
     """
     if lock_free is not None:
-        return "its lock is free: the process is gone" if lock_free else None
+        return "its process ended (its lock is free)" if lock_free else None
     if one_machine and theirs.boot_id != here.boot_id and theirs.is_on(here):
         return "the machine was restarted since"
     if theirs.boot_id == here.boot_id and theirs.pid_ns == here.pid_ns:

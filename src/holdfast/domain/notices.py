@@ -27,6 +27,23 @@ class Notice:
     delivered_at: datetime | None = None
     process_id: str | None = None
     """The process whose end it reports, if any."""
+    sent_at: datetime | None = None
+    """When the webhook of the settings accepted it."""
+    told_at: datetime | None = None
+    """When a reply of the conversation carried it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeDelivery:
+    """A notice on its way to a place on a messaging platform."""
+
+    connector: str
+    key: str
+    """The place's session key."""
+    state: str
+    """pending, sent or dead."""
+    sent_at: datetime | None
+    error: str | None
 
 
 def check_notice(kind: str, text: str) -> None:

@@ -1,13 +1,15 @@
-"""Results of reads: a page of a list, a resolved name, a search hit, the lineage of a conversation."""
+"""Results of reads: a page of a list, a resolved name, a search hit, a conversation's lineage, a node."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 from .conversations import Conversation
 from .messages import Message
+from .nodes import Liveness, Node
 from .sessions import Session
 
 T = TypeVar("T")
@@ -66,3 +68,34 @@ class LineageTree:
         yield from self.sessions
         for fork in self.forks:
             yield from fork
+
+
+# --- nodes ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A node with what is known of it now."""
+
+    node: Node
+    liveness: Liveness
+    why: str
+    """The evidence of its liveness, or why it is gone."""
+    running_turns: int = 0
+
+    def running_for(self, now: datetime) -> timedelta | None:
+        """How long it has run, or ran if it is gone: one that was reaped, up to its last heartbeat."""
+        node = self.node
+        if node.started_at is None:
+            return None
+        last = node.left_at or (node.heartbeat_at if node.reaped_at else None) or now
+        return max(timedelta(), last - node.started_at)
+
+
+def why_gone(node: Node) -> str:
+    """Why a node is gone, for people; empty while it is not."""
+    if node.left_at is not None:
+        return "left cleanly"
+    if node.reaped_at is None:
+        return ""
+    return f"reaped: {node.reaped_why or 'its process ended, or it hung'}"

@@ -12,13 +12,15 @@ import asyncio
 import logging
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from ..domain.ids import printable
+from .log_buffer import MOST_LINES, LogLine
 
 if TYPE_CHECKING:
     from ..settings import LogSettings
@@ -28,6 +30,7 @@ BATCH_SECONDS = 0.1
 LOGGER = "holdfast.access"
 log = logging.getLogger(LOGGER)
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+UNSHOWN = frozenset({"/logs", "/api/logs"})
 
 
 class _Line(msgspec.Struct):
@@ -55,8 +58,33 @@ def _to_stderr(text: str) -> None:
         return  # the log's reader is gone; the requests are not
 
 
+class AccessLine(NamedTuple):
+    """A request, as it is kept for `/logs`."""
+
+    at: float
+    method: str
+    route: str
+    status: int
+    owner: str | None
+    key_id: str | None
+    ms: float
+    bytes: int
+    request_id: str
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{self.method} {self.route} {self.status} owner={self.owner or '-'} key={self.key_id or '-'} "
+            f"{self.ms:g} ms {self.bytes} B {self.request_id}"
+        )
+
+    def line(self) -> LogLine:
+        return LogLine(datetime.fromtimestamp(self.at, UTC), "info", LOGGER, self.text)
+
+
 class AccessLog:
-    """Writes lines in the format of `[log]`. Off if `log.access` is, or the level is above `info`."""
+    """Writes lines in the format of `[log]`, and keeps the newest. Off if `log.access` is, or the level is
+    above `info`."""
 
     def __init__(self, settings: LogSettings, write: Callable[[str], None] = _to_stderr) -> None:
         self._on = settings.access and settings.level in ("debug", "info")
@@ -64,10 +92,19 @@ class AccessLog:
         self._write = write
         self._lines: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._kept: deque[AccessLine] = deque(maxlen=MOST_LINES)
+
+    @property
+    def is_on(self) -> bool:
+        return self._on and log.isEnabledFor(logging.INFO)
+
+    def newest(self) -> list[AccessLine]:
+        """The newest requests, oldest first, except those for `/logs` itself."""
+        return [line for line in self._kept if line.route not in UNSHOWN]
 
     def note(self, call: RequestContext, route: str) -> None:
         """Log a request that has ended. Status 499: the client disconnected before its response."""
-        if not self._on or route in PROBES or not log.isEnabledFor(logging.INFO):
+        if route in PROBES or not self.is_on:
             return
         caller = call.known_caller
         owner, key_id = (caller.owner, caller.key_id) if caller is not None else (None, None)
@@ -75,6 +112,8 @@ class AccessLog:
             owner = printable(owner)
         method, status = str(call.request.scope["method"]), call.status or 499
         ms = round((time.monotonic() - call.began) * 1000, 1)
+        kept = AccessLine(time.time(), method, route, status, owner, key_id, ms, call.sent_bytes, call.id)
+        self._kept.append(kept)
         if self._json:
             at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
             said = f"{method} {route} {status}"
@@ -83,10 +122,7 @@ class AccessLog:
             )
             self._lines.append(msgspec.json.encode(line).decode())
         else:
-            self._lines.append(
-                f"INFO {LOGGER}: {method} {route} {status} owner={owner or '-'} key={key_id or '-'} "
-                f"{ms:g} ms {call.sent_bytes} B {call.id}"
-            )
+            self._lines.append(f"INFO {LOGGER}: {kept.text}")
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self.flush)
 

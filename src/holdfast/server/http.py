@@ -34,6 +34,7 @@ from .connections import cycle_of
 from .gate import Gate, Headers
 from .http_errors import ErrorResponse, HttpError, anthropic_error, failure_of
 from .limits import BODY_SECONDS, PIECE, KeyLimits
+from .log_buffer import LogBuffer
 from .metrics import Metrics
 from .openai.parameters import BadParameter, body_from
 from .work import BodyThreads, check_values
@@ -64,6 +65,7 @@ class Services:
     """Set when the store has failed permanently: the server must stop."""
     model_watch: ModelWatch
     access_log: AccessLog
+    log_buffer: LogBuffer
     worker: Worker | None = None
     """This process among the server's workers; None: the server is one process."""
 

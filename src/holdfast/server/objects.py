@@ -19,9 +19,8 @@ from ..domain.flushes import Flush
 from ..domain.headings import NO_HEADING, Heading
 from ..domain.memories import Memory
 from ..domain.messages import Message
-from ..domain.nodes import Liveness, Node
-from ..domain.notices import Notice
-from ..domain.pages import Found, LineageTree
+from ..domain.notices import Notice, NoticeDelivery
+from ..domain.pages import Found, LineageTree, NodeReport
 from ..domain.processes import LogPart, Process, program_of
 from ..domain.queue import QueuedTurn
 from ..domain.resets import Reason
@@ -30,6 +29,7 @@ from ..domain.side_requests import SideRequest
 from ..domain.turns import Turn, TurnStatus
 from ..domain.views import Part, Summary
 from ..domain.why import Why
+from .log_buffer import LogLine
 from .schemas import (
     ApiKeyObject,
     AttachmentObject,
@@ -45,10 +45,12 @@ from .schemas import (
     LineageSessionObject,
     ListObject,
     LivingObject,
+    LogLineObject,
     MemoryObject,
     MessageObject,
     NewApiKeyObject,
     NodeObject,
+    NoticeDeliveryObject,
     NoticeObject,
     OwnerUsageObject,
     PairingObject,
@@ -320,7 +322,10 @@ def process_log(value: Process, part: LogPart) -> ProcessLogObject:
     )
 
 
-def notice(value: Notice, *, with_owner: bool = False) -> NoticeObject:
+def notice(
+    value: Notice, sent: Sequence[NoticeDelivery] | None = None, *, with_owner: bool = False
+) -> NoticeObject:
+    """`sent`: where connectors sent it; None: the object does not say where and when it was sent."""
     return NoticeObject(
         id=value.id,
         conversation_id=value.conversation_id,
@@ -329,7 +334,20 @@ def notice(value: Notice, *, with_owner: bool = False) -> NoticeObject:
         text=value.text,
         created_at=time(value.created_at),
         delivered_at=time(value.delivered_at),
+        sent_at=UNSET if sent is None else time(value.sent_at),
+        told_at=UNSET if sent is None else time(value.told_at),
+        deliveries=UNSET if sent is None else [_notice_delivery(each) for each in sent],
         owner=value.owner if with_owner else UNSET,
+    )
+
+
+def _notice_delivery(value: NoticeDelivery) -> NoticeDeliveryObject:
+    return NoticeDeliveryObject(
+        connector=value.connector,
+        key=value.key,
+        state=value.state,
+        sent_at=time(value.sent_at),
+        error=value.error,
     )
 
 
@@ -515,18 +533,32 @@ def gone(value: Session, *, with_owner: bool = False) -> GoneObject:
     )
 
 
-def node(value: Node, liveness: Liveness, why: str) -> NodeObject:
+def node(report: NodeReport, now: datetime) -> NodeObject:
+    value, uptime = report.node, report.running_for(now)
     return NodeObject(
         id=value.id,
         kind=value.kind,
         host=value.identity.host,
         pid=value.identity.pid,
-        state=liveness,
-        why=why,
+        version=value.version or None,
+        state=report.liveness,
+        why=report.why,
+        running_turns=report.running_turns,
+        uptime_seconds=None if uptime is None else round(uptime.total_seconds()),
         started_at=time(value.started_at),
         last_heartbeat_at=time(value.heartbeat_at),
         left_at=time(value.left_at),
         reaped_at=time(value.reaped_at),
+    )
+
+
+def log_line(value: LogLine) -> LogLineObject:
+    return LogLineObject(
+        at=time(value.at),
+        level=value.level,
+        logger=value.logger,
+        message=value.message,
+        exception=value.exception,
     )
 
 

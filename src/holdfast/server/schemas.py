@@ -246,6 +246,16 @@ class EventObject(PublicObject, frozen=True, kw_only=True):
     data: Annotated[dict[str, Any], doc("The data of this type of event")]
 
 
+class NoticeDeliveryObject(PublicObject, frozen=True, kw_only=True):
+    """A notice on its way to a place on a messaging platform."""
+
+    connector: str
+    key: Annotated[str, doc("The session key of the place")]
+    state: Annotated[str, doc("`pending`, `sent` or `dead`: given up")]
+    sent_at: Time | None
+    error: Annotated[str | None, doc("Why the last attempt failed")]
+
+
 class NoticeObject(PublicObject, frozen=True, kw_only=True):
     """A text for a person."""
 
@@ -256,7 +266,23 @@ class NoticeObject(PublicObject, frozen=True, kw_only=True):
     text: Annotated[str, doc("What to show the person")]
     created_at: Time
     delivered_at: Annotated[Time | None, doc("When a client confirmed its delivery")]
+    sent_at: Annotated[
+        Time | UnsetType | None, doc("When the webhook of the settings accepted it; in lists")
+    ] = UNSET
+    told_at: Annotated[
+        Time | UnsetType | None, doc("When a reply of the conversation carried it; in lists")
+    ] = UNSET
+    deliveries: Annotated[
+        list[NoticeDeliveryObject] | UnsetType, doc("Where connectors sent it, or will; in lists")
+    ] = UNSET
     owner: OwnerName | UnsetType = UNSET
+
+
+class NoticeCountObject(PublicObject, frozen=True, kw_only=True):
+    """How many notices were changed."""
+
+    object: Literal["notices.delivered"]
+    count: Count
 
 
 class SideMessageObject(PublicObject, frozen=True, kw_only=True):
@@ -494,12 +520,27 @@ class NodeObject(PublicObject, frozen=True, kw_only=True):
     kind: NodeKind
     host: str
     pid: Count
+    version: Annotated[str | None, doc("The version of holdfast that it runs; null: not recorded")]
     state: Liveness
-    why: Annotated[str, doc("The evidence for its state")]
+    why: Annotated[str, doc("The evidence for its state; for one that is gone, why")]
+    running_turns: Count
+    uptime_seconds: Annotated[
+        Count | None, doc("How long it has run; one that is gone: how long it ran, to its last sign of life")
+    ]
     started_at: Time | None
     last_heartbeat_at: Time | None
     left_at: Annotated[Time | None, doc("When it stopped cleanly")]
     reaped_at: Annotated[Time | None, doc("When it was found dead and its work released")]
+
+
+class LogLineObject(PublicObject, frozen=True, kw_only=True):
+    """A line of a server's log."""
+
+    at: Time
+    level: Annotated[str, doc("`debug`, `info`, `warning`, `error` or `critical`")]
+    logger: Annotated[str, doc("`holdfast.access`: a request")]
+    message: str
+    exception: Annotated[str | None, doc("The traceback, if there is one")]
 
 
 class LivingObject(PublicObject, frozen=True, kw_only=True):

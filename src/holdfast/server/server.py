@@ -43,6 +43,7 @@ from .admin import (
     health,
     keys,
     live,
+    logs,
     memories,
     notices,
     processes,
@@ -59,6 +60,7 @@ from .connections import Connections, http_config
 from .gate import Gate
 from .http import Endpoint, Services
 from .limits import KeyLimits, connection_limit, files_wanted
+from .log_buffer import LogBuffer
 from .metrics import Metrics, keep_in_files
 from .openai import chat, compaction, conversations, models, responses
 from .openai.response_socket import ResponseSocket
@@ -92,6 +94,7 @@ ROUTES: tuple[Route, ...] = (
     *search.ROUTES,
     *keys.ROUTES,
     *nodes.NODES_ROUTES,
+    *logs.ROUTES,
     *health.ROUTES,
     *openapi.routes_of(lambda: ROUTES),
 )
@@ -157,6 +160,8 @@ async def serve(
     hide_from_own_user()  # its child commands must not read its keys from /proc/PID/environ
     return_freed_buffers()
     listening = worker.listening if worker else bound(settings.server.host, settings.server.port)
+    log_buffer = LogBuffer()
+    logging.getLogger().addHandler(log_buffer)
     holdfast = Holdfast(
         settings,
         kind=NodeKind.SERVER,
@@ -170,8 +175,9 @@ async def serve(
     except BaseException:
         listening.close()
         await holdfast.stop()
+        logging.getLogger().removeHandler(log_buffer)
         raise
-    services = services_of(holdfast, model, watch, worker)
+    services = services_of(holdfast, model, watch, worker, log_buffer)
     port = listening.getsockname()[1]
     where = Listening(settings.server.host, port, holdfast.location, holdfast.backlog)
     most_requests = settings.server.max_requests
@@ -209,6 +215,7 @@ async def serve(
         await holdfast.stop()
         if worker is not None:
             await worker.close()
+        logging.getLogger().removeHandler(log_buffer)
     return leaving.exit_code
 
 
@@ -255,9 +262,13 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def services_of(
-    holdfast: Holdfast, model: Model, watch: ModelWatch | None = None, worker: Worker | None = None
+    holdfast: Holdfast,
+    model: Model,
+    watch: ModelWatch | None = None,
+    worker: Worker | None = None,
+    log_buffer: LogBuffer | None = None,
 ) -> Services:
-    """The services that handlers use, built on a holdfast that has started."""
+    """The services that handlers use, built on a holdfast that has started. `log_buffer` gets the log."""
     settings = holdfast.settings
     row = worker.row if worker else None
     if worker is not None:
@@ -282,6 +293,7 @@ def services_of(
         broken=asyncio.Event(),
         model_watch=watch or ModelWatch(model),
         access_log=AccessLog(settings.log),
+        log_buffer=log_buffer or LogBuffer(),
         worker=worker,
     )
 

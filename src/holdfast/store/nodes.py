@@ -36,6 +36,7 @@ def join(tx: Transaction, node: Node) -> None:
         pid_start=who.pid_start,
         machine=who.machine or None,
         stale_ms=None if node.stale_seconds is None else round(node.stale_seconds * 1000),
+        version=node.version or None,
         now=tx.now,
     )
     if who.machine:
@@ -82,8 +83,9 @@ def _let_go(tx: Transaction, node_id: str, reason: str) -> None:
 
 
 def reap(tx: Transaction, node_id: str, seen_beat: int, why: str) -> bool:
-    """Mark a node as dead. False if its heartbeat has changed since, or it is gone already."""
-    if tx.one(Q.reap_node, id=node_id, beat=seen_beat, now=tx.now) is None:
+    """Mark a node as dead, with the evidence. False if its heartbeat has changed since, or it is gone
+    already."""
+    if tx.one(Q.reap_node, id=node_id, beat=seen_beat, why=why, now=tx.now) is None:
         return False
     tx.event(EventType.NODE_REAPED, node=node_id, why=why)
     return True
@@ -115,6 +117,11 @@ def settle_conversation(tx: Transaction, conversation_id: str) -> bool:
 def reap_session(tx: Transaction, session_id: str) -> bool:
     """End an attached session of a node that is gone as `reaped`. False if there was nothing to do."""
     return end_left_behind(tx, session_id)
+
+
+def running_turns(tx: Transaction) -> dict[str, int]:
+    """How many turns run on each node that runs any, by node id."""
+    return {row[0]: row[1] for row in tx.all(Q.turns_by_node)}
 
 
 def present(tx: Transaction, *, gone: bool = False) -> list[Node]:

@@ -5,10 +5,11 @@ Functions that change something a person should know call `add` in the same tran
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from ..domain.ids import new_id
-from ..domain.notices import Notice, check_notice
+from ..domain.notices import Notice, NoticeDelivery, check_notice
 from ..errors import NotFound
 from .deliveries import add_notice
 from .resolve import conversation_of
@@ -17,12 +18,23 @@ from .transaction import Q, Transaction
 from .values import Claimed, Page
 
 MOST_GIVEN_UP = 1000
+NEWER_THAN_ALL = 2**62
 
 
 def to_notice(row: Row) -> Notice:
-    (id_, owner, conversation, key, kind, text, created_at, delivered_at, process) = row
+    (id_, owner, conversation, key, kind, text, created_at, delivered_at, process, sent_at, told_at) = row
     return Notice(
-        id_, owner, conversation, key, kind, text, to_time(created_at), to_time_or_none(delivered_at), process
+        id_,
+        owner,
+        conversation,
+        key,
+        kind,
+        text,
+        to_time(created_at),
+        to_time_or_none(delivered_at),
+        process,
+        to_time_or_none(sent_at),
+        to_time_or_none(told_at),
     )
 
 
@@ -67,6 +79,49 @@ def deliver(tx: Transaction, owner: str | None, notice_id: str) -> Notice:
     return _one(tx, owner, notice_id)
 
 
+def deliver_all(tx: Transaction, owner: str | None) -> int:
+    """Mark every undelivered notice of the owner, or of everyone, delivered; returns how many."""
+    if owner is None:
+        return tx.run(Q.deliver_all_notices, now=tx.now)
+    return tx.run(Q.deliver_notices_of_owner, owner=owner, now=tx.now)
+
+
+def deliveries_of(tx: Transaction, notice_ids: Sequence[str]) -> dict[str, list[NoticeDelivery]]:
+    """Where connectors have sent these notices, or will; by notice id. Those that were sent to no place
+    are left out."""
+    found = {}
+    for notice_id in notice_ids:
+        rows = tx.all(Q.deliveries_of_notice, notice=notice_id)
+        if rows:
+            found[notice_id] = [
+                NoticeDelivery(connector, key, state, to_time_or_none(sent_at), error)
+                for connector, key, state, sent_at, error in rows
+            ]
+    return found
+
+
+def newest(
+    tx: Transaction,
+    owner: str | None,
+    *,
+    delivered: bool | None = None,
+    after: str | None = None,
+    limit: int = 20,
+) -> Page[Notice]:
+    """A page of notices, newest first, after the notice `after`; `delivered`: only those that are, or are
+    not."""
+    values = {
+        "delivered": delivered,
+        "behind": NEWER_THAN_ALL if after is None else _number(tx, owner, after),
+        "limit": limit + 1,
+    }
+    if owner is None:
+        rows = tx.all(Q.newest_notices_of_all, **values)
+    else:
+        rows = tx.all(Q.newest_notices_of_owner, owner=owner, **values)
+    return Page([to_notice(row) for row in rows[:limit]], len(rows) > limit)
+
+
 def page(
     tx: Transaction,
     owner: str | None,
@@ -76,12 +131,7 @@ def page(
     limit: int = 20,
 ) -> Page[Notice]:
     """A page of notices, oldest first, after the notice `after`; if `undelivered`, only those."""
-    behind = 0
-    if after is not None:
-        _one(tx, owner, after)
-        row = tx.one(Q.notice_number, id=after)
-        assert row is not None
-        behind = row[0]
+    behind = 0 if after is None else _number(tx, owner, after)
     if owner is None:
         rows = tx.all(Q.notices_of_all, undelivered=undelivered, behind=behind, limit=limit + 1)
     elif undelivered:
@@ -137,6 +187,14 @@ def unsent(tx: Transaction, notice_id: str, pause: timedelta, *, tried: bool = T
     """Requeue a notice that the webhook did not accept, for at least this pause. `tried=False`: it was not
     sent, so this does not count as a try."""
     tx.run(Q.notice_unsent, id=notice_id, again_at=tx.now + pause // MICROSECOND, untried=not tried)
+
+
+def _number(tx: Transaction, owner: str | None, notice_id: str) -> int:
+    """The place of a notice in the order of pages. Raises NotFound."""
+    _one(tx, owner, notice_id)
+    row = tx.one(Q.notice_number, id=notice_id)
+    assert row is not None
+    return int(row[0])
 
 
 def _one(tx: Transaction, owner: str | None, notice_id: str) -> Notice:

@@ -252,7 +252,7 @@ def to_draft(row: Row) -> Draft:
 def to_node(row: Row) -> Node:
     (
         id_, kind, host, boot_id, pid_ns, pid, pid_start, machine, beat, started_at, heartbeat_at, left_at,
-        reaped_at, stale_ms,
+        reaped_at, stale_ms, version, reaped_why,
     ) = row  # fmt: skip
     return Node(
         id_,
@@ -264,6 +264,8 @@ def to_node(row: Row) -> Node:
         to_time_or_none(left_at),
         to_time_or_none(reaped_at),
         None if stale_ms is None else stale_ms / 1000,
+        version or "",
+        reaped_why or "",
     )
 
 

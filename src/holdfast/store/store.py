@@ -209,6 +209,7 @@ class Store(Engine):
     settle_conversation = writes(nodes.settle_conversation)
     reap_session = writes(nodes.reap_session)
     settle_node = writes(nodes.settle_node)
+    turns_by_node = reads(nodes.running_turns)
     nodes = reads(nodes.present)
     policy = reads(policies.read)
 
@@ -263,6 +264,9 @@ class Store(Engine):
 
     add_notice = writes(notices.add)
     deliver_notice = writes(notices.deliver)
+    deliver_notices = writes(notices.deliver_all)
+    notice_deliveries = reads(notices.deliveries_of)
+    newest_notices = reads(notices.newest)
     claim_notices = writes(notices.claim)
     notice_sent = writes(notices.sent)
     notice_unsent = writes(notices.unsent)

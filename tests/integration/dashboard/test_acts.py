@@ -138,7 +138,7 @@ async def test_dead_letters_are_told_and_tried_again(start_server: StartServer) 
     client = await logged_in(server)
     page = (await client.get("/memories")).text
     assert page.count("the model was asleep") == 3
-    tile = '<div class="tile bad"><b>3</b><span>failed <a href="/memories">memory jobs'
+    tile = '<div class="tile bad"><b>3</b><span>failed <a href="/memories#failed">memory jobs'
     assert tile in (await client.get("/")).text
     asleep = False
     assert (await sent(client, f"/flushes/{first}/retry")).status_code == 303

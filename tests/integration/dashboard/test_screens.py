@@ -6,18 +6,23 @@ HOLDFAST_TEST_SCREENS=DIR keeps the pictures there; `make screens` takes the one
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
 
+from holdfast.domain.ids import new_id
+from holdfast.domain.nodes import Node, NodeKind
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import ModelError
 from holdfast.models.base import Purpose
 from holdfast.models.scripted import Line, ScriptedModel
+from holdfast.os_support import identity
 from tests.integration.dashboard.conftest import Site, StartSite
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -101,6 +106,18 @@ async def furnished(site: Site) -> str:
     await runner.stop(None, turn_id, TurnStatus.INTERRUPTED, "its node was found dead")
     await telling
     await server.store.remember("default", where["conversation_id"], SUMMARY)
+    for text in ("This chat was reset after 90 min without activity.", "The preview server was stopped."):
+        notice = await server.store.add_notice("default", where["conversation_id"], "reset", text)
+    await server.store.notice_sent(notice.id)
+    for kind in (NodeKind.CLI, NodeKind.LIBRARY):
+        node = Node(new_id("node"), kind, replace(identity(), host="reef", boot_id="b"), version="0.1.0")
+        await server.store.join(node)
+        if kind is NodeKind.CLI:
+            await server.store.leave(node.id, "closed")
+        else:
+            await server.store.reap(node.id, 0, "no heartbeat for 90 s")
+    for level, said in ((logging.INFO, "swept: 1 node was reaped"), (logging.ERROR, "the model is down")):
+        server.services.log_buffer.handle(logging.LogRecord("holdfast.x", level, "", 0, said, None, None))
     # Should nobody stop it, it ends by itself.
     watching = "timeout 120 sh -c 'while sleep 0.4; do echo \"$(date +%T) watching tides.log\"; done'"
     await server.services.holdfast.supervisor.start("default", session, watching, str(site.home))
@@ -121,7 +138,34 @@ async def looked_at(page: Page, path: str) -> None:
     assert nameless == [], path
 
 
-@pytest.mark.timeout(180)
+OTHERS = {
+    "sessions": "/sessions",
+    "processes": "/processes",
+    "memories": "/memories",
+    "notices": "/notices?state=all",
+    "nodes": "/nodes?gone=1",
+    "logs": "/logs?requests=1",
+    "usage": "/usage",
+    "settings": "/settings",
+    "keys": "/keys",
+    "connectors": "/connectors",
+    "search": "/search?q=harbour",
+    "new": "/new",
+}
+
+
+async def pictures(site: Site, paths: Mapping[str, str], kept: Path) -> None:
+    """The other pages whole, at both widths and in both colour schemes."""
+    for width, height, dark in ((1440, 900, False), (1440, 900, True), (390, 844, False), (390, 844, True)):
+        page = await site.visitor(width=width, height=height, dark=dark)
+        for name, path in paths.items():
+            await page.goto(path)
+            await page.screenshot(
+                path=kept / f"{name}-{width}-{'dark' if dark else 'light'}.png", full_page=True
+            )
+
+
+@pytest.mark.timeout(400)
 async def test_pages_fit_a_phone_and_a_desk_by_day_and_by_night(
     start_site: StartSite, tmp_path: Path
 ) -> None:
@@ -140,20 +184,14 @@ async def test_pages_fit_a_phone_and_a_desk_by_day_and_by_night(
             await looked_at(page, path)
             await expect(page.locator("[data-connection]")).to_have_class("dot on")
             await page.screenshot(path=kept / f"{name}-{width}-{'dark' if dark else 'light'}.png")
-        if width == 390 or dark or wanted:
-            continue
-        others = ("/sessions", "/processes", "/memories", "/notices", "/nodes", "/new", "/search?q=harbour")
-        for path in (
-            *others,
-            "/keys",
-            "/connectors",
-            f"/sessions/{session}/end",
-            f"/sessions/{session}/fork",
-        ):
-            await looked_at(page, path)
+    others = {**OTHERS, "end": f"/sessions/{session}/end", "fork": f"/sessions/{session}/fork"}
+    desk = await site.visitor(width=1440, height=900)
     narrow = await site.visitor(width=390, height=844)
-    for path in ("/sessions", "/processes", "/memories", "/keys", "/connectors", f"/sessions/{session}/fork"):
+    for path in others.values():
+        await looked_at(desk, path)
         await looked_at(narrow, path)
+    if wanted:
+        await pictures(site, others, kept)
     await narrow.goto("/")
     await narrow.keyboard.press("Tab")
     await expect(narrow.locator(".skip")).to_be_focused()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.dashboard.charts import BAD, GOOD, MOST_SHOWN, chart_of, duration, picture_of
+from holdfast.dashboard.charts import BAD, GOOD, MOST_DRAWN, MOST_SHOWN, chart_of, duration, picture_of
 from holdfast.dashboard.demo import PAGES as DEMO_PAGES
 from holdfast.dashboard.pages import (
     KINDS,
@@ -26,7 +26,7 @@ from holdfast.dashboard.pages import (
 )
 from holdfast.dashboard.request import cookie_for, cookie_in, cookie_name
 from holdfast.dashboard.routes import PAGES
-from holdfast.dashboard.sessions import marked
+from holdfast.dashboard.sessions import marked, whole_words
 from holdfast.domain.sessions import Edge, Session, SessionState
 from holdfast.domain.turns import TurnStatus
 from holdfast.domain.views import Range, Summary, View
@@ -238,6 +238,8 @@ def test_a_fork_says_where_it_came_from_and_a_long_line_is_cut() -> None:
     picture = picture_of(line, [], states, "sess_99")
     assert (len(picture.knots), picture.left_out) == (MOST_SHOWN, 100 - MOST_SHOWN)
     assert len(picture.strands) == MOST_SHOWN - 1  # nothing hangs on what is not drawn
+    whole = picture_of(line, [], states, "sess_99", MOST_DRAWN)
+    assert (len(whole.knots), whole.left_out) == (100, 0)
 
 
 # --- what is there ---------------------------------------------------------------------------------------
@@ -269,3 +271,18 @@ def test_our_own_files_reach_for_nothing_elsewhere() -> None:
             r"https?://(?!www\.w3\.org)|eval\(|innerHTML|insertAdjacentHTML|document\.write", text
         ), name
     assert "unsafe" not in POLICY and "default-src 'none'" in POLICY
+
+
+@pytest.mark.parametrize(
+    ("cut", "whole"),
+    [
+        ("the tide is late", "the tide is late"),
+        ("…de is late", "… is late"),
+        ("the tide is la…", "the tide is …"),
+        ("…de is la…", "… is …"),
+        ("…seaweed", "…seaweed"),
+        ("", ""),
+    ],
+)
+def test_a_snippet_is_cut_between_words(cut: str, whole: str) -> None:
+    assert whole_words(cut) == whole

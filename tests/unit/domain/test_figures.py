@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.domain.figures import EndedTurn, over_time, problems, totals, totals_by
-from holdfast.domain.turns import TurnStatus
+from holdfast.domain.figures import EndedTurn, cost_of, over_time, problems, totals, totals_by
+from holdfast.domain.turns import Turn, TurnStatus
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DONE, FAILED = TurnStatus.COMPLETED, TurnStatus.FAILED
@@ -37,6 +37,23 @@ def test_percentiles_are_of_answered_turns_and_a_value_that_occurred() -> None:
     assert found.first_token == pytest.approx((100, 190))
     assert totals([turn(700)]).total == (700, 700)
     assert (totals([]).total, totals([turn(1, FAILED)]).first_token) == (None, None)
+
+
+def test_a_conversation_costs_what_its_priced_turns_do() -> None:
+    def stored(model: str | None, **usage: int) -> Turn:
+        return Turn("turn_1", "conv_1", "sess_1", "ada", DONE, "node_1", 1, 1, NOW, model=model, usage=usage)
+
+    turns = [
+        stored("large", input_tokens=10, output_tokens=5),
+        stored("large", prompt_tokens=10, completion_tokens=5, total_tokens=15),
+        stored("large"),
+        stored("small", input_tokens=100),
+        stored(None, output_tokens=3),
+    ]
+    found = cost_of(turns, {"large": (2.0, 10.0)})
+    assert found.amount == pytest.approx(2 * (10 * 2 + 5 * 10) / 1e6)
+    assert found.unpriced_tokens == 103
+    assert cost_of(turns, {}).amount is None
 
 
 def test_tokens_and_cost_add_up_by_model_and_what_has_no_price_is_told() -> None:

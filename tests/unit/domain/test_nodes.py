@@ -1,11 +1,13 @@
 """Is a node dead (by proof), or hung (by its beat)?"""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from holdfast.domain.nodes import BeatWatch, Identity, Node, NodeKind, proof_of_death
+from holdfast.domain.nodes import BeatWatch, Identity, Liveness, Node, NodeKind, proof_of_death
+from holdfast.domain.pages import NodeReport, why_gone
 
 HERE = Identity(host="reef", boot_id="boot-1", pid_ns="ns-1", pid=100, pid_start="5000", machine="m-1")
 THEIRS = replace(HERE, pid=200, pid_start="6000")
@@ -153,6 +155,30 @@ def test_a_node_is_gone_when_it_left_or_was_reaped(left: bool, reaped: bool, gon
         "node_1", NodeKind.CLI, HERE, left_at=noon if left else None, reaped_at=noon if reaped else None
     )
     assert node.gone is gone
+
+
+@pytest.mark.parametrize(
+    ("end", "why", "minutes"),
+    [
+        ({}, "", 60),
+        ({"left_at": 30}, "left cleanly", 30),
+        ({"reaped_at": 40, "reaped_why": "it hangs"}, "reaped: it hangs", 20),
+        ({"reaped_at": 40}, "reaped: its process ended, or it hung", 20),
+    ],
+)
+def test_a_node_says_why_it_is_gone_and_how_long_it_ran(end: dict[str, Any], why: str, minutes: int) -> None:
+    """One that was reaped is known to have run until its last heartbeat."""
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    given: dict[str, Any] = {
+        name: noon + timedelta(minutes=value) if name.endswith("_at") else value
+        for name, value in end.items()
+    }
+    node = Node(
+        "node_1", NodeKind.CLI, HERE, started_at=noon, heartbeat_at=noon + timedelta(minutes=20), **given
+    )
+    assert why_gone(node) == why
+    report = NodeReport(node, Liveness.UNKNOWN, "")
+    assert report.running_for(noon + timedelta(hours=1)) == timedelta(minutes=minutes)
 
 
 def test_slow_sweeps_do_not_stretch_the_window() -> None:

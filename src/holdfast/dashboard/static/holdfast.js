@@ -225,7 +225,7 @@
   let typed = 0;
   document.addEventListener("input", (event) => {
     const form = event.target.closest("form[data-filter]");
-    if (event.target.hasAttribute("data-all")) for (const box of all("tbody input[type=checkbox]", event.target.form)) box.checked = event.target.checked;
+    if (event.target.hasAttribute("data-all")) for (const box of event.target.form.elements) if (box.name?.startsWith("id-")) box.checked = event.target.checked;
     if (!form) return;
     clearTimeout(typed);
     typed = setTimeout(() => {

@@ -33,12 +33,20 @@ T = TypeVar("T")
 
 class Heartbeat:
     def __init__(
-        self, store: Store, kind: NodeKind, heartbeat_seconds: float, stale_seconds: float | None = None
+        self,
+        store: Store,
+        kind: NodeKind,
+        heartbeat_seconds: float,
+        stale_seconds: float | None = None,
+        *,
+        version: str = "",
     ) -> None:
-        """`stale_seconds`: after how long without a heartbeat other nodes may treat this one as hung."""
+        """`stale_seconds`: after how long without a heartbeat other nodes may treat this one as hung.
+        `version`: of this holdfast, which is stored with the node."""
         self._store = store
         self._kind = kind
         self._stale_seconds = stale_seconds
+        self._version = version
         self._loop = periodic.every(
             heartbeat_seconds,
             self.beat_once,
@@ -65,7 +73,13 @@ class Heartbeat:
 
     async def join(self, replaces: str | None = None) -> str:
         """Register a new incarnation, in place of a reaped one if `replaces` is given; returns its id."""
-        node = Node(new_id("node"), self._kind, identity(), stale_seconds=self._stale_seconds)
+        node = Node(
+            new_id("node"),
+            self._kind,
+            identity(),
+            stale_seconds=self._stale_seconds,
+            version=self._version,
+        )
         await self._store.join(node, replaces=replaces)
         self._node = node
         return node.id

@@ -56,8 +56,9 @@ class Reaper:
         hung = self._hung(others)
         dead = {node.id: (node, node.beat, proofs[node.id][1]) for node in others if _dead(node, proofs)}
         for node in others:
-            if node.id in hung:
-                dead.setdefault(node.id, (node, hung[node.id], "it hangs: its heartbeat has not changed"))
+            if node.id in hung and self._watch is not None:
+                silent = node.stale_seconds or self._watch.stale_seconds
+                dead.setdefault(node.id, (node, hung[node.id], f"no heartbeat for {silent:g} s"))
         await self._together([self._reap(*one, done) for one in dead.values()])
         await self._settle(done)
         return done

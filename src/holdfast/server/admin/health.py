@@ -125,9 +125,9 @@ ROUTES = (
 async def nodes(call: RequestContext) -> JsonResponse:
     check_admin(call.caller, "/api/nodes")
     gone = flag(call, "gone")
-    return JsonResponse(
-        objects.listed([objects.node(*each) for each in await call.hf.judged_nodes(gone=gone)])
-    )
+    now = call.hf.now()
+    found = await call.hf.judged_nodes(gone=gone)
+    return JsonResponse(objects.listed([objects.node(each, now) for each in found]))
 
 
 def flag(call: RequestContext, name: str) -> bool:
@@ -145,7 +145,7 @@ NODES_ROUTES = (
         "GET",
         "/api/nodes",
         nodes,
-        "List the nodes of this store, whether each is alive, and the evidence; admin keys.",
+        "List the nodes of this store: whether each is alive, the evidence, running turns; admin keys.",
         parameters=(Parameter("gone", "Also those that have left or were reaped.", FLAG),),
         answer=ListObject[NodeObject],
     ),

@@ -201,6 +201,9 @@ UPDATE conversations SET turn = NULL WHERE id = :id AND turn = :turn AND holder 
 -- What a node holds according to the store.
 SELECT id, turn FROM conversations WHERE holder = :node ORDER BY id;
 
+-- name: turns_by_node
+SELECT holder, count(*) FROM conversations WHERE holder IS NOT NULL AND turn IS NOT NULL GROUP BY holder;
+
 -- name: still_held_by
 -- locks: lock_conversation(id)
 -- The turn of this conversation, if this node holds it; read under the conversation's lock.

@@ -2,11 +2,11 @@
 
 -- fragment: node_columns
 id, kind, host, boot_id, pid_ns, pid, pid_start, machine, beat, started_at, heartbeat_at, left_at, reaped_at,
-stale_ms
+stale_ms, version, reaped_why
 
 -- name: insert_node
-INSERT INTO nodes (id, kind, host, boot_id, pid_ns, pid, pid_start, machine, started_at, heartbeat_at, stale_ms)
-VALUES (:id, :kind, :host, :boot_id, :pid_ns, :pid, :pid_start, :machine, :now, :now, :stale_ms);
+INSERT INTO nodes (id, kind, host, boot_id, pid_ns, pid, pid_start, machine, started_at, heartbeat_at, stale_ms, version)
+VALUES (:id, :kind, :host, :boot_id, :pid_ns, :pid, :pid_start, :machine, :now, :now, :stale_ms, :version);
 
 -- name: beat
 -- One write for everything a node holds. Zero rows: it was reaped.
@@ -24,7 +24,7 @@ UPDATE nodes SET left_at = :now WHERE id = :id AND left_at IS NULL AND reaped_at
 -- name: reap_node
 -- locks: lock_node(id)
 -- Only if its heartbeat is still the one that was read: a node that came back is not reaped.
-UPDATE nodes SET reaped_at = :now
+UPDATE nodes SET reaped_at = :now, reaped_why = :why
 WHERE id = :id AND beat = :beat AND left_at IS NULL AND reaped_at IS NULL RETURNING id;
 
 -- name: present_nodes

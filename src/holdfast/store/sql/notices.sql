@@ -1,8 +1,8 @@
 -- bigint: again_at, before, behind, limit, no, now, until
--- boolean: undelivered, untried
+-- boolean: undelivered, delivered, untried
 
 -- fragment: notice_columns
-t.id, t.owner, t.conversation, c.key, t.kind, t.text, t.created_at, t.delivered_at, t.process
+t.id, t.owner, t.conversation, c.key, t.kind, t.text, t.created_at, t.delivered_at, t.process, t.sent_at, t.told_at
 
 -- fragment: notice_tables
 notices t JOIN conversations c ON c.id = t.conversation
@@ -19,6 +19,19 @@ VALUES (:id, :owner, :conversation, :kind, :text, :now, :process, :now);
 -- Idempotent: a delivered notice keeps its first time.
 UPDATE notices SET delivered_at = :now
 WHERE id = :id AND delivered_at IS NULL AND (:owner::text IS NULL OR owner = :owner);
+
+-- name: deliver_notices_of_owner
+-- The same for all notices of an owner.
+UPDATE notices SET delivered_at = :now WHERE delivered_at IS NULL AND owner = :owner;
+
+-- name: deliver_all_notices
+-- scans: small indexes
+-- The same for an operator.
+UPDATE notices SET delivered_at = :now WHERE delivered_at IS NULL;
+
+-- name: deliveries_of_notice
+SELECT d.connector, p.key, d.state, d.sent_at, d.error FROM deliveries d JOIN places p ON p.id = d.place
+WHERE d.notice = :notice ORDER BY d.no;
 
 -- name: notice_by_id
 SELECT {notice_columns} FROM {notice_tables} WHERE t.id = :id AND (:owner::text IS NULL OR t.owner = :owner);
@@ -40,6 +53,19 @@ WHERE t.owner = :owner AND t.delivered_at IS NULL AND t.{notice_place} > :behind
 -- The same for an operator.
 SELECT {notice_columns} FROM {notice_tables}
 WHERE t.{notice_place} > :behind AND (NOT :undelivered OR t.delivered_at IS NULL) ORDER BY t.{notice_place} LIMIT :limit;
+
+-- name: newest_notices_of_owner
+-- The newest first, before the cursor. `delivered` is NULL: in either state.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.owner = :owner AND t.{notice_place} < :behind
+  AND (:delivered::boolean IS NULL OR (t.delivered_at IS NOT NULL) = :delivered)
+ORDER BY t.{notice_place} DESC LIMIT :limit;
+
+-- name: newest_notices_of_all
+-- The same for an operator.
+SELECT {notice_columns} FROM {notice_tables}
+WHERE t.{notice_place} < :behind AND (:delivered::boolean IS NULL OR (t.delivered_at IS NOT NULL) = :delivered)
+ORDER BY t.{notice_place} DESC LIMIT :limit;
 
 -- name: undelivered_of_conversation
 -- locks: lock_conversation(id=conversation)
