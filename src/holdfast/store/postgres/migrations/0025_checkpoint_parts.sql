@@ -1,4 +1,4 @@
--- Values of checkpoints that later checkpoints share. See SQLite's migration 28.
+-- Values of checkpoints that later checkpoints share. See SQLite's migration 25.
 ALTER TABLE checkpoints ADD COLUMN segments TEXT;
 
 -- Not compressed: parts are small, and reading a thread does not decompress them.
