@@ -463,7 +463,7 @@ class Holdfast(Operations):
     def events(self, after: int = 0, *, follow: bool = False) -> EventFeed:
         """The events after event `after`: `await` it for a list, or `async for` over it.
 
-        With `follow`, iteration continues for ever with new events.
+        With `follow`, iteration continues forever with new events.
         """
         return EventFeed(self.store, self.owner, after, follow)
 

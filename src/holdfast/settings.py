@@ -320,7 +320,7 @@ class RetentionSettings:
         30.0, "how long a retried request is recognised, and side requests are kept", above=0
     )
     conversations_days: float = _setting(
-        0.0, "how long a conversation is kept after its last message; 0: for ever", at_least=0
+        0.0, "how long a conversation is kept after its last message; 0: forever", at_least=0
     )
 
 

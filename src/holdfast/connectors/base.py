@@ -105,7 +105,7 @@ class Connector(Protocol):
 
     async def run(self, sink: Sink) -> None:
         """Receive until cancelled. Raises ConnectorDown, and is then called again; a connector whose
-        platform only pushes waits for ever."""
+        platform only pushes waits forever."""
         ...
 
     async def accept(self, headers: Mapping[str, str], body: bytes) -> Sequence[Incoming]:

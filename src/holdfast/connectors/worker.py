@@ -412,7 +412,7 @@ class ConnectorWorker:
 
     async def _deaths(self, batch: Batch) -> int:
         """How often a server died while it answered this batch; 0: not too often. One message must not stop
-        servers for ever."""
+        servers forever."""
         first = batch.messages[0]
         if first.state is not InboxState.TAKEN:
             return 0

@@ -57,7 +57,7 @@ def content(name: str) -> bytes:
 
 @cache
 def address(name: str) -> str:
-    """The URL of a static file. It contains a hash of the content, so that browsers can cache it for ever."""
+    """The URL of a static file. It contains a hash of the content, so that browsers can cache it forever."""
     return f"/static/{name}?v={sha256(content(name)).hexdigest()[:12]}"
 
 

@@ -75,7 +75,7 @@ class Retention:
     events: timedelta
     requests: timedelta
     conversations: timedelta | None = None
-    """Since their last activity; None: for ever."""
+    """Since their last activity; None: forever."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class Heartbeat:
         """Become a new incarnation after `reaped_id` was reaped; the first caller does it, others
         get its id."""
         # Polled, since the heartbeat thread may hold the lock: a helper thread that blocked on it for us
-        # would keep it for ever if we were cancelled.
+        # would keep it forever if we were cancelled.
         while not self._rejoining.acquire(blocking=False):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         try:

@@ -1,7 +1,7 @@
 """Client-side deadlines: detect a PostgreSQL that stops answering without an error.
 
 A network that drops packets, a stalled proxy, a frozen server: none of them gives an error, and a query
-would wait for ever. Within `answering_within` a connection must answer before the deadline; after that its
+would wait forever. Within `answering_within` a connection must answer before the deadline; after that its
 socket is shut down, and the waiting thread gets the error of a lost connection. The server may still execute
 what was sent: as after any lost connection, the outcome of a commit is unknown.
 

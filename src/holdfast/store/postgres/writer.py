@@ -166,7 +166,7 @@ class PostgresWriter(GroupWriter[PostgresJob]):
                 job.later = False
             try:
                 self._commit(group)
-            except BaseException as error:  # a bug here must not leave callers waiting for ever
+            except BaseException as error:  # a bug here must not leave callers waiting forever
                 self.fail(
                     StoreFailed(f"{self._location}: the writer broke ({type(error).__name__}: {error})")
                 )

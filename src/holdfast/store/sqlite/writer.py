@@ -157,7 +157,7 @@ class SQLiteWriter(GroupWriter[SQLiteJob]):
         if group:
             try:
                 self._commit(group)
-            except BaseException as error:  # a bug must not leave callers waiting for ever
+            except BaseException as error:  # a bug must not leave callers waiting forever
                 self._break(error)
                 for job in group:
                     job.error = self._failure
