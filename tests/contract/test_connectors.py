@@ -643,8 +643,8 @@ async def test_the_files_of_a_message_that_joins_a_turn_are_that_turns(
     assert joins is not None
     await store.add_attachment(claim, joins, "m2 0", FileRef("f", "a"), b"x")
     stored = RequestToStore(encoded_request("chat", b"{}"), Origin.CONNECTOR)
-    where = {"owner": ADA, "id": begun.session.conversation_id}
-    asked = request(node, "wait", turn_id=joins.turn_id, stored=stored, **where)
+    conversation = begun.session.conversation_id
+    asked = request(node, "wait", owner=ADA, id=conversation, turn_id=joins.turn_id, stored=stored)
     assert await store.enqueue_turn(asked, most=10, steers=True) is not None
     await store.append(begun.lease, [replace(to_message(calling("c")), inner=True, own_calls=("c",))])
     await store.append(begun.lease, [tool_result("c", "42", inner=True)])

@@ -132,11 +132,12 @@ async def test_exported_imported_and_exported_again_is_the_same_file(
     assert (await another.resolve(OWNER, Address(id="outside name"))).conversation.title == "Kelp ü\n"
     assert [each.text for each in (await another.memories(OWNER)).items] == ["likes kelp"]
     heard = (await another.resolve("phone/42", Address(key="telegram:dm:42"))).conversation.id
-    mine, theirs = await files_of(store, heard), await files_of(another, heard)
-    assert [body for _, body in theirs] == [b"\x00\xffOggS", b""]
-    assert [(replace(file, no=0), body) for file, body in mine] == [
-        (replace(file, no=0), body) for file, body in theirs
+    here, there = [
+        [(replace(file, no=0), body) for file, body in await files_of(each, heard)]
+        for each in (store, another)
     ]
+    assert here == there
+    assert [body for _, body in there] == [b"\x00\xffOggS", b""]
     assert await another.usage("phone/42") == await store.usage("phone/42")
 
 
