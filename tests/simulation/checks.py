@@ -163,6 +163,8 @@ class Watcher:
         self.contexts: dict[str, Context] = {}
         self.resumed: set[str] = set()
         """Sessions that somebody has gone on from on purpose."""
+        self._left_at: dict[str, datetime] = {}
+        """When somebody last spoke in a session, of those that are no longer the newest."""
         self.turns: dict[str, Answering] = {}
         self.gone: set[str] = set()
         self.owners: dict[str, Program] = {}
@@ -404,12 +406,13 @@ class Watcher:
                 raise Violation(f"{turn_id} was taken up after {turn.deaths} deaths without a step between")
 
     def _opened(self, talk: Talk, session: str, edge: str | None, parent: str | None, now: datetime) -> None:
+        self._left_at[talk.tip] = talk.active_at
         talk.tip = session
         if edge in ("resume", "compaction") and parent is not None:
             before = self.contexts[parent]
             self.contexts[session] = Context([*before.said], before.summarised or edge == "compaction")
-            if parent in self.resumed:
-                talk.since = now
+            if parent in self.resumed:  # what was said in between, perhaps before the clock was set back
+                talk.since, talk.active_at = now, self._left_at[parent]
         else:
             self.contexts[session] = Context()
             talk.since, talk.active_at = now, now
@@ -489,7 +492,11 @@ class Watcher:
         self._must_pass("unsettled", [row[0] for row in self._rows(unsettled)], soon)
         self._hung()
         self._overdue()
-        stopping = "SELECT id FROM processes WHERE stop_requested_at IS NOT NULL AND ended_at IS NULL"
+        # Who adopts a process gives it all of its grace once more, so each supervisor's time counts alone.
+        stopping = (
+            "SELECT id || ' of ' || coalesce(supervisor, 'nobody') FROM processes "
+            "WHERE stop_requested_at IS NOT NULL AND ended_at IS NULL"
+        )
         patience = plan.grace_seconds + 4 * plan.tick_seconds + plan.stale_seconds + soon
         self._must_pass("stopping", [row[0] for row in self._rows(stopping)], patience)
 

@@ -331,6 +331,7 @@ class World:
     def died(self, program: Program) -> None:
         """Whatever ends, somebody starts it again."""
         self.deaths += 1
+        self._watching_since.pop(program, None)  # its successor counts from zero
         self.watcher.died(program)
         self.outside.call_later(self.chance.choice((0.1, 1.0, 8.0)), program.start)
 
