@@ -1,7 +1,9 @@
 """The adapters table: each beside its framework's own SQLite and PostgreSQL store, interleaved in one run.
 
-Durable appends of one writer and of 64, and reading one thread. Every measurement is a separate process on a
-database of its own; the PostgreSQL server is one for the whole table, with every commit synced.
+Durable appends of one writer and of 64, and reading one thread. `framework` is the share of an append's
+processor time that the framework itself takes to make and encode it, whichever the store: no store can save
+that. Every measurement is a separate process on a database of its own; the PostgreSQL server is one for the
+whole table, with every commit synced.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from contestants import ADAPTERS, Row
 from figures import Figures, Ratio
 from measure import Job
 from postgres import PostgresBench, database
-from report import heading, named, number, table, verdicts
+from report import NOT_MEASURED, heading, named, number, table, verdicts
 from runner import Runner, Unmeasured
 from targets import SAME, Target
 
@@ -62,12 +64,23 @@ def print_adapters(figures: Figures) -> None:
         [
             named(row, figures),
             *(number(figures.of(row.key, "per_second", writers), 0) for writers in WRITERS),
+            number(figures.of(row.key, "cpu_us", WRITERS[-1]), 0),
+            _share(figures, row.key),
             number(figures.of(row.key, "ms"), 2),
         ]
         for row in ADAPTERS
     ]
-    table(["store", "1 writer, /s", "64 writers, /s", f"read {READ_MESSAGES:,} messages, ms"], lines)
+    columns = ["store", "1 writer, /s", "64 writers, /s", "CPU µs an append", "framework", "read, ms"]
+    table(columns, lines)
+    print(f"\nRead: a thread of {READ_MESSAGES:,} messages.")
     verdicts(adapter_targets(figures))
+
+
+def _share(figures: Figures, key: str) -> str:
+    """The framework's share of an append, measured beside our adapter."""
+    of = figures.of(key, "cpu_us", WRITERS[-1])
+    own = figures.of(key.removesuffix("_own"), "framework_us", WRITERS[-1])
+    return NOT_MEASURED if not of or own is None else f"{own / of:.0%}"
 
 
 def adapter_targets(figures: Figures) -> list[Target]:

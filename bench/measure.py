@@ -100,6 +100,7 @@ class Stopwatch:
         self.opens = self.now() + warm_up
         self.closes = self.opens + seconds
         self.acknowledged: list[tuple[float, float]] = []
+        self._cpu = time.process_time()
 
     def over(self) -> bool:
         return self.now() >= self.closes
@@ -123,7 +124,16 @@ class Stopwatch:
             "p50_ms": percentile(waits, 0.50) * 1e3,
             "p99_ms": percentile(waits, 0.99) * 1e3,
             "acknowledged": len(self.acknowledged),
+            "cpu_us": (time.process_time() - self._cpu) / len(self.acknowledged) * 1e6,
         }
+
+
+def cpu_us(work: Callable[[], object], times: int = 300) -> float:
+    """The processor time of one call, in microseconds."""
+    since = time.thread_time()
+    for _ in range(times):
+        work()
+    return (time.thread_time() - since) / times * 1e6
 
 
 def write_by_threads(job: Job, append: Callable[[int, int], object]) -> dict[str, Any]:

@@ -3,17 +3,21 @@
 The same messages, the same number of writers, the same window of 50 messages for LangGraph; the database at
 `job.path` is a file, or a PostgreSQL URL. Each adapter is called as its framework calls it: tasks of one
 event loop, or threads over a blocking saver, which is what LangGraph's own savers are measured with.
+
+`framework_us` is the processor time that the framework takes to make and encode what one append stores: both
+sides pay it, whichever the store.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from adk_sessions import append_events, read_session
-from langgraph_threads import append_checkpoints, read_thread
-from measure import Job, answer, conversation_bodies, median_ms_async, message_bodies, write_by_tasks
+from adk_sessions import append_events, event_of, read_session
+from langgraph_threads import HELD_MESSAGES, Thread, append_checkpoints, read_thread
+from measure import Job, answer, conversation_bodies, cpu_us, median_ms_async, message_bodies, write_by_tasks
 
 import holdfast
 
@@ -40,7 +44,19 @@ async def openai_agents(job: Job) -> dict[str, Any]:
             await sessions[writer].add_items([bodies[(writer * 7 + number) % len(bodies)]])
 
         figures = await write_by_tasks(job, append_one)
-        return {**figures, "stored": (await hf.store.statistics(hf.owner)).messages}
+        stored = (await hf.store.statistics(hf.owner)).messages
+        return {**figures, "stored": stored, "framework_us": cpu_us(lambda: json.dumps(bodies[0]))}
+
+
+class Encoded:
+    """A saver that encodes a checkpoint, and stores nothing."""
+
+    def __init__(self, serde: Any) -> None:
+        self._serde = serde
+
+    def put(self, config: Any, checkpoint: Any, *_: Any) -> Any:
+        self._serde.dumps_typed(checkpoint)
+        return config
 
 
 async def langgraph(job: Job) -> dict[str, Any]:
@@ -52,7 +68,14 @@ async def langgraph(job: Job) -> dict[str, Any]:
             return await asyncio.to_thread(read_thread, job, saver)
         figures = await asyncio.to_thread(append_checkpoints, job, saver)
         stored = await asyncio.to_thread(lambda: sum(1 for _ in saver.list(None)))
-        return {**figures, "stored": stored}
+        bodies = message_bodies(HELD_MESSAGES)
+        encoded = Encoded(saver.serde)
+        thread = Thread("none", bodies)
+        return {
+            **figures,
+            "stored": stored,
+            "framework_us": cpu_us(lambda: thread.put(encoded, bodies[0])),
+        }
 
 
 async def google_adk(job: Job) -> dict[str, Any]:
@@ -62,7 +85,10 @@ async def google_adk(job: Job) -> dict[str, Any]:
         service = HoldfastSessionService(hf)
         if job.case == "history":
             return await read_session(job, service)
-        return await append_events(job, service)
+        figures = await append_events(job, service)
+        body = message_bodies(1)[0]
+        encode = cpu_us(lambda: event_of(body).model_dump(mode="json", exclude_none=True))
+        return {**figures, "framework_us": encode}
 
 
 ADAPTERS: dict[str, Callable[[Job], Coroutine[Any, Any, dict[str, Any]]]] = {

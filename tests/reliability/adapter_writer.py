@@ -163,7 +163,12 @@ async def main(adapter: str, url: str, first: int) -> None:
         write, _ = ADAPTERS[adapter](hf)
         for number in itertools.count(first):
             await write(number)
-            print(number, flush=True)
+            tell(number)
+
+
+def tell(number: int) -> None:
+    """One write, so that a kill leaves a whole line or none, also if Python does not buffer its output."""
+    os.write(1, b"%d\n" % number)
 
 
 def fork_writers(adapter: str, url: str) -> None:
@@ -171,7 +176,7 @@ def fork_writers(adapter: str, url: str) -> None:
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
-            print(os.getpid(), flush=True)
+            tell(os.getpid())
             asyncio.run(main(adapter, url, int(line)))
         os.waitpid(child, 0)
         print("ended", flush=True)
