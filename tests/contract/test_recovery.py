@@ -416,6 +416,33 @@ async def test_a_waiting_turn_defers_a_reset_for_a_bounded_time(
     assert (await store.judge_session(OWNER, begun.session.id)).verdict.decision is Decision.DUE
 
 
+async def test_refusals_of_the_model_do_not_put_off_a_reset_for_longer(
+    store: Store, node: Node, clock: Clock
+) -> None:
+    """Neither a retry by a server nor its refusal is activity: else each attempt would restart the limit."""
+    begun = await begin(store, node, "hello", source="idle", stored=COVERED)
+    spoken_at = begun.session.last_activity_at
+    refusal = TurnFailure(TurnStatus.FAILED, error="503", cause=Cause.MODEL, delay=timedelta(hours=1))
+    for _ in range(3):
+        await store.settle_turn(begun.lease, refusal)
+        assert (await store.session(OWNER, begun.session.id)).last_activity_at == spoken_at
+        clock.move(hours=1)
+        taken = await store.begin_turn(_resuming(node, begun))
+        assert isinstance(taken, TurnBegun)
+        begun = taken
+        assert (await store.session(OWNER, begun.session.id)).last_activity_at == spoken_at
+    await store.settle_turn(begun.lease, refusal)
+    clock.move(hours=1)
+    found = await store.reset_session(begun.session.id)
+    assert found is not None and found.decision is Decision.DUE
+    assert (await store.session(OWNER, begun.session.id)).end_reason == "idle"
+    taken = await store.begin_turn(_resuming(node, begun))  # it is answered all the same, in a fresh session
+    assert isinstance(taken, TurnBegun)
+    await store.commit_reply(taken.lease, [to_message("hi", "assistant")])
+    assert (await store.session(OWNER, taken.session.id)).last_activity_at == clock.now
+    assert await store.check() == []
+
+
 async def test_a_retry_by_hand_is_due_at_once_whatever_was_used_up(
     store: Store, second_store: Store, node: Node
 ) -> None:

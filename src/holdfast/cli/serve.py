@@ -40,9 +40,12 @@ KEPT_BY_NAME = "names  a request that names its session is kept, also if it says
 async def serve(
     invocation: CommandContext,
     host: Annotated[str | None, typer.Option(metavar="H", help="The address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(metavar="P", help="The port to listen on; 0: any.")] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="P", min=0, max=65535, help="The port to listen on; 0: any.")
+    ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many processes serve the port, each a node.")
+        int | None,
+        typer.Option(metavar="N", min=1, max=64, help="How many processes serve the port, each a node."),
     ] = None,
     model: Annotated[
         str | None,

@@ -90,13 +90,17 @@ def message_id(conversation_id: str, seq: int) -> str:
     return f"msg_{conversation_id.removeprefix('conv_')}_{seq}"
 
 
+MOST_SEQ = 2**63 - 1
+"""The largest number that both engines can store."""
+
+
 def parse_message_id(name: str) -> tuple[str, int] | None:
     """The conversation id and number in a message id, or None if it is not one."""
     prefix, _, rest = name.partition("_")
     conversation, _, seq = rest.partition("_")
-    if prefix != "msg" or not conversation or not seq.isdecimal():
+    if prefix != "msg" or not conversation or not seq.isdecimal() or len(seq) > len(str(MOST_SEQ)):
         return None
-    return f"conv_{conversation}", int(seq)
+    return (f"conv_{conversation}", int(seq)) if int(seq) <= MOST_SEQ else None
 
 
 MAX_NAME = 512

@@ -164,10 +164,14 @@ def headers_of(session: Session, turn: Turn) -> dict[str, str]:
         "x-holdfast-conversation-id": session.conversation_id,
         "x-holdfast-turn-id": turn.id,
     }
-    if turn.attempt > 1:
-        headers["x-holdfast-turn-attempt"] = str(turn.attempt)
+    headers |= attempt_header(turn.attempt)
     reset = reset_before(session, turn)
     return {**headers, "x-holdfast-reset": reset} if reset else headers
+
+
+def attempt_header(attempt: int) -> dict[str, str]:
+    """The response header of a turn that was taken up."""
+    return {"x-holdfast-turn-attempt": str(attempt)} if attempt > 1 else {}
 
 
 def headers_begun(begun: TurnBegun) -> dict[str, str]:

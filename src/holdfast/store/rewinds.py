@@ -83,6 +83,8 @@ def _seq_of(tx: Transaction, conversation: Conversation, to: str | int) -> int:
         seq, named = row[0], to
     else:
         found = parse_message_id(to)
+        if found is None and to.startswith("msg_"):
+            raise NotFound("message", to)
         if found is None:
             raise BadInput(f"rewind to the id of a message or of a turn, not to {to!r:.80}")
         seq, named = found[1] if found[0] == conversation.id else -1, to

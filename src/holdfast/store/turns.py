@@ -499,7 +499,10 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     ):
         tx.run(Q.insert_exclusion, conversation=conversation.id, seq=seq, reason="retried", now=tx.now)
     tx.run(Q.touch_revision, id=conversation.id)
+    active_at = session.last_activity_at
     session = _spoken_in(tx, request, session, known)
+    if request.by_recovery:  # no activity: else each attempt would put off a reset for longer
+        session = replace(session, last_activity_at=active_at)
     lease = _take_lease(tx, request, known.id, session, conversation.token, notifies=known.response_id)
     # A client that resumes by turn id knows the conversation, whatever part of the answer was sent.
     by_id = request.resumes_turn is not None and not request.by_recovery
@@ -517,8 +520,9 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     if key is not None and key.implied:
         body_hash = key.fingerprint
         tx.run(Q.renew_request, owner=request.owner, route=key.route, key=key.key, body_hash=body_hash)
-    tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
-    if not tx.policies.never:
+    now = None if request.by_recovery else tx.now
+    tx.run(Q.touch_session, id=session.id, now=now, model=request.model, input_tokens=0, output_tokens=0)
+    if now is not None and not tx.policies.never:
         schedule_reset(tx, session)
     tx.event(
         EventType.TURN_TAKEN_UP,
@@ -648,8 +652,8 @@ def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
     """End a turn without an answer (interrupted, failed, cancelled) and release the lease.
 
     Its draft becomes an interrupted reply; its open tool calls are closed as "interrupted, outcome
-    unknown"; the user's message stays. Counts as activity: the client has seen the turn end. LeaseLost
-    writes nothing.
+    unknown"; the user's message stays. Counts as activity, because the client has seen the turn end, unless
+    the turn waits to be taken up. LeaseLost writes nothing.
     """
     if not holds(tx, lease):
         raise LeaseLost(lease.conversation_id, lease.token)
@@ -667,7 +671,8 @@ def settle_turn(tx: Transaction, lease: Lease, settlement: TurnFailure) -> None:
         cause=settlement.cause,
         delay=settlement.delay,
     )
-    _touch(tx, lease.session_id, usage, lease.api_key)
+    waits = tx.one(Q.is_waiting, id=lease.turn_id) is not None
+    _touch(tx, lease.session_id, usage, lease.api_key, is_activity=not waits)
 
 
 def cancel_turn(
@@ -725,20 +730,27 @@ def _usable(tx: Transaction, lease: Lease, usage: Mapping[str, int] | None) -> M
 
 
 def _touch(
-    tx: Transaction, session_id: str, usage: Mapping[str, int] | None, api_key: str | None = None
+    tx: Transaction,
+    session_id: str,
+    usage: Mapping[str, int] | None,
+    api_key: str | None = None,
+    *,
+    is_activity: bool = True,
 ) -> None:
+    """Add the usage, and restart the reset timer if this is activity."""
     usage = usage or {}
     if api_key is not None:
         spend(tx, api_key, tokens_in(usage))
     tx.run(
         Q.touch_session,
         id=session_id,
-        now=tx.now,
+        now=tx.now if is_activity else None,
         model=None,
         input_tokens=usage.get("input_tokens", usage.get("prompt_tokens", 0)),
         output_tokens=usage.get("output_tokens", usage.get("completion_tokens", 0)),
     )
-    touch(tx, session_id)
+    if is_activity:
+        touch(tx, session_id)
 
 
 # --- reading ---------------------------------------------------------------------------------------------

@@ -397,6 +397,8 @@ async def test_a_session_is_rewound_to_a_message_or_turn_and_forward_again(serve
         ({"to": 99}, 404),
         ({"to": "turn_" + "0" * 32}, 404),
         ({"to": "msg_" + "0" * 32 + "_1"}, 404),
+        ({"to": "msg_unknown"}, 404),
+        ({"to": "msg_" + "0" * 32 + "_" + "9" * 5_000}, 404),
     ],
 )
 async def test_a_rewind_to_nothing_is_refused(server: Running, body: dict[str, object], status: int) -> None:

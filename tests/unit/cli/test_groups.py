@@ -72,6 +72,8 @@ def test_the_help_of_a_group_says_what_each_command_says() -> None:
         ["sessions", "sess_123"],
         ["sessions", "--state", "sleeping"],
         ["sessions", "--limit", "0"],
+        ["serve", "--port", "65536"],
+        ["serve", "--workers", "65"],
         ["sessions", "--limit", "many"],
         ["sessions", "show"],
         ["sessions", "messages", "k", "--scope", "all"],

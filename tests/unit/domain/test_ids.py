@@ -72,6 +72,8 @@ def test_a_message_id_leads_back_to_its_conversation_and_number(seq: int) -> Non
         "msg_abc_x",
         "msg_abc_-1",
         "msg_abc_1.5",
+        f"msg_abc_{2**63}",
+        f"msg_abc_{'9' * 5_000}",
         "conv_abc_1",
     ],
 )

@@ -32,6 +32,7 @@ from ..client_names import CACHE_KEY
 from ..conversation_ref import (
     ConversationRef,
     about_begun,
+    attempt_header,
     conversation_ref_of,
     headers_begun,
     headers_of,
@@ -424,7 +425,7 @@ async def retrieve(call: RequestContext) -> HttpResponse:
     record = await _read(call)
     after = _starting_after(call)
     if not _wants_stream(call):
-        return JsonResponse(await record.object(call), answers=_answered_turn(call, record))
+        return await _shown(call, record, answers=_answered_turn(call, record))
     call.hold_stream()
     running = call.services.runner.running.get(record.turn.id)
     if running is not None and not record.response.joined:
@@ -440,7 +441,13 @@ async def retrieve(call: RequestContext) -> HttpResponse:
                 opening=created_before if again else None,
                 follow=StoredStream(record.id, record.turn.owner, after).follow,
             )
-    return StoredStream(record.id, record.turn.owner, after)
+    return StoredStream(record.id, record.turn.owner, after, attempt_header(record.turn.attempt))
+
+
+async def _shown(call: RequestContext, record: Record, answers: str | None = None) -> JsonResponse:
+    """The response object, with the header of its attempt."""
+    shown = await record.object(call)
+    return JsonResponse(shown, headers=attempt_header(shown["holdfast"].attempt), answers=answers)
 
 
 async def _read(call: RequestContext) -> Record:
@@ -482,7 +489,7 @@ def _starting_after(call: RequestContext) -> int:
 async def cancel(call: RequestContext) -> HttpResponse:
     record = await record_of(call, call.path("id"))
     await _stop(call, record, "its client cancelled it")
-    return JsonResponse(await (await record_of(call, record.id)).object(call))
+    return await _shown(call, await record_of(call, record.id))
 
 
 async def delete(call: RequestContext) -> HttpResponse:

@@ -186,8 +186,9 @@ WHERE id = :id AND ended_at IS NULL;
 -- name: touch_session
 -- many: id
 -- rows: any
--- A client wrote, or its turn ended: only these change last_activity_at.
-UPDATE sessions SET last_activity_at = :now, model = coalesce(:model, model),
+-- A client wrote, or its turn ended: only these change last_activity_at. A null `now` leaves it: a server retries a
+-- turn, or has it wait for a retry.
+UPDATE sessions SET last_activity_at = coalesce(:now, last_activity_at), model = coalesce(:model, model),
                     input_tokens = input_tokens + :input_tokens, output_tokens = output_tokens + :output_tokens
 WHERE id = :id;
 
