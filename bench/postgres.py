@@ -94,7 +94,7 @@ def _job(row: Row, url: str, **more: Any) -> Job:
 
 @contextmanager
 def database(server: PostgresServer) -> Iterator[str]:
-    name = server.newdatabase()
+    name = server.new_database()
     try:
         yield server.url(name, tcp=True)
     finally:
