@@ -18,7 +18,11 @@ SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner::tex
 
 -- fragment: place_columns
 {session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from, c.revision,
-nullif(c.history_hash, x''), s.dated_by, c.bytes, c.queued
+nullif(c.history_hash, x''), s.dated_by, c.bytes, c.queued, {may_have_notices}
+
+-- fragment: may_have_notices
+-- FALSE: it has no notice that no reply has carried. PostgreSQL is asked by the turn that begins, for all turns of a group.
+TRUE
 
 -- fragment: place_tables
 conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coalesce(c.holder, s.node)
