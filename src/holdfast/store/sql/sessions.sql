@@ -28,11 +28,13 @@ TRUE
 conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coalesce(c.holder, s.node)
 
 -- name: place_by_conversation
+-- many: id
 -- locks: lock_conversation(id)
 -- A conversation and its tip, by the conversation's own id, for its owner (or for an operator, owner NULL).
 SELECT {place_columns} FROM {place_tables} WHERE c.id = :id AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_session
+-- many: id
 -- locks: lock_by_session(id)
 -- From any session, however stale: one step.
 SELECT {place_columns} FROM {place_tables}
@@ -44,12 +46,14 @@ SELECT {place_columns} FROM {place_tables}
 WHERE c.id = (SELECT conversation FROM turns WHERE id = :id) AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_response
+-- many: id
 -- locks: lock_by_response(id)
 SELECT {place_columns} FROM {place_tables}
 WHERE c.id = (SELECT t.conversation FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id)
   AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_key
+-- many: owner, key
 -- locks: lock_by_key(owner, key)
 -- conversation in: column 1
 -- By the conversation's session key.
@@ -64,6 +68,7 @@ SELECT {place_columns} FROM {place_tables} WHERE c.owner = :owner AND c.key = :k
 SELECT {place_columns} FROM {place_tables} WHERE c.key = :key LIMIT 2;
 
 -- name: place_by_alias
+-- many: owner, id
 -- locks: lock_by_alias(owner, id)
 -- conversation in: column 1
 -- By an alias.
