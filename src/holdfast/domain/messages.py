@@ -49,7 +49,7 @@ class NewMessage(Value, frozen=True):
 
 def size_of(messages: Iterable[NewMessage]) -> int:
     """Bytes that these messages add to a conversation."""
-    return sum(len(message.body) for message in messages)
+    return sum([len(message.body) for message in messages])
 
 
 class Message(Value, frozen=True):

@@ -35,6 +35,8 @@ class Lease(Value, frozen=True):
     """The id of the API key for whose limits the turn's tokens count; None: none."""
     notifies: str | None = None
     """The Responses API's id of the turn, if a webhook may have to be notified of its end."""
+    carries_notices: bool = True
+    """False: the turn was given no notices when it began, so its commit marks none as told."""
 
 
 RESERVED_EVENTS = 10_000

@@ -15,8 +15,8 @@ Right below its name a statement says what is true of it; an override repeats on
     -- time: usual    though it scans whole tables, it gets no longer time limit.
     -- usually: empty it seldom finds a row. In a group of turns the function assumes that it found none;
                       if it does find one, the group is rolled back and run again.
-    -- many: a, b     PostgreSQL may execute it once for several turns, if their parameters a or b differ:
-                      then it changes different rows. See `postgres/many.py`.
+    -- many: a, b     PostgreSQL may execute it once for several turns; if it changes rows, only if their
+                      parameters a or b differ: then these are different rows. See `postgres/many.py`.
     -- plan: free     PostgreSQL may plan it with sequential scans and hash joins.
 
 A file begins with the types of parameters that are not text: `-- bigint: a, b`, `-- boolean:`, `-- bytea:`. A

@@ -14,6 +14,7 @@ from .rows import (
     bytes_of,
     history_in,
     is_ready,
+    may_have_notices,
     queued_in,
     seen_in,
     to_conversation,
@@ -51,6 +52,11 @@ class ResolvedRow(Value, frozen=True):
     def queued(self) -> int:
         """How many turns are queued in the conversation."""
         return queued_in(self.row)
+
+    @property
+    def may_have_notices(self) -> bool:
+        """False: it has no notice that the next reply should carry."""
+        return may_have_notices(self.row)
 
     @property
     def seen(self) -> ConversationVersion:

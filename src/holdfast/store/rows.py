@@ -101,7 +101,7 @@ _MODEL, _LAST_SEQ, _TURN, _HOLDER = 17, 20, 21, 22
 _SESSION_COLUMNS = 29
 _CONVERSATION, _KNOWN_LAST_SEQ, _TOKEN = 1, _SESSION_COLUMNS + 1, _SESSION_COLUMNS + 2  # of a place's row
 _REVISION, _HISTORY, _DATED_BY = _SESSION_COLUMNS + 5, _SESSION_COLUMNS + 6, _SESSION_COLUMNS + 7
-_BYTES, _QUEUED = _SESSION_COLUMNS + 8, _SESSION_COLUMNS + 9
+_BYTES, _QUEUED, _MAY_HAVE_NOTICES = _SESSION_COLUMNS + 8, _SESSION_COLUMNS + 9, _SESSION_COLUMNS + 10
 
 
 def is_ready(row: Row, node_id: str, now: int, stamp: str | None) -> bool:
@@ -138,6 +138,11 @@ def queued_in(row: Row) -> int:
     return queued
 
 
+def may_have_notices(row: Row) -> bool:
+    """False: the conversation of a resolved row has no notice that a reply should carry."""
+    return bool(row[_MAY_HAVE_NOTICES])
+
+
 def seen_in(row: Row) -> ConversationVersion:
     """The conversation's version in a resolved row."""
     return ConversationVersion(row[_CONVERSATION], row[_KNOWN_LAST_SEQ], row[_REVISION])
@@ -164,7 +169,7 @@ def to_session_spoken_in(
 
 def to_place(row: Row) -> tuple[Conversation, Session]:
     tip = to_session(row[:_SESSION_COLUMNS])
-    (source, last_seq, token, created_at, forked_from, revision, history, _, _, _) = row[_SESSION_COLUMNS:]
+    (source, last_seq, token, created_at, forked_from, revision, history, *_) = row[_SESSION_COLUMNS:]
     return Conversation(
         tip.conversation_id,
         tip.owner,

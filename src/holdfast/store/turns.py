@@ -174,8 +174,16 @@ def begin(tx: Transaction, request: TurnRequest) -> TurnOutcome:
         session = to_session_spoken_in(
             reached.row, tx.now, request.turn_id, request.node_id, len(request.messages), request.model
         )
-        begun = _start(tx, request, session, reached.token, reached.addressed, history)
-        return replace(begun, revision=reached.seen.revision)
+        return _start(
+            tx,
+            request,
+            session,
+            reached.token,
+            reached.addressed,
+            history,
+            revision=reached.seen.revision,
+            may_have_notices=reached.may_have_notices,
+        )
     place = reached.place()
     waits = _waits(tx, place.conversation)
     if waits is None and reached.queued and not request.overtakes:
@@ -311,8 +319,7 @@ def _begin_first(tx: Transaction, request: TurnRequest) -> TurnBegun:
         adds=size_of(request.messages),
         begins=request,
     )
-    holder = (request.turn_id, request.node_id, 1, request.api_key, _notifies(request))
-    lease = Lease(session.conversation_id, session.id, *holder)
+    lease = _lease(request, request.turn_id, session, 1, _notifies(request), ())
     return _write_turn(tx, request, session, lease, None, EMPTY)
 
 
@@ -340,17 +347,19 @@ def _start(
     token: int,
     addressed: str | None,
     history: bytes | None,
+    *,
+    revision: int | None = None,
+    may_have_notices: bool = True,
 ) -> TurnBegun:
     """Take the lease, store the messages, write the turn. `session` already has its state after the turn
     began."""
-    lease = _take_lease(
-        tx, request, request.turn_id, session, token, request.messages, notifies=_notifies(request)
-    )
+    _take_lease(tx, request, request.turn_id, session, token, request.messages)
+    notices = give(tx, session.conversation_id, request.turn_id) if may_have_notices else ()
     tx.run(Q.touch_session, id=session.id, now=tx.now, model=request.model, input_tokens=0, output_tokens=0)
     if not tx.policies.never:
         schedule_reset(tx, session)
-    notices = give(tx, session.conversation_id, request.turn_id)
-    return _write_turn(tx, request, session, lease, addressed, history, notices)
+    lease = _lease(request, request.turn_id, session, token + 1, _notifies(request), notices)
+    return _write_turn(tx, request, session, lease, addressed, history, notices, revision)
 
 
 def _write_turn(
@@ -361,6 +370,7 @@ def _write_turn(
     addressed: str | None,
     history: bytes | None,
     notices: tuple[Notice, ...] = (),
+    revision: int | None = None,
 ) -> TurnBegun:
     """Store the messages and the turn, under its lease."""
     first_seq = session.last_seq - len(request.messages) + 1
@@ -390,10 +400,10 @@ def _write_turn(
             recover=request.stored.recover,
             now=tx.now,
         )
+    insert_key(tx, request)
     tx.insert_messages(
         request.messages, session.conversation_id, session.last_seq, session.id, request.turn_id
     )
-    insert_key(tx, request)
     if request.response is not None:
         insert_response(tx, request, request.response)
     tx.event(
@@ -420,7 +430,7 @@ def _write_turn(
         delivery=request.delivery,
         recovery=Recovery(request.stored.origin, request.stored.recover),
     )
-    return TurnBegun(turn, lease, session, addressed, history=history, notices=notices)
+    return TurnBegun(turn, lease, session, addressed, history=history, notices=notices, revision=revision)
 
 
 def insert_key(tx: Transaction, request: TurnRequest) -> None:
@@ -458,22 +468,38 @@ def _take_lease(
     session: Session,
     token: int,
     messages: Sequence[NewMessage] = (),
-    *,
-    notifies: str | None,
-) -> Lease:
-    node_id = request.node_id
+) -> None:
     changed = tx.run(
         Q.take_lease,
         id=session.conversation_id,
-        node=node_id,
+        node=request.node_id,
         turn=turn_id,
         token=token,
         count=len(messages),
         bytes=size_of(messages),
     )
     if not changed:  # the caller has read it as free, under this token, in this same transaction
-        raise NodeReaped(node_id)
-    return Lease(session.conversation_id, session.id, turn_id, node_id, token + 1, request.api_key, notifies)
+        raise NodeReaped(request.node_id)
+
+
+def _lease(
+    request: TurnRequest,
+    turn_id: str,
+    session: Session,
+    token: int,
+    notifies: str | None,
+    notices: Sequence[Notice],
+) -> Lease:
+    return Lease(
+        session.conversation_id,
+        session.id,
+        turn_id,
+        request.node_id,
+        token,
+        request.api_key,
+        notifies,
+        carries_notices=bool(notices),
+    )
 
 
 def _notifies(request: TurnRequest) -> str | None:
@@ -503,7 +529,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     session = _spoken_in(tx, request, session, known)
     if request.by_recovery:  # no activity: else each attempt would put off a reset for longer
         session = replace(session, last_activity_at=active_at)
-    lease = _take_lease(tx, request, known.id, session, conversation.token, notifies=known.response_id)
+    _take_lease(tx, request, known.id, session, conversation.token)
     # A client that resumes by turn id knows the conversation, whatever part of the answer was sent.
     by_id = request.resumes_turn is not None and not request.by_recovery
     delivery = Delivery.PART if by_id else max(known.delivery, request.delivery)
@@ -556,6 +582,7 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     (unreserved,) = tx.one(Q.next_event, turn=known.id) or (0,)
     next_event = first_event_of(turn.attempt, unreserved - 1)
     notices = give(tx, conversation.id, known.id)
+    lease = _lease(request, known.id, session, conversation.token + 1, known.response_id, notices)
     return TurnBegun(
         turn, lease, session, None, taken_up=True, next_event=next_event, notices=notices, request=stored
     )
@@ -627,7 +654,8 @@ def commit_reply(
         now=tx.now,
     )
     _touch(tx, lease.session_id, usage, lease.api_key)
-    tell(tx, lease.conversation_id, lease.turn_id)
+    if lease.carries_notices:
+        tell(tx, lease.conversation_id, lease.turn_id)
     if notice is not None:
         add_notice(tx, owner, lease.conversation_id, "answered_late", notice)
     if places:

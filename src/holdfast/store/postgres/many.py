@@ -64,7 +64,8 @@ def many(single: Statement) -> Statement:
         if "RETURNING" in body:
             body += ", given.place"
     else:
-        body = _FROM.sub(f"FROM {given} CROSS JOIN ", body, count=1)
+        returned = ", given.place " if body.startswith("SELECT") else ""
+        body = _FROM.sub(f"{returned}FROM {given} CROSS JOIN ", body, count=1)
     return Statement(f"{name} of many", body)
 
 

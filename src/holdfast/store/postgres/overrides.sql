@@ -152,25 +152,30 @@ WHERE locktype = 'advisory' AND objsubid = 1 AND granted
 -- Locks that a writing transaction takes before it reads and decides: see `transaction.py`.
 
 -- name: lock_conversation
+-- many: id
 SELECT id FROM conversations WHERE id = :id FOR NO KEY UPDATE;
 
 -- name: lock_by_session
+-- many: id
 SELECT id FROM conversations WHERE id = (SELECT conversation FROM sessions WHERE id = :id) FOR NO KEY UPDATE;
 
 -- name: lock_by_turn
 SELECT id FROM conversations WHERE id = (SELECT conversation FROM turns WHERE id = :id) FOR NO KEY UPDATE;
 
 -- name: lock_by_response
+-- many: id
 SELECT id FROM conversations
 WHERE id = (SELECT t.conversation FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id) FOR NO KEY UPDATE;
 
 -- name: lock_by_key
+-- many: owner, key
 SELECT id FROM conversations WHERE owner = :owner AND key = :key FOR NO KEY UPDATE;
 
 -- name: lock_by_key_anywhere
 SELECT id FROM conversations WHERE key = :key ORDER BY id FOR NO KEY UPDATE;
 
 -- name: lock_by_alias
+-- many: owner, id
 SELECT id FROM conversations
 WHERE id = (SELECT conversation FROM aliases WHERE owner = :owner AND alias = :id) FOR NO KEY UPDATE;
 
@@ -179,6 +184,7 @@ SELECT id FROM conversations
 WHERE id IN (SELECT conversation FROM aliases WHERE alias = :id) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: lock_by_request
+-- many: owner, route, key
 SELECT id FROM conversations
 WHERE id = (SELECT t.conversation FROM requests r JOIN turns t ON t.no = r.turn
             WHERE r.owner = :owner AND r.route = :route AND r.key = :key)

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 BATCH = 500
 PAGE = 500
 PAUSE_SECONDS = 0.2
-RESTS_FOR = 3
+RESTS_FOR = 9
 """Pause after a batch, as a multiple of its duration, while other threads write."""
 LOOK_SECONDS = 5.0
 LONGEST_TAIL = 1_000

@@ -23,7 +23,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ from ..writer import GroupWriter, WriteJob
 from .db_errors import LOCKED, RUN_AGAIN, cannot_connect, state_of, translate
 from .foresight import keep_independent
 from .many import are_different, asked_of_many
-from .pipeline import ConnectionLost, Pipeline, RowsResult, asked
+from .pipeline import Asked, ConnectionLost, Pipeline, RowsResult, StatementResult, asked
 from .statements import BEGIN, COMMIT, Statement, Values, statement
 from .transaction import Batch, Changes, Foreseen, Unmet, message_row
 
@@ -453,31 +453,64 @@ def _asked_once(wire: Pipeline, name: str) -> str | None:
 
 
 def _answered(jobs: Sequence[tuple[PostgresJob, list[Batch]]], changes: Changes) -> list[Foreseen]:
-    """Send what these jobs will ask first, in one batch; returns each job's answers."""
+    """Send what these jobs will ask first, in one batch; returns each job's answers. Statements of jobs that
+    ask the same, for different values, are executed once for all."""
     if not jobs:
         return []
-    single = jobs[0][1][0][-1][0]
-    if all(len(batches) == 1 and [asked for asked, _ in batches[0]] == [single] for _, batches in jobs):
-        rows = [batches[0][0][1] for _, batches in jobs]
-        if are_different(single, rows):
-            return _answered_at_once(single, jobs, rows, changes)
-    results = iter(changes.carry_out(*(asked for _, batches in jobs for batch in batches for asked in batch)))
-    return [deque((batch, [next(results) for _ in batch]) for batch in batches) for _, batches in jobs]
-
-
-def _answered_at_once(
-    single: Statement,
-    jobs: Sequence[tuple[PostgresJob, list[Batch]]],
-    rows: Sequence[Values],
-    changes: Changes,
-) -> list[Foreseen]:
-    """The same if all ask for one statement: it is executed once, for all."""
-    # The same order on every node, to avoid deadlocks.
-    order = sorted(range(len(rows)), key=lambda place: [rows[place][key] or b"" for key in single.keys])
-    (answer,) = changes.carry_out(asked_of_many(single, [rows[place] for place in order]))
-    found: dict[int, list[tuple[Any, ...]]] = {}
-    for *columns, place in answer.rows():
-        found.setdefault(order[place - 1], []).append(tuple(columns))
-    return [
-        deque([(batches[0], [RowsResult(found.get(place, []))])]) for place, (_, batches) in enumerate(jobs)
+    alike: dict[tuple[Statement, ...], list[int]] = {}
+    values: list[list[Values]] = []
+    for place, (_, batches) in enumerate(jobs):
+        wanted = [each for batch in batches for each in batch]
+        alike.setdefault(tuple(each for each, _ in wanted), []).append(place)
+        values.append([row for _, row in wanted])
+    merged = [
+        _Merged(statements, [values[place] for place in places]) for statements, places in alike.items()
     ]
+    results = iter(changes.carry_out(*(each for group in merged for each in group.asks())))
+    answers: list[list[StatementResult]] = [[] for _ in jobs]
+    for group, places in zip(merged, alike.values(), strict=True):
+        for place, found in zip(places, group.answers(results), strict=True):
+            answers[place] = found
+    return [
+        deque((batch, [found.pop(0) for _ in batch]) for batch in batches)
+        for (_, batches), found in zip(jobs, answers, strict=True)
+    ]
+
+
+class _Merged:
+    """The same statements, asked by several jobs."""
+
+    def __init__(self, statements: Sequence[Statement], rows: list[list[Values]]) -> None:
+        self._statements = statements
+        self._rows = rows
+        columns = list(zip(*rows, strict=True))
+        self._at_once = len(rows) > 1 and all(map(_may_merge, statements, columns))
+        # The same order on every node, to avoid deadlocks.
+        keys = statements[-1].keys
+        self._order = sorted(range(len(rows)), key=lambda job: [rows[job][-1][key] or b"" for key in keys])
+
+    def asks(self) -> list[Asked]:
+        if not self._at_once:
+            return [each for row in self._rows for each in zip(self._statements, row, strict=True)]
+        return [
+            asked_of_many(single, [self._rows[job][place] for job in self._order])
+            for place, single in enumerate(self._statements)
+        ]
+
+    def answers(self, results: Iterator[StatementResult]) -> list[list[StatementResult]]:
+        """The answers of each job, from the results of `asks`."""
+        if not self._at_once:
+            return [[next(results) for _ in self._statements] for _ in self._rows]
+        answers: list[list[StatementResult]] = [[] for _ in self._rows]
+        for _ in self._statements:
+            found: list[list[tuple[Any, ...]]] = [[] for _ in self._rows]
+            for *columns, number in next(results).rows():
+                found[self._order[number - 1]].append(tuple(columns))
+            for each, rows in zip(answers, found, strict=True):
+                each.append(RowsResult(rows))
+        return answers
+
+
+def _may_merge(single: Statement, rows: Sequence[Values]) -> bool:
+    """True if one execution may serve all of these values. Those of reads need not differ."""
+    return are_different(single, rows) if single.changes else bool(single.keys)

@@ -18,17 +18,23 @@ SELECT {session_columns} FROM {session_tables} WHERE s.id = :id AND (:owner::tex
 
 -- fragment: place_columns
 {session_columns}, c.source, c.last_seq, c.token, c.created_at, c.forked_from, c.revision,
-nullif(c.history_hash, x''), s.dated_by, c.bytes, c.queued
+nullif(c.history_hash, x''), s.dated_by, c.bytes, c.queued, {may_have_notices}
+
+-- fragment: may_have_notices
+-- FALSE: it has no notice that no reply has carried. PostgreSQL is asked by the turn that begins, for all turns of a group.
+TRUE
 
 -- fragment: place_tables
 conversations c JOIN sessions s ON s.id = c.tip LEFT JOIN nodes n ON n.id = coalesce(c.holder, s.node)
 
 -- name: place_by_conversation
+-- many: id
 -- locks: lock_conversation(id)
 -- A conversation and its tip, by the conversation's own id, for its owner (or for an operator, owner NULL).
 SELECT {place_columns} FROM {place_tables} WHERE c.id = :id AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_session
+-- many: id
 -- locks: lock_by_session(id)
 -- From any session, however stale: one step.
 SELECT {place_columns} FROM {place_tables}
@@ -40,12 +46,14 @@ SELECT {place_columns} FROM {place_tables}
 WHERE c.id = (SELECT conversation FROM turns WHERE id = :id) AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_response
+-- many: id
 -- locks: lock_by_response(id)
 SELECT {place_columns} FROM {place_tables}
 WHERE c.id = (SELECT t.conversation FROM responses r JOIN turns t ON t.id = r.turn WHERE r.id = :id)
   AND (:owner::text IS NULL OR c.owner = :owner);
 
 -- name: place_by_key
+-- many: owner, key
 -- locks: lock_by_key(owner, key)
 -- conversation in: column 1
 -- By the conversation's session key.
@@ -60,6 +68,7 @@ SELECT {place_columns} FROM {place_tables} WHERE c.owner = :owner AND c.key = :k
 SELECT {place_columns} FROM {place_tables} WHERE c.key = :key LIMIT 2;
 
 -- name: place_by_alias
+-- many: owner, id
 -- locks: lock_by_alias(owner, id)
 -- conversation in: column 1
 -- By an alias.

@@ -18,6 +18,7 @@ t.step_seq, t.due_at, t.cause, t.joined
 SELECT {turn_columns} FROM turns WHERE id = :id AND (:owner::text IS NULL OR owner = :owner);
 
 -- name: turn_by_request
+-- many: owner, route, key
 -- locks: lock_by_request(owner, route, key)
 -- conversation in: column 1
 -- The turn of a request key, and the fingerprint of its request.

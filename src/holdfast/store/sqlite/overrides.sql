@@ -37,6 +37,39 @@ SELECT m.conversation, m.seq, m.session, m.turn, m.role, m.status, m.created_at,
 FROM messages m JOIN conversations c ON c.id = m.conversation
 WHERE m.no = :no AND m.deleted_at IS NULL AND (:owner IS NULL OR c.owner = :owner);
 
+-- ---- sessions ---------------------------------------------------------------------------------------------------
+
+-- override: may_have_notices
+EXISTS (SELECT 1 FROM notices WHERE conversation = c.id AND told_at IS NULL)
+
+-- ---- turns ------------------------------------------------------------------------------------------------------
+
+-- override: number_messages
+-- SQLite keeps what RETURNING returns in a temporary table first, which costs more than the second statement.
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes
+WHERE id = :id AND token = :token AND {is_held_by};
+SELECT last_seq, owner FROM conversations WHERE changes() = 1 AND id = :id;
+
+-- override: release_lease
+UPDATE conversations SET last_seq = last_seq + :count, bytes = bytes + :bytes, holder = NULL, turn = NULL,
+                         history_hash = CASE WHEN history_hash IS NULL THEN :history END
+WHERE id = :id AND token = :token AND {is_held_by};
+SELECT last_seq, owner, places FROM conversations WHERE changes() = 1 AND id = :id;
+
+-- fragment: number_of_turn
+-- Nearly always the row that was inserted last, which is found without the index.
+coalesce((SELECT no FROM turns WHERE no = last_insert_rowid() AND id = :turn), (SELECT no FROM turns WHERE id = :turn))
+
+-- override: insert_request
+INSERT INTO requests (turn, owner, route, key, body_hash, created_at)
+VALUES ({number_of_turn}, :owner, :route, :key, :body_hash, :now);
+
+-- override: replace_request
+INSERT INTO requests (turn, owner, route, key, body_hash, created_at)
+VALUES ({number_of_turn}, :owner, :route, :key, :body_hash, :now)
+ON CONFLICT (owner, route, key) DO UPDATE
+SET turn = excluded.turn, body_hash = excluded.body_hash, created_at = excluded.created_at;
+
 -- ---- overviews --------------------------------------------------------------------------------------------------
 
 -- override: figures

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 BATCH = 200
 PAUSE_SECONDS = 0.2
 LONGEST_TAIL = 2_000
-YIELD = 3.0
+YIELD = 9.0
 """How long the indexer pauses between two batches while messages are committed, by what a batch took."""
 MERGE_PAGES = 64
 MERGE_SHARE = 20

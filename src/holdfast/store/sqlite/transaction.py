@@ -39,9 +39,12 @@ class SQLiteTransaction(Transaction):
         self._cursor = connection.cursor()
 
     def one(self, statement: str, **values: Any) -> Row | None:
+        first: Any = None
         # Read to the end, so that the statement finishes: an open one would block a COMMIT.
-        rows: list[Any] = self._execute(statement, values).fetchall()
-        return rows[0] if rows else None
+        for row in self._execute(statement, values):
+            if first is None:
+                first = row
+        return first
 
     def all(self, statement: str, **values: Any) -> list[Row]:
         rows: list[Any] = self._execute(statement, values).fetchall()
