@@ -166,6 +166,10 @@ class RunningTurn:
             return Delivery.SENDING
         return Delivery.PART if self.sent else Delivery.NONE
 
+    def compacts(self) -> None:
+        """A summary of the context is being waited for."""
+        self.doing = "compacting"
+
     def moved(self, done: Compacted) -> None:
         """The context was compacted: the turn continues in another session, with the same fencing token."""
         assert done.lease is not None
