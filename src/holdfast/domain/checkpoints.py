@@ -5,11 +5,10 @@ Bodies are in the framework's own encoding; only the framework reads them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from .value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Value, frozen=True):
     conversation_id: str
     key: str | None
     ns: str
@@ -21,8 +20,7 @@ class Checkpoint:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class NewCheckpoint:
+class NewCheckpoint(Value, frozen=True):
     ns: str
     id: str
     parent: str | None
@@ -32,8 +30,7 @@ class NewCheckpoint:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointWrite:
+class CheckpointWrite(Value, frozen=True):
     """`replaces`: the last write at this position counts, not the first."""
 
     task: str

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -145,8 +144,7 @@ class TokenEstimator(Value, frozen=True):
         return max(0, before.tokens + self.tokens(since))
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Value, frozen=True):
     """A context's size compared with its window."""
 
     tokens: int
@@ -178,8 +176,7 @@ def reserve_of(options: Mapping[str, Any], window: int) -> int:
     return min(window // 8, 4096)
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(Value, frozen=True):
     """A series of reports about one session of one model, and whether they show that it drops input.
 
     Only a model whose reports first rose with its input, and then stopped while the input grew, is suspected:

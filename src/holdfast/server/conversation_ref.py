@@ -8,7 +8,7 @@ headers of Hermes work too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 
 from ..domain.conversations import Address
@@ -17,6 +17,7 @@ from ..domain.notices import Notice
 from ..domain.queue import WhenBusy
 from ..domain.sessions import Session
 from ..domain.turns import RequestKey, Turn, TurnBegun, reset_before
+from ..domain.value import Value
 from ..errors import BadInput, NotFound
 from .client_names import ClientName, client_name
 from .http import RequestContext
@@ -40,8 +41,7 @@ DEFAULT_SOURCE = "api"
 _WHEN_BUSY = tuple(WhenBusy)
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationRef:
+class ConversationRef(Value, frozen=True):
     """The conversation that a request's headers name, and how its turn handles conflicts and disconnects."""
 
     address: Address

@@ -350,11 +350,11 @@ class RequestContext:
     async def respond(self, headers: Mapping[str, str], body: bytes) -> bool:
         """Send a whole response with status 200. True: its last byte was written to an open connection."""
         cycle = cycle_of(self.receive)
-        if cycle is not None and cycle.scope["method"] == "POST" and len(body) <= PIECE:
-            if write_whole(cycle, self._listed(headers), body):
-                self.started, self.status = True, 200
-                self.sent_bytes += len(body)
-                return True
+        is_plain = cycle is not None and cycle.scope["method"] == "POST" and len(body) <= PIECE
+        if cycle is not None and is_plain and write_whole(cycle, self._listed(headers), body):
+            self.started, self.status = True, 200
+            self.sent_bytes += len(body)
+            return True
         await self.start(200, headers, len(body))
         return await self.finish(body)
 

@@ -42,8 +42,7 @@ class Answered(Value, frozen=True):
     """The answer as separate messages: more than one if the server ran its own tools between them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
+class Unanswered(Value, frozen=True):
     """The turn ended without a complete answer; its partial output is stored."""
 
     status: TurnStatus

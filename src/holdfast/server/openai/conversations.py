@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -14,6 +14,7 @@ from ...domain.conversations import Address, Conversation
 from ...domain.ids import check_name, message_id, parse_message_id
 from ...domain.messages import Message, NewMessage, new_message
 from ...domain.pages import PAGE_BYTES
+from ...domain.value import Value
 from ...errors import Conflict, ConversationBusy, NotFound
 from .. import objects
 from ..conversation_ref import DEFAULT_SOURCE, SOURCE
@@ -47,8 +48,7 @@ from .schemas import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationRequest:
+class ConversationRequest(Value, frozen=True):
     """The parsed request for a new conversation: messages and metadata."""
 
     messages: tuple[dict[str, Any], ...]
