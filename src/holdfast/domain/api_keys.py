@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
@@ -21,6 +20,7 @@ from hmac import compare_digest
 
 from ..errors import BadInput, NotAllowed
 from .ids import DEFAULT_OWNER, check_name, new_id, new_secret
+from .value import Value
 
 TERMINAL = "terminal"
 """The right to run commands as the server's user, and so to see and signal that user's processes."""
@@ -39,8 +39,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimits:
+class RateLimits(Value, frozen=True):
     """What requests with a key may use, in each minute and each day of UTC; 0: unlimited."""
 
     requests_per_minute: int = 0
@@ -64,8 +63,7 @@ MOST_PER_WINDOW = 10**12
 UNLIMITED = RateLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class LimitReached:
+class LimitReached(Value, frozen=True):
     """Which of a key's limits refuses a request, and when its window ends."""
 
     name: str
@@ -73,8 +71,7 @@ class LimitReached:
     retry_after: timedelta
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
+class ApiKey(Value, frozen=True):
     """A key's stored record: everything except its secret."""
 
     id: str
@@ -102,8 +99,7 @@ USE_NOTED_EVERY = timedelta(minutes=1)
 """How often the last use of a key is written at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Value, frozen=True):
     """A key as its user holds it: the claimed id, and the secret that proves it."""
 
     key_id: str
@@ -121,8 +117,7 @@ class Token:
         return sha256(self.secret.encode()).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Value, frozen=True):
     """Identity of a request: whose data it writes, with which rights, by which key."""
 
     owner: str
@@ -230,8 +225,7 @@ def check_tools(names: Iterable[str]) -> frozenset[str]:
 # --- limits ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class KeyUse:
+class KeyUse(Value, frozen=True):
     """What requests with a key have used in the current minute and day of UTC, which end then."""
 
     minute_requests: int

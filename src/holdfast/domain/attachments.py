@@ -6,12 +6,12 @@ an image also as a content part, if the connector's settings say that the model 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 
 from .ids import cut_name, storable
+from .value import Value
 
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """What models that see accept."""
@@ -50,8 +50,7 @@ def decoded_refs(stored: str | None) -> tuple[FileRef, ...]:
     return _decoder.decode(stored) if stored else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(Value, frozen=True):
     """A stored file, without its bytes."""
 
     no: int

@@ -8,12 +8,12 @@ its beginning, stores what is new. `split` finds what an encoded value shares wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from .ids import new_id
+from .value import Value
 
 INLINE = -1
 LONGEST_INLINE = 24
@@ -48,8 +48,7 @@ _Span = tuple[int, int, Segment | None]
 """A span of a new value: start, length and segment; None: not stored yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Value, frozen=True):
     conversation_id: str
     key: str | None
     ns: str
@@ -62,7 +61,7 @@ class Checkpoint:
     """The state without the values that are stored in parts."""
     segments: str | None = None
     """JSON: of each such value its kind and segments, by channel."""
-    parts: Mapping[str, bytes] = field(default_factory=dict)
+    parts: Mapping[str, bytes] = msgspec.field(default_factory=dict)
 
     def values(self) -> dict[str, tuple[str, bytes]]:
         """Kind and bytes of the values that are stored in parts, by channel."""
@@ -72,8 +71,7 @@ class Checkpoint:
         return {name: (kind, joined(segments, self.parts)) for name, (kind, segments) in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class NewCheckpoint:
+class NewCheckpoint(Value, frozen=True):
     """`base`: id and segments of the checkpoint whose parts it shares. It is stored only if that one is.
     `continues`: messages are left out because the thread has them. It is stored only if there is a thread."""
 
@@ -94,8 +92,7 @@ class NewCheckpoint:
         return len(self.body) + sum(len(part.body) for part in self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointWrite:
+class CheckpointWrite(Value, frozen=True):
     """`replaces`: the last write at this position counts, not the first."""
 
     task: str

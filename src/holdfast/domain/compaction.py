@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -28,6 +27,7 @@ from .ids import storable
 from .messages import instruction, user_message
 from .sessions import Session
 from .turns import Lease
+from .value import Value
 from .views import Part, Range, Summary, View
 
 SMALLEST_GAP = 32
@@ -68,8 +68,7 @@ class CompactionFailure(StrEnum):
         return self in (CompactionFailure.BUSY, CompactionFailure.OUTDATED, CompactionFailure.STOPPED)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Value, frozen=True):
     """A message of a context, or a summary, as sent to the model."""
 
     first: int
@@ -110,8 +109,7 @@ def answered_part(messages: Sequence[Mapping[str, Any]]) -> int:
     return (users[-1] if users else 0) or len(messages)
 
 
-@dataclass(frozen=True, slots=True)
-class SummarySpan:
+class SummarySpan(Value, frozen=True):
     """Adjacent entries of a context that one summary replaces."""
 
     entries: tuple[Entry, ...]
@@ -134,8 +132,7 @@ class SummarySpan:
         return Summary(text, self.first, self.last)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value, frozen=True):
     """The planned context: the entries that stay, and the gaps to summarise."""
 
     pieces: tuple[Entry | SummarySpan, ...]
@@ -183,15 +180,13 @@ class Plan:
         return View(tuple(parts))
 
 
-@dataclass(frozen=True, slots=True)
-class NothingToGain:
+class NothingToGain(Value, frozen=True):
     """No plan would reduce the context, and why."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeepPolicy:
+class KeepPolicy(Value, frozen=True):
     """How much of a context stays unchanged, by the settings."""
 
     first: int
@@ -333,8 +328,7 @@ def pause_after(failures: int) -> timedelta:
     return min(LONGEST_PAUSE, FIRST_PAUSE * (1 << min(10, max(0, failures - 1))))
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Value, frozen=True):
     conversation_id: str
     session_id: str
     owner: str
@@ -348,16 +342,14 @@ class Claim:
     """True: that time is still in the future."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRefused:
+class ClaimRefused(Value, frozen=True):
     """The claim was refused; nothing was written."""
 
     reason: str
     until: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Value, frozen=True):
     """A model's last token report for a conversation: session and model included."""
 
     measured: TokenReport
@@ -365,8 +357,7 @@ class Report:
     model: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ContextOutline:
+class ContextOutline(Value, frozen=True):
     """A session's context, message by message, at one moment."""
 
     session: Session
@@ -380,8 +371,7 @@ class ContextOutline:
         return len(self.session.view.parts) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionStats:
+class CompactionStats(Value, frozen=True):
     """What events report of a compaction: numbers, never text."""
 
     why: Trigger
@@ -393,16 +383,14 @@ class CompactionStats:
     """Why they were dropped without a summary: none could be made, and the context would not have fitted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
+class Compacted(Value, frozen=True):
     """The conversation continues in this session, with the turn's lease, if there is one."""
 
     session: Session
     lease: Lease | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionWaits:
+class CompactionWaits(Value, frozen=True):
     """A turn holds the conversation; nothing was written. Retry when it has ended."""
 
     conversation_id: str
@@ -410,8 +398,7 @@ class CompactionWaits:
     turn_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionOutdated:
+class CompactionOutdated(Value, frozen=True):
     """The conversation changed since it was summarised, or another node compacts it; nothing was written."""
 
     reason: str

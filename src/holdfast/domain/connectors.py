@@ -11,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from .attachments import FileRef
 from .ids import cut_name, new_code, storable
+from .value import Value
 
 LONGEST_TEXT = 100_000
 """Characters of one incoming message that are kept; platforms allow far fewer."""
@@ -45,8 +45,7 @@ class IncomingKind(StrEnum):
     DELETE = "delete"
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
+class Incoming(Value, frozen=True):
     """A platform's update, normalised by its connector."""
 
     platform_id: str
@@ -78,8 +77,7 @@ class Incoming:
         return storable(self.text)[:LONGEST_TEXT]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Value, frozen=True):
     id: str
     connector: str
     address: str
@@ -99,8 +97,7 @@ class InboxState(StrEnum):
     WITHDRAWN = "withdrawn"
 
 
-@dataclass(frozen=True, slots=True)
-class InboxMessage:
+class InboxMessage(Value, frozen=True):
     no: int
     platform_id: str
     sender: str
@@ -113,8 +110,7 @@ class InboxMessage:
     files: tuple[FileRef, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Value, frozen=True):
     """Inbox messages of one place that are answered together: by one turn, or as one command."""
 
     place: Place
@@ -131,15 +127,13 @@ class Batch:
         return tuple(message.no for message in self.messages)
 
 
-@dataclass(frozen=True, slots=True)
-class Gathering:
+class Gathering(Value, frozen=True):
     """Nothing to do yet: the burst may continue until then."""
 
     until: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Value, frozen=True):
     """What one call of `receive` has stored."""
 
     stored: int
@@ -148,8 +142,7 @@ class Received:
     """Messages of unknown people; nothing of them is stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectorClaim:
+class ConnectorClaim(Value, frozen=True):
     """The right to run a connector. Every write in its name has the token; an older one is refused."""
 
     name: str
@@ -163,8 +156,7 @@ class ConnectorHealth(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectorState:
+class ConnectorState(Value, frozen=True):
     name: str
     kind: str
     node_id: str | None
@@ -194,8 +186,7 @@ class OutgoingState(StrEnum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True)
-class SentPart:
+class SentPart(Value, frozen=True):
     """A part of an outgoing message that the platform has accepted."""
 
     platform_id: str
@@ -203,8 +194,7 @@ class SentPart:
     """The hash of its text, so that an unchanged part is not edited again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(Value, frozen=True):
     """A row of the outbox."""
 
     no: int
@@ -241,8 +231,7 @@ class PairingState(StrEnum):
     REVOKED = "revoked"
 
 
-@dataclass(frozen=True, slots=True)
-class Pairing:
+class Pairing(Value, frozen=True):
     id: str
     connector: str
     person: str
@@ -257,8 +246,7 @@ class Pairing:
     decided_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class LinkCode:
+class LinkCode(Value, frozen=True):
     code: str
     conversation_id: str
     expires_at: datetime
@@ -308,8 +296,7 @@ AT_ONCE = frozenset({"stop", "help", "why", "ps"})
 _COMMAND = re.compile(r"/([A-Za-z]+)(?:@\w+)?(?:\s+(.*))?", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceCommand:
+class PlaceCommand(Value, frozen=True):
     name: str
     argument: str = ""
 
@@ -431,8 +418,7 @@ def _cut_plain(text: str, limit: int, size: Callable[[str], int]) -> list[str]:
     return [*parts, text]
 
 
-@dataclass(frozen=True, slots=True)
-class PlatformLimits:
+class PlatformLimits(Value, frozen=True):
     """What a platform allows."""
 
     characters: int

@@ -38,8 +38,7 @@ def is_unknown(content: object) -> bool:
     return isinstance(content, str) and content.startswith(_UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Value, frozen=True):
     """A message that needs rendering: it calls tools, answers a call, or was interrupted."""
 
     seq: int

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from .turns import Turn, TurnStatus, tokens_in
+from .value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerUsage:
+class OwnerUsage(Value, frozen=True):
     """How much an owner has stored."""
 
     owner: str
@@ -38,8 +38,7 @@ FIRST_TOKEN = "first_token_ms"
 # --- turns ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class EndedTurn:
+class EndedTurn(Value, frozen=True):
     """A turn that has ended, as far as figures need it. Times in milliseconds; None: unknown."""
 
     owner: str
@@ -58,8 +57,7 @@ class EndedTurn:
         return (self.ended_at - self.started_at) / timedelta(milliseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class EndedTurns:
+class EndedTurns(Value, frozen=True):
     """The turns of an owner, or of all, that ended since then, newest first."""
 
     turns: Sequence[EndedTurn]
@@ -71,8 +69,7 @@ Prices = Mapping[str, tuple[float, float]]
 """What a million input and a million output tokens of a model cost, by its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Value, frozen=True):
     """What some turns cost."""
 
     amount: float | None = None
@@ -98,8 +95,7 @@ def cost_of(turns: Iterable[Turn], prices: Prices) -> Cost:
     return Cost(amount, unpriced)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnTotals:
+class TurnTotals(Value, frozen=True):
     """Sums and percentiles of some turns. Durations, in milliseconds, are those of answered turns."""
 
     turns: int = 0
@@ -192,8 +188,7 @@ def _percentiles(values: Sequence[float]) -> tuple[float, float] | None:
 # --- the store -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FlushFigures:
+class FlushFigures(Value, frozen=True):
     """Size of the flush backlog."""
 
     pending: int
@@ -204,8 +199,7 @@ class FlushFigures:
     """Sessions due for a reset: most of them will then be flushed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Value, frozen=True):
     """Figures of a store that are cheap to read at any time."""
 
     open_sessions: int

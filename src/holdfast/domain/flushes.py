@@ -17,12 +17,12 @@ that on to the session that continues it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from .compaction import Entry
 from .sessions import EndReason, Session
+from .value import Value
 from .views import Part, Range, Summary, View
 
 WAIT = timedelta(minutes=10)
@@ -49,8 +49,7 @@ class FlushState(StrEnum):
     TAKEN = "taken"
 
 
-@dataclass(frozen=True, slots=True)
-class FlushRules:
+class FlushRules(Value, frozen=True):
     """Which sessions are flushed. The rules a store is opened with apply only until a node has recorded a
     `FlushPolicy` for the whole store; without rules it schedules nothing."""
 
@@ -59,8 +58,7 @@ class FlushRules:
     wait: timedelta = WAIT
 
 
-@dataclass(frozen=True, slots=True)
-class FlushPolicy:
+class FlushPolicy(Value, frozen=True):
     """Whether ended sessions are flushed: one value for all nodes of the store."""
 
     on: bool
@@ -73,8 +71,7 @@ class FlushPolicy:
         return FlushRules(self.min_messages, wait) if self.on else None
 
 
-@dataclass(frozen=True, slots=True)
-class Flush:
+class Flush(Value, frozen=True):
     """A flush, and its claim while it is running."""
 
     session_id: str
@@ -110,8 +107,7 @@ class Flush:
         return "none" if self.state in (FlushState.SKIPPED, FlushState.TAKEN) else self.state.value
 
 
-@dataclass(frozen=True, slots=True)
-class FlushInput:
+class FlushInput(Value, frozen=True):
     """What a flush reads: summaries of compacted parts, and messages since the last flush, in order."""
 
     session: Session

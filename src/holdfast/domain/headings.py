@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import msgspec
+
+from .value import Value
 
 LONGEST_TITLE = 60
 LONGEST_PREVIEW = 140
@@ -25,8 +26,7 @@ _NOTE = re.compile(
 _TEXT = re.compile(rb'"(?:content|text)"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(Value, frozen=True):
     """The first words of a conversation, and those of its last message; None: it has none."""
 
     first_words: str | None = None

@@ -24,6 +24,7 @@ import msgspec
 
 from ..errors import BadMessage, ToolCallClosed
 from .messages import NewMessage, new_message
+from .value import Value
 
 EMPTY = b"\2" + b"\0" * 16
 """The chain of no messages. The first byte of every chain is the version of the comparison."""
@@ -56,8 +57,7 @@ class History:
         return self.answered > 0 or len(self.messages) > 1
 
 
-@dataclass(frozen=True, slots=True)
-class VisibleMessage:
+class VisibleMessage(Value, frozen=True):
     """A stored message visible to clients: neither excluded nor deleted."""
 
     seq: int
@@ -70,23 +70,20 @@ class VisibleMessage:
     """True: its turn ended without an answer and has none since."""
 
 
-@dataclass(frozen=True, slots=True)
-class Continues:
+class Continues(Value, frozen=True):
     """The stored conversation continues: messages from index `new_from` on are new. If none is new, the
     newest stored message, which is unanswered, is answered now."""
 
     new_from: int
 
 
-@dataclass(frozen=True, slots=True)
-class AnswersAgain:
+class AnswersAgain(Value, frozen=True):
     """Nothing is new: the newest user message is answered again, and these replies leave the context."""
 
     regenerates: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Branches:
+class Branches(Value, frozen=True):
     """The history differs: fork after message `seq` of `session_id` (None: nothing in common) and continue
     with the messages from index `new_from` on."""
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from .value import Value
+
 ItemPlace = tuple[str, str, str]
 """Space, namespace and name of an item."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Value, frozen=True):
     namespace: str
     name: str
     value: str
@@ -25,8 +25,7 @@ class Item:
         return msgspec.json.decode(self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class PutItem:
+class PutItem(Value, frozen=True):
     """A change: set this value, or delete the item if it is None."""
 
     space: str

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from .value import Value
+
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with how much is done, and the total."""
 
@@ -44,8 +46,7 @@ class Reset:
         return bool(self.reset or self.deferred or self.troubles)
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(Value, frozen=True):
     """How many of each kind were deleted."""
 
     drafts: int = 0
@@ -90,8 +91,7 @@ class Swept:
         return self.reset.more or self.pruned.more
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Value, frozen=True):
     """A violated invariant: which, how often, and where (a few examples)."""
 
     invariant: str
@@ -100,8 +100,7 @@ class Finding:
     repairable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Value, frozen=True):
     """One invariant, and its violations, if any."""
 
     invariant: str

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from .value import Value
+
 
 class NodeKind(StrEnum):
     SERVER = "server"
@@ -33,8 +35,7 @@ class Liveness(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Value, frozen=True):
     """Identifies one operating-system process among all others, past or present."""
 
     host: str
@@ -51,8 +52,7 @@ class Identity:
         return self.boot_id == other.boot_id or (bool(self.machine) and self.machine == other.machine)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Value, frozen=True):
     id: str
     kind: NodeKind
     identity: Identity

@@ -6,16 +6,15 @@ undelivered until the client that talks to the person marks it delivered. Delive
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from .ids import check_text
+from .value import Value
 
 LONGEST_TEXT = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Value, frozen=True):
     id: str
     owner: str
     conversation_id: str
@@ -33,8 +32,7 @@ class Notice:
     """When a reply of the conversation carried it."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeDelivery:
+class NoticeDelivery(Value, frozen=True):
     """A notice on its way to a place on a messaging platform."""
 
     connector: str

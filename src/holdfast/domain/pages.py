@@ -11,6 +11,7 @@ from .conversations import Conversation
 from .messages import Message
 from .nodes import Liveness, Node
 from .sessions import Session
+from .value import Value
 
 T = TypeVar("T")
 
@@ -18,8 +19,7 @@ PAGE_BYTES = 16 << 20
 """How many bytes of messages a surface shows on one page, whatever limit was requested."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Value, frozen=True):
     """Result of resolving a name: the conversation, its newest session, and the session that was named."""
 
     conversation: Conversation
@@ -34,8 +34,7 @@ class Page(Generic[T]):
     has_more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFilter:
+class SessionFilter(Value, frozen=True):
     owner: str | None
     ended: bool | None = None
     source: str | None = None
@@ -46,8 +45,7 @@ class SessionFilter:
     """True: only the newest session of each conversation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Value, frozen=True):
     """A search hit."""
 
     message: Message
@@ -56,8 +54,7 @@ class Found:
     title: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class LineageTree:
+class LineageTree(Value, frozen=True):
     """A conversation's sessions, oldest first, and the lineages forked from it."""
 
     sessions: tuple[Session, ...]

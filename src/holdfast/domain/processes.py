@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -28,6 +27,7 @@ from ..errors import BadInput, IllegalTransition
 from .ids import check_text
 from .nodes import Identity
 from .resets import Blocker, Reason
+from .value import Value
 
 LONGEST_COMMAND = 100_000
 LONGEST_PIN_OF_AN_AGENT = timedelta(hours=24)
@@ -62,8 +62,7 @@ PROCESS_TRANSITIONS: Mapping[ProcessState, frozenset[ProcessState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Value, frozen=True):
     id: str
     owner: str
     conversation_id: str
@@ -118,8 +117,7 @@ class Process:
         return self.stop_requested_at is not None and not self.ended
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessLimits:
+class ProcessLimits(Value, frozen=True):
     """The settings about processes."""
 
     max_block: timedelta = timedelta(minutes=120)
@@ -128,8 +126,7 @@ class ProcessLimits:
     grace: timedelta = timedelta(seconds=10)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Value, frozen=True):
     """Counters of a process and everything it started, since its start, at one moment."""
 
     at: float
@@ -142,8 +139,7 @@ class Sample:
     """Number of connections to it right now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(Value, frozen=True):
     """Result of a sample, to be stored: activity since the previous sample, if any."""
 
     process_id: str
@@ -345,8 +341,7 @@ def pinned_until(hours: float, now: datetime, *, by_agent: bool) -> datetime | N
     return now + length if hours else None
 
 
-@dataclass(frozen=True, slots=True)
-class LogPart:
+class LogPart(Value, frozen=True):
     """A part of a process's output."""
 
     text: str

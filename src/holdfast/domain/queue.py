@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from .messages import NewMessage
 from .turns import Turn, TurnRequest
+from .value import Value
 
 
 class WhenBusy(StrEnum):
@@ -34,8 +34,7 @@ def can_queue(request: TurnRequest) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedTurn:
+class QueuedTurn(Value, frozen=True):
     """A turn that has not begun, and its place in the queue of its conversation."""
 
     turn: Turn
@@ -47,8 +46,7 @@ class QueuedTurn:
     """The turn that it waits for: the running one, or the one before it in the queue."""
 
 
-@dataclass(frozen=True, slots=True)
-class Steered:
+class Steered(Value, frozen=True):
     """Messages that joined a running turn."""
 
     turns: tuple[str, ...]

@@ -6,15 +6,13 @@ opened. Running turns always finish, so a conversation may end up somewhat above
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..errors import QuotaExceeded
+from .value import Value
 
 MEBIBYTE = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Quotas:
+class Quotas(Value, frozen=True):
     """The [limits] settings, in bytes and in conversations; 0: unlimited."""
 
     conversation_bytes: int = 0

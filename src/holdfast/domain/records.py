@@ -9,11 +9,12 @@ notices, background processes, pending flushes) is not exported.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 from msgspec import Raw, Struct
+
+from .value import Value
 
 FORMAT = 1
 NOTHING = Raw(b"null")
@@ -175,8 +176,7 @@ encode_line = msgspec.json.Encoder().encode
 decode_line = msgspec.json.Decoder(Line).decode
 
 
-@dataclass(frozen=True, slots=True)
-class ImportMark:
+class ImportMark(Value, frozen=True):
     """Progress of an import: the item's name at its source, its session here, and the source's number of its
     last imported message."""
 
@@ -187,16 +187,14 @@ class ImportMark:
     """True: complete. False: the rest belongs to the same session."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stand:
+class Stand(Value, frozen=True):
     """Version of a conversation when it was read: its last seq and its newest session."""
 
     last_seq: int
     tip_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Value, frozen=True):
     """A conversation to import, or what is new in an imported one; whole or, if large, a piece of it. Records
     are in export order, without the conversation's own record."""
 
@@ -211,8 +209,7 @@ class Part:
     """Aliases imported with this part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(Value, frozen=True):
     """State of an item that was imported before."""
 
     name: str

@@ -6,7 +6,7 @@ at which it is due. Every reader sees it as running until it is answered or give
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -104,8 +104,7 @@ def decoded_request(stored: bytes) -> StoredRequest:
     return _decoder.decode(stored)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestToStore:
+class RequestToStore(Value, frozen=True):
     """What `begin_turn` stores of a request besides its messages."""
 
     request: bytes | None = None
@@ -161,8 +160,7 @@ PASSING = frozenset({408, 429, 500, 502, 503, 504, 529})
 """HTTP statuses of a model that may answer later. No status at all is a connection that failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryRules:
+class RecoveryRules(Value, frozen=True):
     """`[turns]`, as far as it concerns turns without an answer."""
 
     recover: str = "background"

@@ -22,6 +22,7 @@ from zoneinfo import ZoneInfo
 
 from .ids import printable
 from .sessions import EndReason, Session
+from .value import Value
 
 DEFAULT = "the default"
 """Origin of a value that no setting has set."""
@@ -109,8 +110,7 @@ class Decision(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Value, frozen=True):
     """One reason of a verdict: its code, a sentence, and the process concerned."""
 
     code: str
@@ -125,8 +125,7 @@ class Reason:
         return self.message if self.logged is None else self.logged
 
 
-@dataclass(frozen=True, slots=True)
-class Blocker:
+class Blocker(Value, frozen=True):
     """Something that may defer a due reset, until a stated time at most."""
 
     reason: Reason
@@ -134,8 +133,7 @@ class Blocker:
     """True: it defers the reset right now. If False, its reason is reported all the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Value, frozen=True):
     decision: Decision
     next_due_at: datetime | None = None
     """When the policy resets it; None: never."""
@@ -153,8 +151,7 @@ class Verdict:
         return " ".join(sorted({f"{each.code}:{each.process_id or ''}" for each in self.holding}))
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(Value, frozen=True):
     """When a policy resets a session, and by which rule."""
 
     at: datetime

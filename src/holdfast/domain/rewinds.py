@@ -9,25 +9,23 @@ rewinding to a message that was left, earlier or later, restores its path.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from .messages import Message
 from .sessions import Session
+from .value import Value
 
 REWOUND = "rewound"
 """Why a message is excluded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rewind:
+class Rewind(Value, frozen=True):
     """The message that is stored after number `at` follows message `to`; 0: it is the first."""
 
     at: int
     to: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rewound:
+class Rewound(Value, frozen=True):
     """A conversation after a rewind."""
 
     session: Session

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .ids import check_name
 from .messages import Message, NewMessage
+from .value import Value
 from .views import Summary
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(Value, frozen=True):
     """A message to append, with the name its framework gave it; a name that the conversation knows is not
     stored again."""
 
@@ -22,8 +20,7 @@ class Named:
             check_name("the name of a message", self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class InContext:
+class InContext(Value, frozen=True):
     """The messages of a context in order, each with its seq, and the summaries that replace older ones.
     `last_seq` is the conversation's: an optimistic lock for `replace`."""
 

@@ -11,7 +11,6 @@ its node is alive), `idle`, or `orphaned` (its node is dead, not yet reaped).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -127,8 +126,7 @@ def check_end(session: Session, reason: str) -> None:
         raise BadInput(f"{reason!r} is not an end reason; use one of {', '.join(EndReason)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(Value, frozen=True):
     """A session to open: its edge from the tip, and its view."""
 
     edge: Edge | None

@@ -8,12 +8,12 @@ the conversation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from .ids import storable
 from .messages import text_of
+from .value import Value
 
 LONGEST_TEXT = 65_536
 """Characters kept of a request, and of a reply."""
@@ -21,8 +21,7 @@ MOST_KEPT = 100
 """Side requests kept under one name; a further one replaces the oldest."""
 
 
-@dataclass(frozen=True, slots=True)
-class SideText:
+class SideText(Value, frozen=True):
     """The text of a side request and of its reply, within LONGEST_TEXT each."""
 
     messages: list[dict[str, str]]
@@ -32,8 +31,7 @@ class SideText:
     """True: something of the request or of the reply was left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class SideRequest:
+class SideRequest(Value, frozen=True):
     id: str
     owner: str
     name: str

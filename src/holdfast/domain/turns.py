@@ -366,16 +366,14 @@ class ConversationVersion(Value, frozen=True):
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class ForkPoint:
+class ForkPoint(Value, frozen=True):
     """Fork first, then begin the turn in the fork: after message `seq` of this session."""
 
     session_id: str
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewResponse:
+class NewResponse(Value, frozen=True):
     """A turn's Responses API id, and the request's parameters."""
 
     id: str
@@ -386,8 +384,7 @@ class NewResponse:
     """The connector that is notified when the response ends; None: none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Value, frozen=True):
     """A turn with its Responses API id and the request's parameters."""
 
     id: str
@@ -495,8 +492,7 @@ class TurnRepeated(Value, frozen=True):
     session: Session
 
 
-@dataclass(frozen=True, slots=True)
-class TurnWaits:
+class TurnWaits(Value, frozen=True):
     """Another turn holds the conversation, or waits in it to be retried (`holder` is empty); nothing was
     written."""
 
@@ -505,8 +501,7 @@ class TurnWaits:
     turn_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class TurnOutdated:
+class TurnOutdated(Value, frozen=True):
     """The conversation differs from the version that the caller saw; nothing was written."""
 
 

@@ -8,22 +8,21 @@ compaction, reset and resume only write a new list of parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
 
+from .value import Value
 
-@dataclass(frozen=True, slots=True)
-class Range:
+
+class Range(Value, frozen=True):
     """Messages `first` to `last`, both included; `last` None: everything from `first` on."""
 
     first: int
     last: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Value, frozen=True):
     """A text that replaces messages `first` to `last`."""
 
     text: str
@@ -34,8 +33,7 @@ class Summary:
 Part = Range | Summary
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Value, frozen=True):
     parts: tuple[Part, ...]
 
     @classmethod
@@ -108,8 +106,7 @@ def _decode(data: str) -> View:
 _decode_short = lru_cache(1024)(_decode)
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Value, frozen=True):
     """What a fork copies: these ranges of the source, renumbered from 1, shown through `view`."""
 
     ranges: tuple[tuple[int, int], ...]

@@ -7,24 +7,22 @@ the reader knows what to change.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from .events import Event
 from .resets import DEFAULT, Decision, Due, Reason, ResetPolicy, Verdict, clock_of, due, minutes, wall_clock
 from .sessions import EndReason, Session
+from .value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyValue:
+class PolicyValue(Value, frozen=True):
     """One value of the effective policy, and its origin."""
 
     value: str | int | float
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResetDecision:
+class ResetDecision(Value, frozen=True):
     """A session, its policy, and the current verdict."""
 
     session: Session
@@ -32,8 +30,7 @@ class ResetDecision:
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(Value, frozen=True):
     session_id: str
     decision: Decision
     next_due_at: datetime | None

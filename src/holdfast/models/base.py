@@ -82,16 +82,24 @@ class Chunk:
     Most chunks only add a few words. For those only the text is decoded (`text`): there are thousands.
     """
 
-    __slots__ = ("_raw", "_value", "text")
+    __slots__ = ("_adds", "_raw", "_value", "text", "whole")
 
     def __init__(
-        self, raw: bytes | None, value: Mapping[str, Any] | None = None, *, text: str | None = None
+        self,
+        raw: bytes | None,
+        value: Mapping[str, Any] | None = None,
+        *,
+        text: str | None = None,
+        whole: bool = False,
     ) -> None:
         """Without `raw` it is encoded from `value` when it is first used."""
         self._raw = raw
         self._value = value
         self.text = text
         """The text added to the first choice's `content`, if the chunk adds nothing else."""
+        self.whole = whole
+        """True: it is a whole answer, and nothing follows it."""
+        self._adds: dict[str, str] | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Chunk) and self.raw == other.raw and self.value == other.value
@@ -112,17 +120,20 @@ class Chunk:
         return self._value
 
     @property
-    def adds(self) -> dict[str, str]:
+    def adds(self) -> Mapping[str, str]:
         """The text it adds to fields of the reply, such as `content` or `reasoning_content`."""
-        if self.text is not None:
-            return {"content": self.text} if self.text else {}
-        choices = self.value.get("choices") or ()
-        delta = (choices[0].get("delta") or {}) if choices else {}
-        return {
-            name: text
-            for name, text in delta.items()
-            if text and is_text_field(name) and isinstance(text, str)
-        }
+        if self._adds is None:
+            if self.text is not None:
+                self._adds = {"content": self.text} if self.text else {}
+            else:
+                choices = self.value.get("choices") or ()
+                delta = (choices[0].get("delta") or {}) if choices else {}
+                self._adds = {
+                    name: text
+                    for name, text in delta.items()
+                    if text and is_text_field(name) and isinstance(text, str)
+                }
+        return self._adds
 
     @property
     def finishes(self) -> bool:

@@ -61,7 +61,7 @@ def chunk_from_completion(completion: Mapping[str, Any]) -> Chunk:
             delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(delta["tool_calls"])]
         rest = {name: value for name, value in choice.items() if name != "message"}
         choices.append({**rest, "delta": delta})
-    return chunk_of({**completion, "object": "chat.completion.chunk", "choices": choices})
+    return Chunk(None, {**completion, "object": "chat.completion.chunk", "choices": choices}, whole=True)
 
 
 def parted(chunk: Chunk) -> tuple[Chunk | None, Chunk | None]:

@@ -7,10 +7,11 @@ there is none, a small window is assumed; the origin says so, so that the operat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Protocol
 
+from ..domain.value import Value
 from ..errors import ModelError
 from .base import Model
 from .windows import tagged
@@ -33,8 +34,7 @@ class WindowOrigin(StrEnum):
     ASSUMED = "assumed"
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Value, frozen=True):
     tokens: int
     origin: WindowOrigin
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from ..domain.value import Value
 from ..errors import ModelError
 
 LONGEST = 600
@@ -95,8 +95,7 @@ def _is_wordy(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRefusal:
+class UpstreamRefusal(Value, frozen=True):
     """An upstream's error; each field is None if it was not given."""
 
     said: str | None = None

@@ -126,6 +126,7 @@ class ReplyFolder:
         self._top: dict[str, Any] = {}
         self._usage: dict[str, Any] | None = None
         self._begun = False
+        self._reply: Reply | None = None
         self._stand_in = stand_in  # for tool call ids, where the stream has no id either
 
     @property
@@ -134,6 +135,7 @@ class ReplyFolder:
         return self._begun
 
     def add(self, chunk: Chunk) -> None:
+        self._reply = None
         if chunk.text is not None and self._begun:
             self._choice(0).say(chunk.text)
             return
@@ -149,13 +151,15 @@ class ReplyFolder:
 
     def reply(self) -> Reply:
         """The first choice; it is the only one unless the request asked for more."""
-        choice = self._choice(0)
-        return Reply(
-            message=choice.message(self._id()),
-            finish_reason=choice.finish_reason,
-            usage=self._usage,
-            model=self._top.get("model"),
-        )
+        if self._reply is None:
+            choice = self._choice(0)
+            self._reply = Reply(
+                message=choice.message(self._id()),
+                finish_reason=choice.finish_reason,
+                usage=self._usage,
+                model=self._top.get("model"),
+            )
+        return self._reply
 
     def answer(self) -> dict[str, Any]:
         """The completion without its messages."""

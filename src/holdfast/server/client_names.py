@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from ..domain.messages import text_of
+from ..domain.value import Value
 from .gate import Headers
 
 CLAUDE_CODE = "x-claude-code-session-id"
@@ -48,8 +48,7 @@ LOOK_AT_LAST = 2000
 """How many characters of the last message are searched for CLAUDE_COMPACTION."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientName:
+class ClientName(Value, frozen=True):
     """The name that a program gives its session."""
 
     name: str

@@ -8,7 +8,7 @@ headers of Hermes work too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 
 from ..domain.conversations import Address
@@ -17,6 +17,7 @@ from ..domain.notices import Notice
 from ..domain.queue import WhenBusy
 from ..domain.sessions import Session
 from ..domain.turns import RequestKey, Turn, TurnBegun, reset_before
+from ..domain.value import Value
 from ..errors import BadInput, NotFound
 from .client_names import ClientName, client_name
 from .http import RequestContext
@@ -37,10 +38,10 @@ CLIENT = ("user-agent", "x-forwarded-for")
 """Headers that are equal in a request and its retry by the same program through the same proxies."""
 
 DEFAULT_SOURCE = "api"
+_WHEN_BUSY = tuple(WhenBusy)
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationRef:
+class ConversationRef(Value, frozen=True):
     """The conversation that a request's headers name, and how its turn handles conflicts and disconnects."""
 
     address: Address
@@ -111,7 +112,7 @@ async def conversation_ref_of(call: RequestContext, cache_key: object = None) ->
         address,
         source or ("" if key and ":" in key else DEFAULT_SOURCE),
         alias,
-        WhenBusy(_choice(call, WHEN_BUSY, tuple(WhenBusy), call.services.settings.turns.when_busy)),
+        WhenBusy(_choice(call, WHEN_BUSY, _WHEN_BUSY, call.services.settings.turns.when_busy)),
         _choice(call, ON_DISCONNECT, ("finish", "interrupt"), call.services.settings.server.on_disconnect)
         == "interrupt",
         client,
@@ -138,7 +139,7 @@ def request_key(
     and of the conversation it names. An `opener` names no conversation and has no answer in its history. Its
     hash includes the API key and the client's address and program, so that few other clients can be mistaken
     for it; any other request is the same one also with another API key of its owner."""
-    named = "\0".join(call.header(*names) or "" for names in (SESSION_ID, SESSION_KEY))
+    named = f"{call.header(*SESSION_ID) or ''}\0{call.header(*SESSION_KEY) or ''}"
     if client is not None:
         named = f"{client.name}\0"
     key = call.header(IDEMPOTENCY_KEY)
@@ -200,7 +201,8 @@ def about_begun(begun: TurnBegun) -> HoldfastObject:
 
 def wants_recovery(call: RequestContext) -> bool | None:
     """Whether the request asks for automatic retries of its turn; None: the settings decide."""
-    return _choice(call, RECOVER, ("yes", "no"), "") == "yes" if call.header(RECOVER) is not None else None
+    chosen = _choice(call, RECOVER, ("yes", "no"), "")
+    return chosen == "yes" if chosen else None
 
 
 def _choice(call: RequestContext, header: str, choices: tuple[str, ...], default: str) -> str:

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 from ..errors import BadInput
 from ..settings import ServerSettings
@@ -43,6 +44,13 @@ class Headers:
             return value.decode()
         except UnicodeDecodeError:
             return value.decode("latin-1")
+
+    def first(self, names: Iterable[str]) -> str | None:
+        """The first of these headers that is present and not empty, read as by `once`."""
+        for name in names:
+            if name in self._found and (value := self.once(name)):
+                return value
+        return None
 
     def once(self, name: str) -> str | None:
         """A header that identifies an owner or a conversation; None: absent. Raises BadInput if it was sent
@@ -113,6 +121,7 @@ class Gate:
         self._origins = frozenset(origin.rstrip("/") for origin in settings.cors_origins)
         # Safe: an API key is sent by the page itself, never added by the browser as a cookie would be.
         self._any_origin = "*" in self._origins
+        self._is_allowed = lru_cache(256)(self._is_allowed_host)  # clients use few hosts
         self._most = settings.max_requests
         self._inside = 0
         self._forms = 0
@@ -120,10 +129,7 @@ class Gate:
     def check(self, headers: Headers) -> None:
         """Raises HttpError if the Host is not allowed (421), or the Origin is not (403)."""
         host = headers.once("host") or ""
-        name = _name_of(host)
-        if name is None or not (
-            self._any_host or name in self._hosts or (self._any_address and _is_address(name))
-        ):
+        if not self._is_allowed(host):
             raise HttpError(
                 421, f"Host {host!r:.100} is not allowed; add it to [server] allowed_hosts", "unknown_host"
             )
@@ -136,6 +142,12 @@ class Gate:
             403,
             f"Origin {origin!r:.100} is not allowed; add it to [server] cors_origins",
             "origin_not_allowed",
+        )
+
+    def _is_allowed_host(self, host: str) -> bool:
+        name = _name_of(host)
+        return name is not None and (
+            self._any_host or name in self._hosts or (self._any_address and _is_address(name))
         )
 
     def headers_for(self, headers: Headers) -> list[tuple[bytes, bytes]]:

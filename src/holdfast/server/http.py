@@ -30,10 +30,10 @@ from ..errors import BadInput, BadKey, HoldfastError, KeyRevoked, ModelError, St
 from ..models.base import REQUEST_ID, Model
 from ..settings import Settings
 from .access_log import AccessLog
-from .connections import cycle_of
+from .connections import cycle_of, write_whole
 from .gate import Gate, Headers
 from .http_errors import ErrorResponse, HttpError, anthropic_error, failure_of
-from .limits import BODY_SECONDS, PIECE, KeyLimits
+from .limits import BODY_SECONDS, LARGE_BODY, PIECE, KeyLimits
 from .log_buffer import LogBuffer
 from .metrics import Metrics
 from .openai.parameters import BadParameter, body_from
@@ -192,11 +192,7 @@ class RequestContext:
 
     def header(self, *names: str) -> str | None:
         """The first of these headers that is present and not empty."""
-        for name in names:
-            value = self.headers.once(name)
-            if value:
-                return value
-        return None
+        return self.headers.first(names)
 
     def query(self, name: str) -> str | None:
         return self.request.query_params.get(name)
@@ -263,6 +259,8 @@ class RequestContext:
 
     async def work(self, size: int, work: Callable[[], T]) -> T:
         """Returns `work()`; runs it in a thread if `size`, the bytes of the body it processes, is large."""
+        if size <= LARGE_BODY:
+            return work()
         return await self.services.body_threads.run(self._caller.key_id if self._caller else "", size, work)
 
     # --- usage of the API key's limits -------------------------------------------------------------
@@ -346,6 +344,24 @@ class RequestContext:
         if self.started:  # a stream that was announced before its turn began
             return
         self.started, self.status = True, status
+        listed = self._listed(headers)
+        if length is not None:
+            listed.append((b"content-length", b"%d" % length))
+        await self._send({"type": "http.response.start", "status": status, "headers": listed})
+
+    async def respond(self, headers: Mapping[str, str], body: bytes) -> bool:
+        """Send a whole response with status 200. True: its last byte was written to an open connection."""
+        cycle = cycle_of(self.receive)
+        is_plain = cycle is not None and cycle.scope["method"] == "POST" and len(body) <= PIECE
+        if cycle is not None and is_plain and write_whole(cycle, self._listed(headers), body):
+            self.started, self.status = True, 200
+            self.sent_bytes += len(body)
+            return True
+        await self.start(200, headers, len(body))
+        return await self.finish(body)
+
+    def _listed(self, headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+        """These headers of a response, and those that every response has."""
         given = {**headers, **self.reply_headers} if self.reply_headers else headers
         listed = [(name.encode("latin-1"), _header_value(value)) for name, value in given.items()]
         listed.append((b"x-request-id", self.id.encode()))
@@ -354,9 +370,7 @@ class RequestContext:
         if "x-content-type-options" not in headers:
             listed.append(_NO_SNIFFING)
         listed.extend(self.services.gate.headers_for(self.headers))
-        if length is not None:
-            listed.append((b"content-length", b"%d" % length))
-        await self._send({"type": "http.response.start", "status": status, "headers": listed})
+        return listed
 
     async def send(self, message: dict[str, Any]) -> None:
         self.sent_bytes += len(message.get("body", b""))

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -52,6 +52,15 @@ def keep_in_files(directory: Path, worker: int) -> None:
     worker. Values of an earlier process of that worker are continued."""
     os.environ[FILES_VARIABLE] = str(directory)
     values.ValueClass = values.MultiProcessValue(lambda: worker)  # type: ignore[no-untyped-call]
+
+
+class _ModelFigures(NamedTuple):
+    """The labelled metrics of one model."""
+
+    first_token: Histogram
+    seconds: Histogram
+    input_tokens: Counter
+    output_tokens: Counter
 
 
 class Metrics:
@@ -173,6 +182,7 @@ class Metrics:
         # Cached: finding a labelled child costs more than incrementing it.
         self._counter = cache(lambda route, status: self._requests.labels(route, str(status)))
         self._timer = cache(self._seconds.labels)
+        self._of_model = cache(self._labelled)
 
     def begin(self) -> None:
         """Count a request that has started."""
@@ -200,14 +210,22 @@ class Metrics:
 
     def first_token(self, model: str, seconds: float) -> None:
         """Note the first token of a model call."""
-        self._first_token.labels(self._model(model)).observe(seconds)
+        self._of_model(self._model(model)).first_token.observe(seconds)
 
     def answered(self, model: str, seconds: float, input_tokens: int, output_tokens: int) -> None:
         """Note a model call that was answered to its end."""
-        name = self._model(model)
-        self._model_seconds.labels(name).observe(seconds)
-        self._tokens.labels(name, "input").inc(input_tokens)
-        self._tokens.labels(name, "output").inc(output_tokens)
+        figures = self._of_model(self._model(model))
+        figures.seconds.observe(seconds)
+        figures.input_tokens.inc(input_tokens)
+        figures.output_tokens.inc(output_tokens)
+
+    def _labelled(self, name: str) -> _ModelFigures:
+        return _ModelFigures(
+            self._first_token.labels(name),
+            self._model_seconds.labels(name),
+            self._tokens.labels(name, "input"),
+            self._tokens.labels(name, "output"),
+        )
 
     def failed(self, model: str, status: int | None) -> None:
         """Count a model call that failed. Without a status: no connection, or one that broke."""

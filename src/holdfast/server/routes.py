@@ -12,6 +12,7 @@ from typing import Any
 from starlette.routing import Route as StarletteRoute
 from starlette.types import Receive, Scope, Send
 
+from ..domain.value import Value
 from .http import Endpoint, Handler, HttpResponse, JsonResponse, RequestContext, Services
 from .http_errors import HttpError
 from .schemas import ErrorObject
@@ -21,8 +22,7 @@ TypeForm = Any
 for an object of another API."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Value, frozen=True):
     """A query parameter or header of a route."""
 
     name: str

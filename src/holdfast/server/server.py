@@ -16,7 +16,6 @@ import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -29,6 +28,7 @@ from ..dashboard import pages
 from ..dashboard.browser_sessions import LinkBook
 from ..dashboard.routes import dashboard
 from ..domain.nodes import NodeKind
+from ..domain.value import Value
 from ..errors import BadSetting
 from ..models.base import Model
 from ..models.measured import measured
@@ -103,8 +103,7 @@ GRACE_SECONDS = 5
 """How much longer than `drain_seconds` a connection may take to send the rest of its response."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
+class Listening(Value, frozen=True):
     """The server's address, its store's location and its flush backlog."""
 
     host: str

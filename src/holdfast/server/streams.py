@@ -176,8 +176,7 @@ class WholeAnswer:
         if call.is_open():
             running.sent = True
             headers = {"content-type": "application/json", **headers_begun(running.begun)}
-            await call.start(200, headers, len(body))
-            received = await call.finish(body)
+            received = await call.respond(headers, body)
         part = Delivery.PART if running.sent else Delivery.NONE
         receipts.note(running.turn.id, Delivery.WHOLE if received else part)
 

@@ -4,6 +4,7 @@ summary cannot be had."""
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from holdfast.models.effective_window import ASSUMED_WINDOW
 from holdfast.models.scripted import Line, ScriptedModel
 from holdfast.runtime.agents.compactor import CompactionRules, Compactor
 from holdfast.runtime.tools.toolbox import Toolbox, ToolCall
+from holdfast.runtime.turns.agent_loop import AgentLoop
 from holdfast.runtime.turns.live import Answered, Unanswered
 from holdfast.settings import ModelSettings
 from holdfast.store.sqlite.engine import SQLiteStore
@@ -688,3 +690,16 @@ async def test_who_summarises_and_in_which_words_is_a_setting(store: SQLiteStore
         (asked,) = [each for each in model.requests if each.purpose is Purpose.SUMMARY]
     assert asked.model == "small"
     assert msgspec.json.decode(asked.messages)[0]["content"] == "In three words."
+
+
+async def test_a_turn_leaves_nothing_to_the_garbage_collector(store: SQLiteStore) -> None:
+    async with compacting(store, Script()) as (server, compactor):
+        gc.collect()
+        gc.disable()
+        try:
+            await talk(server, compactor, 3, text="short")
+            async with asyncio.timeout(10):
+                while any(type(each) is AgentLoop for each in gc.get_objects()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()

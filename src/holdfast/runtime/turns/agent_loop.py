@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ...domain.compaction import Compacted
 from ...domain.context_size import extra_of
 from ...domain.contexts import Context
 from ...domain.figures import FIRST_TOKEN
@@ -37,8 +36,6 @@ from ...domain.messages import (
     tool_result,
     without_calls,
 )
-from ...domain.sessions import Session
-from ...domain.turns import Lease
 from ...domain.value import Value
 from ...errors import ModelError
 from ...models.base import Chunk, Model, ModelRequest, is_text_field
@@ -107,7 +104,7 @@ class AgentLoop:
         self._clients_tools = clients_tools(order.options) if toolbox else frozenset()
         self._instructions = order.instructions
         self._own_calls = 0
-        self._fitter = ContextFitter(compactor, self, order.model, order.compact_at) if compactor else None
+        self._fitter = ContextFitter(compactor, running, order.model, order.compact_at) if compactor else None
         self.drafts = DraftWriter(
             store,
             running.lease,
@@ -143,21 +140,6 @@ class AgentLoop:
     def usage(self) -> dict[str, int]:
         """Token usage so far, under the names we store."""
         return tokens(summed([*self._usages, self._folder.reply().usage]))
-
-    @property
-    def lease(self) -> Lease:
-        return self._running.lease
-
-    @property
-    def session(self) -> Session:
-        return self._running.session
-
-    def compacts(self) -> None:
-        self._running.doing = "compacting"
-
-    def moved(self, done: Compacted) -> None:
-        self._running.moved(done)
-        self._order.renderer.moved(self._running.begun)
 
     async def compact_if_over_threshold(self) -> None:
         """After the answer: start a compaction if the context is over the threshold."""
@@ -225,7 +207,7 @@ class AgentLoop:
         if self._fitter is not None:
             extra = extra_of(self._instructions, options)
             if await self._fitter.ensure_fits(context, extra, options):
-                context = await self._context()
+                context = await self._moved()
                 self._fitter.set_prompt(context, extra)
         try:
             reply = await self._heard(context, options)
@@ -236,12 +218,17 @@ class AgentLoop:
                 or not await self._fitter.ensure_fits_after(refusal)
             ):
                 raise
-            context = await self._context()
+            context = await self._moved()
             self._fitter.set_prompt(context, extra)
             reply = await self._heard(context, options)
         if self._fitter is not None:
             self._fitter.record_usage(reply.usage)
         return reply
+
+    async def _moved(self) -> Context:
+        """The context after its compaction, in the session where the turn continues."""
+        self._order.renderer.moved(self._running.begun)
+        return await self._context()
 
     async def _context(self) -> Context:
         return await self._store.context(self._running.turn.owner, self._running.session.id)
@@ -266,7 +253,7 @@ class AgentLoop:
                 events = renderer.add(chunk)
                 if events:
                     running.publish(events)
-                drafts.add(chunk.adds, events)
+                drafts.add(chunk.adds, events, is_last=chunk.whole)
             else:
                 self._pass_on(chunk)
         reply = folder.reply()

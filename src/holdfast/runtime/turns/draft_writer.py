@@ -40,13 +40,13 @@ class DraftWriter:
         self._saving: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
-    def add(self, adds: Mapping[str, str], events: Sequence[bytes]) -> None:
-        """Record new output; schedule a draft."""
+    def add(self, adds: Mapping[str, str], events: Sequence[bytes], *, is_last: bool = False) -> None:
+        """Record new output; schedule a draft, unless it `is_last`: then the commit follows."""
         if self._numbered:
             self._events.extend(events)
         for name, text in adds.items():
             self._adds.setdefault(name, []).append(text)
-        if not self._since and self._waiting:
+        if not self._since and not is_last and self._waiting:
             self._since = self._loop.time()
             if not self._is_saving:
                 self._start_later()

@@ -29,6 +29,7 @@ from ...errors import ConversationBusy, HoldfastError, NestedTurn, NodeReaped
 from ...store.store import Store
 from ..agents.heartbeat import Heartbeat
 from ..agents.reaper import Reaper
+from ..shutdown import ended
 from .live import allowed
 
 T = TypeVar("T")
@@ -108,12 +109,13 @@ class TurnGate:
 
     async def _begin(self, request: TurnRequest) -> TurnOutcome:
         self._heartbeat.runs(request.turn_id)
-        beginning = asyncio.ensure_future(self._store.begin_turn(request))
+        beginning = asyncio.get_running_loop().create_task(self._store.begin_turn(request))
         try:
-            return await asyncio.shield(beginning)
+            await ended(beginning)
         except asyncio.CancelledError:
             self._abandon(beginning)
             raise
+        return beginning.result()
 
     def _abandon(self, beginning: asyncio.Future[TurnOutcome]) -> None:
         """Interrupt a turn whose caller was cancelled while it was starting: nothing would ever run it."""

@@ -42,8 +42,7 @@ class Answered(Value, frozen=True):
     """The answer as separate messages: more than one if the server ran its own tools between them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
+class Unanswered(Value, frozen=True):
     """The turn ended without a complete answer; its partial output is stored."""
 
     status: TurnStatus
@@ -167,6 +166,10 @@ class RunningTurn:
         if self.has_listener:
             return Delivery.SENDING
         return Delivery.PART if self.sent else Delivery.NONE
+
+    def compacts(self) -> None:
+        """A summary of the context is being waited for."""
+        self.doing = "compacting"
 
     def moved(self, done: Compacted) -> None:
         """The context was compacted: the turn continues in another session, with the same fencing token."""

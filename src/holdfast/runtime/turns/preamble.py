@@ -11,7 +11,6 @@ turns.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from ...domain.ids import storable
 from ...domain.memories import told
@@ -19,6 +18,7 @@ from ...domain.messages import instruction
 from ...domain.processes import Process
 from ...domain.sessions import Edge, Session
 from ...domain.turns import TurnBegun
+from ...domain.value import Value
 from ...errors import Conflict, NotFound
 from ...store.store import Store
 from ..processes.launcher import ProcessReader
@@ -31,8 +31,7 @@ LONGEST = 4000
 MOST_MEMORIES = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Recall:
+class Recall(Value, frozen=True):
     """Which memories are included, and how many."""
 
     whole_owner: bool = False

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 
@@ -18,6 +17,7 @@ import msgspec
 from ...domain.api_keys import may_see_commands
 from ...domain.processes import Process, ProcessLimits, is_active
 from ...domain.sessions import Session, SessionState
+from ...domain.value import Value
 from ...os_support import identity
 from .. import objects
 from ..http import HttpResponse, JsonResponse, RequestContext
@@ -84,8 +84,7 @@ def _by_conversation(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class NotModified:
+class NotModified(Value, frozen=True):
     """304: the client's copy is current."""
 
     headers: Mapping[str, str]

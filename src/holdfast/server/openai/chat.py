@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -19,6 +18,7 @@ from ...app import Answered, Outcome, RunningTurn, TurnSpec
 from ...domain.history import History, history_of
 from ...domain.messages import BETWEEN
 from ...domain.turns import TurnBegun, TurnRepeated
+from ...domain.value import Value
 from ...models.base import Chunk, ModelRequest
 from ...models.chunks import led_by
 from ..client_names import CACHE_KEY
@@ -47,8 +47,7 @@ OURS = frozenset({"messages", "model", "stream", "store"})
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(Value, frozen=True):
     history: History
     messages: Sequence[Any]
     """As the client sent them."""

@@ -7,11 +7,11 @@ whose action is the function's arguments; such items, and their outputs, are cal
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from ...domain.value import Value
 from .parameters import given_name, given_object
 
 HOSTED_ITEMS = frozenset(
@@ -24,8 +24,7 @@ HOSTED_ITEMS = frozenset(
 """Items of tools that run at OpenAI. They cannot be described to a chat model."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientTool:
+class ClientTool(Value, frozen=True):
     description: str
     call: str
     """The type of the item that calls it."""

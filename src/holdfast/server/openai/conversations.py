@@ -7,7 +7,7 @@ then one operation of `Holdfast` is called. `ROUTES` is at the end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -18,6 +18,7 @@ from ...domain.conversations import Address, Conversation
 from ...domain.ids import check_name, message_id, parse_message_id
 from ...domain.messages import Message, NewMessage, new_message
 from ...domain.pages import PAGE_BYTES
+from ...domain.value import Value
 from ...errors import Conflict, ConversationBusy, NotFound
 from .. import objects
 from ..conversation_ref import DEFAULT_SOURCE, SOURCE
@@ -51,8 +52,7 @@ from .schemas import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationRequest:
+class ConversationRequest(Value, frozen=True):
     """The parsed request for a new conversation: messages and metadata."""
 
     messages: tuple[dict[str, Any], ...]

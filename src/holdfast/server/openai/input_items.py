@@ -9,11 +9,11 @@ of tools that run at OpenAI are left out, or rejected by name. Unknown fields st
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from ...domain.value import Value
 from . import client_tools
 from .parameters import (
     BadParameter,
@@ -337,8 +337,7 @@ def _flattened(tools: Iterable[Any]) -> Iterator[tuple[str | None, Mapping[str, 
             yield space, given_object(each, f"{param}.tools[{inner}]"), f"{param}.tools[{inner}]"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTools:
+class RequestTools(Value, frozen=True):
     options: Mapping[str, Any]
     """`tools`, `tool_choice` and `parallel_tool_calls` for the chat model; none of them if there are no
     tools."""

@@ -13,7 +13,6 @@ the conversation's lease is held, so the ids in a stream are those of the reply 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count as numbers
 from itertools import islice
@@ -23,6 +22,7 @@ import msgspec
 
 from ...domain.ids import parse_message_id
 from ...domain.messages import Message, MessageStatus
+from ...domain.value import Value
 from .client_tools import call_item
 from .input_items import ToolNames
 from .parts import input_parts, output_parts, output_text, shown, thoughts, without_thoughts
@@ -40,8 +40,7 @@ class ItemPart(StrEnum):
 _PARTS = {part.value: part for part in ItemPart}
 
 
-@dataclass(frozen=True, slots=True)
-class ItemName:
+class ItemName(Value, frozen=True):
     """A parsed item id."""
 
     message_id: str

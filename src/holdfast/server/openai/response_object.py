@@ -22,6 +22,7 @@ from typing import Any
 
 from ...domain.responses import CUT_SHORT, response_status
 from ...domain.turns import TurnStatus
+from ...domain.value import Value
 from ..schemas import HoldfastObject
 from .schemas import DeletedResponseObject
 
@@ -67,8 +68,7 @@ class ResponseHead:
     background: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseState:
+class ResponseState(Value, frozen=True):
     """The status of a response, with its error or its reason for being incomplete."""
 
     status: str

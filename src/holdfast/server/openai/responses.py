@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Annotated, Any, Literal
@@ -26,6 +26,7 @@ from ...domain.ids import is_short, message_id, new_id
 from ...domain.messages import instruction, new_message
 from ...domain.recovery import Origin
 from ...domain.turns import NewResponse, Response, TurnBegun, TurnRepeated, TurnStatus
+from ...domain.value import Value
 from ...errors import BadInput, BadMessage, NotFound, TurnStopped
 from ...models.base import Chunk, ModelRequest
 from ..client_names import CACHE_KEY
@@ -395,8 +396,7 @@ class ResponseRenderer:
         return _framed(self._events.end(state, holdfast=ours))
 
 
-@dataclass(frozen=True, slots=True)
-class WarmUp:
+class WarmUp(Value, frozen=True):
     """A response without an answer: a socket announces the input that its next message continues."""
 
     head: ResponseHead

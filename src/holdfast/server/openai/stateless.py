@@ -19,6 +19,7 @@ import msgspec
 from ...domain.messages import text_of
 from ...domain.side_requests import side_text
 from ...domain.turns import TurnStatus
+from ...domain.value import Value
 from ...errors import HoldfastError, ModelError
 from ...models.base import Chunk, ModelRequest
 from ...models.reply import ReplyFolder
@@ -105,8 +106,7 @@ class AnswerFormat(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ChatFormat:
+class ChatFormat(Value, frozen=True):
     wants_usage: bool
 
     def add(self, chunk: Chunk) -> bytes:

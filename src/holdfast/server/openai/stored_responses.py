@@ -15,6 +15,7 @@ from ...domain import turns
 from ...domain.ids import message_id
 from ...domain.messages import Message, MessageStatus
 from ...domain.turns import Delivery, Draft, Response, Turn, TurnStatus
+from ...domain.value import Value
 from ...errors import NotFound
 from ..conversation_ref import about
 from ..http import RequestContext
@@ -26,8 +27,7 @@ from .response_object import QUEUED, ResponseHead, response_error, response_obje
 from .responses_request import custom_tools_of
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Value, frozen=True):
     response: Response
     asked: Mapping[str, Any]
     """`echo` and `model` of its request."""
