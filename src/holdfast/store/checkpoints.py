@@ -168,8 +168,9 @@ def _with_parts(tx: Transaction, found: Sequence[Checkpoint]) -> list[Checkpoint
     parts: dict[str, dict[str, bytes]] = {}
     for conversation_id, segments in texts.items():
         if needed := parts_of(segments):
-            rows = tx.all(Q.checkpoint_parts, conversation=conversation_id, ids=to_json(sorted(needed)))
-            parts[conversation_id] = dict(rows)
+            ids = to_json(sorted(needed))
+            rows = tx.all(Q.checkpoint_parts, conversation=conversation_id, ids=ids)
+            parts[conversation_id] = {str(id_): body for id_, body in rows}
     return [
         each if each.segments is None else replace(each, parts=parts[each.conversation_id]) for each in found
     ]

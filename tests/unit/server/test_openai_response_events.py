@@ -315,7 +315,7 @@ def test_usage_comes_from_the_last_chunk_unless_it_is_given() -> None:
 
 
 def drafted(chunks: Iterable[Chunk]) -> list[Draft]:
-    return [Draft(at, at, adds=chunk.adds) for at, chunk in enumerate(chunks)]
+    return [Draft(at, at, adds=dict(chunk.adds)) for at, chunk in enumerate(chunks)]
 
 
 @pytest.mark.parametrize(
