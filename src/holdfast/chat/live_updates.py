@@ -90,7 +90,7 @@ class LiveUpdates:
                     if event.type in TOLD and event.conversation_id == state.conversation_id:
                         self._pending.append(event)
                         if not self._is_own(event):
-                            await state.terminal.lines.print_above(self.tell)
+                            await state.terminal.lines.print_above(self.show)
             except StoreError:
                 await asyncio.sleep(1.0)  # not reported here: the next message reports the error
 
