@@ -1,7 +1,4 @@
-"""Transactions that open, end, resume and fork sessions, and that change a conversation's contents.
-
-The rules (end reasons, edges, what a fork copies) are in `domain/sessions.py` and `domain/views.py`.
-"""
+"""Transactions that open, end, resume and fork sessions, and that change a conversation's contents."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_another_programs_database_is_told_from_hermes(tmp_path: Path, sql: str,
 
 @pytest.mark.parametrize(
     ("kept", "words"),
-    [(0.97, "was cut off"), (0.5, "was cut off"), (0.01, "was cut off"), (None, "is no SQLite")],
+    [(0.97, "was cut off"), (0.5, "was cut off"), (0.01, "was cut off"), (None, "is not a SQLite")],
 )
 def test_a_damaged_database_is_refused_in_words(tmp_path: Path, kept: float | None, words: str) -> None:
     database = tmp_path / "state.db"

@@ -212,11 +212,7 @@ class AgentLoop:
         try:
             reply = await self._heard(context, options)
         except ModelError as refusal:
-            if (
-                self._fitter is None
-                or self._folder.begun
-                or not await self._fitter.ensure_fits_after(refusal)
-            ):
+            if self._fitter is None or self._folder.begun or not await self._fitter.fits_after(refusal):
                 raise
             context = await self._moved()
             self._fitter.set_prompt(context, extra)

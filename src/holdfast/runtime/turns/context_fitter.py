@@ -88,7 +88,7 @@ class ContextFitter:
         budget = Budget(tokens, window.tokens, min(1.0, threshold / window.tokens))
         return await self._compact(Trigger.THRESHOLD, budget, must=False)
 
-    async def ensure_fits_after(self, refusal: ModelError) -> bool:
+    async def fits_after(self, refusal: ModelError) -> bool:
         """Compact after the model refused the request as too long. False: it refused for another reason, or
         nothing was compacted."""
         if not is_too_long(refusal):
