@@ -34,6 +34,7 @@ UPDATE sessions SET view = :view WHERE id = :id AND ended_at IS NULL;
 INSERT INTO message_names (conversation, name, seq) VALUES (:conversation, :name, :seq) ON CONFLICT DO NOTHING;
 
 -- name: named_message
+-- many: conversation
 -- usually: empty
 -- Read under the conversation's lock.
 SELECT seq FROM message_names WHERE conversation = :conversation AND name = :name;
