@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -220,12 +220,9 @@ def test_the_ends_of_responses_are_sent_by_the_server_after_the_one_that_was_kil
             return status not in ("queued", "in_progress")
 
         responses = []
-        prepared: tuple[Callable[[], None], ...] = (
-            lambda: talker.answer("high"),
-            lambda: talker.refuse(400, "no"),
-        )
-        for prepare in prepared:
-            prepare()
+        talker.answer("high")
+        talker.refuse(400, "no")
+        for _ in range(2):
             responses.append(asked("tide?"))
             until(lambda: ended(responses[-1]), "the response has ended")
         talker.say("The")

@@ -127,7 +127,7 @@ def delete(tx: Transaction, owner: str | None, conversation_id: str, seq: int) -
     freed = size[0]
     files = tx.one(Q.attachments_without_message, conversation=conversation_id, seq=seq)
     if files is not None:
-        tx.run(Q.delete_attachments, turn=files[0])
+        tx.run(Q.delete_attachments, conversation=conversation_id, turn=files[0])
         freed += files[1]
     tx.run(Q.free_bytes, id=conversation_id, bytes=freed)
     _forget_text(tx, conversation_id, seq, row[0])

@@ -29,7 +29,7 @@ UPDATE attachments SET turn = :joined WHERE turn = :turn;
 
 -- name: attachments_without_message
 -- Whether a deleted message was the last one of a person in its turn: then the files of the turn go, of so many bytes.
-SELECT m.turn, sum(a.size)::bigint FROM messages m JOIN attachments a ON a.turn = m.turn
+SELECT m.turn, sum(a.size)::bigint FROM messages m JOIN attachments a ON a.turn = m.turn AND a.conversation = m.conversation
 WHERE m.conversation = :conversation AND m.seq = :seq AND m.role = 'user'
   AND NOT EXISTS (SELECT 1 FROM messages o WHERE o.conversation = :conversation AND o.turn = m.turn AND o.role = 'user'
                   AND o.deleted_at IS NULL AND o.seq >= (SELECT first_seq FROM turns WHERE id = m.turn))
@@ -37,7 +37,7 @@ GROUP BY m.turn;
 
 -- name: delete_attachments
 -- rows: any
-DELETE FROM attachments WHERE turn = :turn;
+DELETE FROM attachments WHERE turn = :turn AND conversation = :conversation;
 
 -- name: attachments_of_turn
 SELECT a.source, {attachment_columns} FROM attachments a WHERE a.turn = :turn ORDER BY a.no;
