@@ -17,6 +17,7 @@ from ..domain.conversations import Address
 from ..domain.ids import new_id
 from ..domain.messages import Message, instruction
 from ..domain.pages import PAGE_BYTES
+from ..domain.rewinds import RETRY_LOOKS_AT, replies_to_person
 from ..domain.sessions import Session
 from ..domain.turns import TurnRequest
 from ..errors import BadInput, Conflict
@@ -49,10 +50,9 @@ async def answer_again(visit: PageRequest) -> HttpResponse:
     if not can_answer_again(turns, tip):
         raise Conflict("there is no finished reply that could be written again")
     turn = next(each for each in turns if each.first_seq)
-    said = await hf.turn_messages(turn.id)
-    if not any(message.role == "user" for message in said):
+    replies = replies_to_person(await hf.visible(owner, conversation_id, limit=RETRY_LOOKS_AT))
+    if replies is None:
         raise Conflict("the last reply does not answer a message of the user")
-    replies = tuple(message.seq for message in said if message.role == "assistant" and not message.inner)
     request = TurnRequest(
         turn_id=new_id("turn"),
         owner=owner,

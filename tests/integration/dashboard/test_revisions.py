@@ -78,8 +78,10 @@ async def test_the_last_reply_is_generated_again_and_the_first_one_stays_readabl
     assert model.given == ["hello"]
     text = (await client.get(page)).text
     assert "#2, assistant: no longer part of the conversation" in text and "answer 2" in text
+    assert (await post(server, client, f"{page}/again")).status_code == 303  # a second time
+    assert model.given == ["hello"]
     await server.say("and then?", x_holdfast_session_key=KEY)
-    assert model.given == ["hello", "answer 2", "and then?"]
+    assert model.given == ["hello", "answer 3", "and then?"]
 
 
 async def test_nothing_is_generated_again_before_something_was_said(server: Running) -> None:
