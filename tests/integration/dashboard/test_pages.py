@@ -436,7 +436,7 @@ async def test_everything_works_without_scripts(site: Site) -> None:
     await page.get_by_label("Title or key").fill("plain")
     await page.get_by_role("button", name="Filter").click()
     await expect(page.locator("tr[data-row]")).to_have_count(1)
-    listed = ("/sessions", "/processes", "/notices", "/nodes", "/memories", "/usage", "/settings")
+    listed = ("/sessions", "/processes", "/notices", "/nodes", "/memories", "/usage", "/settings", "/logs")
     for path in ("/", *listed, "/search?q=again"):
         await page.goto(path)
         await expect(page.locator("h1")).to_be_visible()
