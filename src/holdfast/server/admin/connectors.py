@@ -161,7 +161,7 @@ async def attachment(call: RequestContext) -> JsonResponse:
     if owner != call.owner:
         await note_reading(call, owner, await call.hf.session_named(owner, found.conversation_id))
     headers = {
-        "content-disposition": f"attachment; filename*=UTF-8''{quote(found.name, safe='')}",
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(found.name or found.id, safe='')}",
         "content-security-policy": "sandbox; default-src 'none'",
     }
     return JsonResponse(body, headers=headers, media_type=BYTES)
