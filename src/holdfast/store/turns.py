@@ -525,10 +525,9 @@ def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     ):
         tx.run(Q.insert_exclusion, conversation=conversation.id, seq=seq, reason="retried", now=tx.now)
     tx.run(Q.touch_revision, id=conversation.id)
-    active_at = session.last_activity_at
-    session = _spoken_in(tx, request, session, known)
-    if request.by_recovery:  # no activity: else each attempt would put off a reset for longer
-        session = replace(session, last_activity_at=active_at)
+    # An attempt of a server is no activity: else each one would put off a reset for longer.
+    active_at = session.last_activity_at if request.by_recovery else to_time(tx.now)
+    session = replace(_spoken_in(tx, request, session, known), last_activity_at=active_at)
     _take_lease(tx, request, known.id, session, conversation.token)
     # A client that resumes by turn id knows the conversation, whatever part of the answer was sent.
     by_id = request.resumes_turn is not None and not request.by_recovery
