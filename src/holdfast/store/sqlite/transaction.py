@@ -39,7 +39,7 @@ class SQLiteTransaction(Transaction):
         self._cursor = connection.cursor()
 
     def one(self, statement: str, **values: Any) -> Row | None:
-        first: Any = None
+        first: Row | None = None
         # Read to the end, so that the statement finishes: an open one would block a COMMIT.
         for row in self._execute(statement, values):
             if first is None:
