@@ -188,7 +188,8 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         found: list[tuple[int, Named]] = []
         known: Collection[int] = ()
         if self._channel is not None and not ns:
-            said, known = checkpoint["channel_values"].get(self._channel), self._stored.get(key, ())
+            said: Any = checkpoint["channel_values"].get(self._channel)
+            known = self._stored.get(key, ())
             number = self._number_new(said, values.get(self._channel)) if known else None
             newest = None if number is None else _newest(said, number, known)
             found = [*_named(said, known)] if newest is None else newest
