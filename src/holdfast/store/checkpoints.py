@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..domain.checkpoints import Checkpoint, CheckpointWrite, NewCheckpoint, parts_of
 from ..domain.conversations import Address
@@ -168,9 +169,10 @@ def _with_parts(tx: Transaction, found: Sequence[Checkpoint]) -> list[Checkpoint
     parts: dict[str, dict[str, bytes]] = {}
     for conversation_id, segments in texts.items():
         if needed := parts_of(segments):
-            ids = to_json(sorted(needed))
-            rows = tx.all(Q.checkpoint_parts, conversation=conversation_id, ids=ids)
-            parts[conversation_id] = {str(id_): body for id_, body in rows}
+            rows: list[Any] = tx.all(
+                Q.checkpoint_parts, conversation=conversation_id, ids=to_json(sorted(needed))
+            )
+            parts[conversation_id] = dict(rows)
     return [
         each if each.segments is None else replace(each, parts=parts[each.conversation_id]) for each in found
     ]
