@@ -296,6 +296,8 @@ def _linux_process(pid: int) -> Running | None:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
+    if not fields:
+        return None  # it ended after the file was opened
     ticks = sum(map(int, fields[11:15]))  # its own, and those of children it has reaped
     return Running(
         pid,

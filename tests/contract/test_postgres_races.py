@@ -3,7 +3,9 @@
 A decision that was made before a lock was taken must be made again under it.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import psycopg
@@ -16,7 +18,9 @@ from holdfast.domain.processes import Process, ProcessState
 from holdfast.domain.turns import TurnBegun, TurnStatus, TurnWaits
 from holdfast.errors import NotFound
 from holdfast.os_support import identity
+from holdfast.store.postgres.connections import DatabaseAddress, open_connection
 from holdfast.store.postgres.engine import PostgresStore, open_store
+from holdfast.store.postgres.migrations import STATEMENTS, _version
 from tests.contract.steps import OWNER, begin, contents, context_of, new_node, request, say, to_message
 from tests.postgres_gate import Gate, Interleaving, after, before, gated, patient_locks
 
@@ -227,3 +231,27 @@ async def test_a_node_of_a_machine_of_the_same_name_is_not_dead_because_its_line
     for _ in range(3):
         (liveness, why) = (await two.b.probe([node]))[node.id]
         assert liveness is not Liveness.DEAD or "its lock is free" in why
+
+
+async def test_a_node_that_waited_while_another_created_the_store_finds_it(
+    new_database: Callable[..., str],
+) -> None:
+    """It has looked before the schema existed, and PostgreSQL may keep what it resolved then."""
+    address = DatabaseAddress.parse(new_database(empty=True))
+    blocked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid = %s"
+
+    def look() -> tuple[int, int] | None:
+        with second.transaction():
+            second.execute(STATEMENTS["migration_lock"])
+            return _version(second)
+
+    with open_connection(address) as first, open_connection(address) as second, ThreadPoolExecutor() as pool:
+        assert _version(second) is None
+        with first.transaction():
+            first.execute(STATEMENTS["migration_lock"])
+            first.execute(f"CREATE SCHEMA {address.schema}".encode())
+            first.execute("CREATE TABLE store AS SELECT 3 AS schema, 2 AS oldest")
+            found = pool.submit(look)
+            while first.execute(blocked, [second.info.backend_pid]).fetchone() == (0,):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert found.result() == (3, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -103,3 +104,10 @@ def test_large_buffers_are_given_back_to_the_system_when_they_are_freed() -> Non
         )
         kept[given_back] = int(done.stdout)
     assert kept["yes"] < 30 < 100 < kept["no"], "without it the C library keeps them"
+
+
+@linux
+def test_a_process_that_ends_while_processes_are_listed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file was opened; what is read of it then is empty."""
+    monkeypatch.setattr(os_support, "open", lambda *_: io.BytesIO(b""), raising=False)
+    assert os_support.running_processes() == {}

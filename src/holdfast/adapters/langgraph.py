@@ -54,8 +54,8 @@ from ..domain.checkpoints import (
     Checkpoint,
     CheckpointWrite,
     NewCheckpoint,
-    Part,
     SplitValue,
+    ValuePart,
     encode_segments,
     split,
 )
@@ -91,7 +91,7 @@ class Written(NamedTuple):
     size: int
 
 
-class Prepared(NamedTuple):
+class PreparedPut(NamedTuple):
     """Key of the thread, its checkpoint, messages that may be new in it, and their hashes."""
 
     key: str
@@ -173,7 +173,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
     def _prepared(
         self, config: RunnableConfig, checkpoint: GraphCheckpoint, metadata: CheckpointMetadata
-    ) -> Prepared:
+    ) -> PreparedPut:
         given = config["configurable"]
         key, ns = _key(given["thread_id"]), given.get("checkpoint_ns", "")
         values, parts, base = self._split(checkpoint["channel_values"], self._written.get((key, ns)))
@@ -209,15 +209,15 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         written = None
         if segments is not None:
             written = Written(new.id, segments, values, sum(len(each.body) for each in values.values()))
-        return Prepared(key, new, [named for _, named in found], [mark for mark, _ in found], written)
+        return PreparedPut(key, new, [named for _, named in found], [mark for mark, _ in found], written)
 
     def _split(
         self, given: Mapping[str, Any], before: Written | None
-    ) -> tuple[dict[str, SplitValue], list[Part], tuple[str, str] | None]:
+    ) -> tuple[dict[str, SplitValue], list[ValuePart], tuple[str, str] | None]:
         """The large values of a state, the parts to store for them, and the checkpoint whose parts they
         share."""
         values: dict[str, SplitValue] = {}
-        parts: list[Part] = []
+        parts: list[ValuePart] = []
         for name, value in given.items():
             if not _may_be_large(value):
                 continue
@@ -249,7 +249,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
             end -= len(body)
         return number
 
-    async def _put(self, prepared: Prepared) -> bool:
+    async def _put(self, prepared: PreparedPut) -> bool:
         hf = self._bridge.hf
         try:
             return await hf.store.put_checkpoint(
@@ -258,7 +258,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         except REFUSALS:
             return await self._put_patiently(prepared)
 
-    def _put_blocking(self, prepared: Prepared) -> bool:
+    def _put_blocking(self, prepared: PreparedPut) -> bool:
         hf, bridge = self._bridge.hf, self._bridge
         key, new, named = prepared.key, prepared.checkpoint, prepared.named
         try:
@@ -266,7 +266,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
         except REFUSALS:
             return bridge.call(lambda: self._put_patiently(prepared))
 
-    async def _put_patiently(self, prepared: Prepared) -> bool:
+    async def _put_patiently(self, prepared: PreparedPut) -> bool:
         """The same once the thread is free, as a node that has rejoined if it was reaped."""
         hf = self._bridge.hf
         key, new, named = prepared.key, prepared.checkpoint, prepared.named
@@ -279,7 +279,7 @@ class HoldfastSaver(BaseCheckpointSaver[Any]):
 
         return await hf.gate.when_free(living, hf.settings.server.busy_wait_seconds)
 
-    def _remember(self, prepared: Prepared) -> None:
+    def _remember(self, prepared: PreparedPut) -> None:
         key, place = prepared.key, (prepared.key, prepared.checkpoint.ns)
         with self._guard:
             if prepared.marks:

@@ -27,7 +27,7 @@ Segment = tuple[str, int, int]
 """A span of a value: id of a part, offset and length in it; with the offset `INLINE` its bytes as hex."""
 
 
-class Part(NamedTuple):
+class ValuePart(NamedTuple):
     """Bytes that are stored once; checkpoints of the same conversation refer to them. Never changed."""
 
     id: str
@@ -83,7 +83,7 @@ class NewCheckpoint(Value, frozen=True):
     metadata: str
     body: bytes
     segments: str | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ValuePart, ...] = ()
     base: tuple[str, str] | None = None
     continues: bool = False
 
@@ -141,7 +141,7 @@ def joined(segments: Sequence[Segment], parts: Mapping[str, bytes]) -> bytes:
     )
 
 
-def split(kind: str, body: bytes, before: SplitValue | None) -> tuple[SplitValue, list[Part]]:
+def split(kind: str, body: bytes, before: SplitValue | None) -> tuple[SplitValue, list[ValuePart]]:
     """An encoded value as segments, and the parts that must be stored for it: what `before` has not, or all.
 
     Small segments at the end are merged, eight at a time, so that a value of n appended pieces has about
@@ -166,14 +166,14 @@ def split(kind: str, body: bytes, before: SplitValue | None) -> tuple[SplitValue
         start = spans[-MERGED][0]
         spans[-MERGED:] = [(start, size - start, None)]
     segments: list[Segment] = []
-    parts: list[Part] = []
+    parts: list[ValuePart] = []
     for start, length, segment in spans:
         if segment is None:
             piece = body[start : start + length]
             if length <= LONGEST_INLINE:
                 segment = (piece.hex(), INLINE, length)
             else:
-                parts.append(Part(new_id("part"), piece))
+                parts.append(ValuePart(new_id("part"), piece))
                 segment = (parts[-1].id, 0, length)
         segments.append(segment)
     return SplitValue(kind, body, tuple(segments), fresh), parts

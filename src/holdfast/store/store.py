@@ -49,6 +49,7 @@ from . import (
     policies,
     processes,
     queue,
+    recovery,
     resets,
     resolve,
     responses,
@@ -78,15 +79,15 @@ class Store(Engine):
     append_draft = writes(responses.append_draft)
     settle_turn = writes(turns.settle_turn)
     cancel_turn = writes(turns.cancel_turn)
-    give_up_turn = writes(turns.give_up)
-    due_turns = reads(turns.due)
-    waiting_turns = reads(turns.waiting)
+    give_up_turn = writes(recovery.give_up)
+    due_turns = reads(recovery.due)
+    waiting_turns = reads(recovery.waiting)
     running_turns = reads(turns.running)
-    retry_turn = writes(turns.retry)
-    count_waiting = reads(turns.count_waiting)
+    retry_turn = writes(recovery.retry)
+    count_waiting = reads(recovery.count_waiting)
     note_deliveries = writes(turns.note_deliveries)
     open_session = writes(turns.open_session)
-    stored_request = reads(turns.stored_request)
+    stored_request = reads(recovery.stored_request)
     turn = reads(turns.turn_of)
     newest_turn = reads(rewinds.newest_turn)
     turns = reads(turns.page)

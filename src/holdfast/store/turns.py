@@ -48,8 +48,6 @@ from ..domain.turns import (
 )
 from ..errors import (
     BadInput,
-    Conflict,
-    ConversationBusy,
     LeaseLost,
     NodeReaped,
     NotFound,
@@ -74,7 +72,7 @@ from .sessions import (
     require_node,
 )
 from .transaction import Q, Transaction
-from .turn_ends import end_waiting, end_without_answer, park
+from .turn_ends import end_waiting, end_without_answer
 from .values import LARGEST_LIST, check_limit
 
 RESETS = frozenset({EndReason.IDLE, EndReason.DAILY})
@@ -288,7 +286,7 @@ def _sent_again(
         return shared
     if not is_sent_again(key, fingerprint, turn):
         return None
-    if not _is_newest(tx, turn):
+    if not is_newest(tx, turn):
         return None  # a newer turn exists, so an identical body is a new request, not a retry
     if session_of(tx, request.owner, turn.session_id).end_reason in FRESH_AFTER:
         return None  # a reset happened since, so this message begins a fresh session
@@ -297,7 +295,7 @@ def _sent_again(
     return turn
 
 
-def _is_newest(tx: Transaction, turn: Turn) -> bool:
+def is_newest(tx: Transaction, turn: Turn) -> bool:
     return tx.one(Q.newest_turn, conversation=turn.conversation_id) == (turn.id,)
 
 
@@ -509,7 +507,7 @@ def _notifies(request: TurnRequest) -> str | None:
 def _take_up(tx: Transaction, request: TurnRequest, known: Turn) -> TurnOutcome:
     """Resume an unfinished turn on a retry: its messages and finished tool calls stay, only the partial reply
     leaves the context. No tool is run again."""
-    if not _is_newest(tx, known):
+    if not is_newest(tx, known):
         raise TurnSuperseded(known.id)
     check_step(known.id, known.status, TurnStatus.RUNNING)
     conversation = conversation_of(tx, request.owner, known.conversation_id)
@@ -731,17 +729,6 @@ def cancel_turn(
     return True
 
 
-def give_up(tx: Transaction, turn_id: str, why: str) -> bool:
-    """End a waiting turn as failed, for this reason; its conversation is free. False if it was not
-    waiting."""
-    row = tx.one(Q.turn_by_id, id=turn_id, owner=None)
-    turn = to_turn(row) if row is not None else None
-    if turn is None or not turn.waits:
-        return False
-    end_waiting(tx, turn, TurnStatus.FAILED, why, given_up=True)
-    return True
-
-
 def _usable(tx: Transaction, lease: Lease, usage: Mapping[str, int] | None) -> Mapping[str, int] | None:
     """Usage figures that can be stored. Others are dropped and logged: figures never undo an answered
     turn."""
@@ -794,57 +781,10 @@ def turn_of(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
     return turn if turn.joined is None else as_joined(turn, turn_of(tx, owner, turn.joined))
 
 
-def due(tx: Transaction, *, limit: int = 100) -> list[Turn]:
-    """Waiting turns that are due to be retried, the longest due first. Cost depends on what waits."""
-    return [to_turn(row) for row in tx.all(Q.due_turns, now=tx.now, limit=limit)]
-
-
-def waiting(tx: Transaction, owner: str | None, *, limit: int = 100) -> list[Turn]:
-    """Turns that wait to be retried, the first due first."""
-    check_limit(limit, LARGEST_LIST)
-    return [to_turn(row) for row in tx.all(Q.waiting_turns, owner=owner, limit=limit)]
-
-
-def count_waiting(tx: Transaction) -> int:
-    """How many turns wait to be retried."""
-    (count,) = tx.one(Q.count_waiting) or (0,)
-    return int(count)
-
-
 def running(tx: Transaction, owner: str | None, *, limit: int = 100) -> list[Turn]:
     """Turns that run on any node, newest first."""
     check_limit(limit, LARGEST_LIST)
     return [to_turn(row) for row in tx.all(Q.turns_that_run, owner=owner, limit=limit)]
-
-
-def retry(tx: Transaction, owner: str | None, turn_id: str) -> Turn:
-    """Have a server take this turn up as soon as possible, whatever its budget. Conflict if it runs, has an
-    answer or was cancelled, if its request is no longer kept, or if it is not the newest."""
-    turn = turn_of(tx, owner, turn_id)
-    if turn.status not in (TurnStatus.INTERRUPTED, TurnStatus.FAILED):
-        raise Conflict(
-            f"turn {turn_id} is {turn.status.value}; only one that was interrupted or has failed can be "
-            "retried"
-        )
-    if not _is_newest(tx, turn):
-        raise TurnSuperseded(turn_id)
-    if stored_request(tx, owner, turn_id) is None:
-        raise Conflict(f"the request of turn {turn_id} is no longer kept; send it as a new request")
-    if not turn.waits and not tx.run(Q.claim_for_waiting, id=turn.conversation_id, turn=turn.id):
-        conversation = conversation_of(tx, owner, turn.conversation_id)
-        raise ConversationBusy(conversation.id, conversation.holder, conversation.turn_id)
-    park(tx, turn, replace(turn.recovery, due_at=to_time(tx.now), cause=Cause.RETRY))
-    return turn_of(tx, owner, turn_id)
-
-
-def stored_request(tx: Transaction, owner: str | None, turn_id: str) -> bytes | None:
-    """The request of this turn as `begin` stored it, a StoredRequest; None if it is no longer kept. Raises
-    NotFound."""
-    row = tx.one(Q.stored_request, id=turn_id, owner=owner)
-    if row is None:
-        raise NotFound("turn", turn_id)
-    request: bytes | None = row[0]
-    return request
 
 
 def page(

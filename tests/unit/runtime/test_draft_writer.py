@@ -336,3 +336,20 @@ async def test_a_checkpoint_with_an_unknown_outcome_is_written_again_and_stored_
         [(0, 1)],
         [(0, 0)],
     )
+
+
+async def test_output_that_came_during_a_write_is_not_being_written_after_rest(
+    store: SQLiteStore, begun: TurnBegun, disk: Disk
+) -> None:
+    """Otherwise the answer is committed with the same event number, and the turn fails."""
+    checkpoints = Checkpoints(store, begun.lease, 0.0, 0, numbered=True, restarts=False)
+    checkpoints.add({"content": "a"}, [b"1"])
+    await disk.asked.wait()
+    resting = asyncio.create_task(checkpoints.rest())
+    await asyncio.sleep(0)
+    checkpoints.add({"content": "b"}, [b"2"])
+    disk.open.set()
+    await resting
+    last = checkpoints.last([b"end"])
+    assert last is not None and disk.writing == 0
+    assert [draft.last_event for draft in await store.drafts(begun.turn.id)][-1] + 1 == last.first_event

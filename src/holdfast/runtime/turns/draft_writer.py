@@ -84,12 +84,13 @@ class DraftWriter:
 
     async def rest(self) -> None:
         """Stop saving: finish the write in progress, start no other."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._is_saving and self._saving is not None:
+        while True:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._saving is None or self._saving.done():
+                return
+            # Before this task runs again, a timer may start the next write: then wait for that one too.
             await asyncio.wait({self._saving})
-        if self._timer is not None:
-            self._timer.cancel()
 
     def next_reply(self) -> None:
         """Begin another reply. Call after `rest`: the reply is stored as a message, so no draft needs

@@ -33,7 +33,9 @@ SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0
        pg_advisory_xact_lock(1751478372, 0);
 
 -- name: store_table
-SELECT to_regclass(current_schema() || '.store');
+-- Reads the catalogue itself: names that were resolved before another node committed the store may be cached.
+SELECT max(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = current_schema() AND c.relname = 'store';
 
 -- name: schema_version
 SELECT schema, oldest FROM store;
