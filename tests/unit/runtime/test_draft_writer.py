@@ -342,14 +342,14 @@ async def test_output_that_came_during_a_write_is_not_being_written_after_rest(
     store: SQLiteStore, begun: TurnBegun, disk: Disk
 ) -> None:
     """Otherwise the answer is committed with the same event number, and the turn fails."""
-    checkpoints = Checkpoints(store, begun.lease, 0.0, 0, numbered=True, restarts=False)
-    checkpoints.add({"content": "a"}, [b"1"])
+    drafts = DraftWriter(store, begun.lease, 0.0, 0, numbered=True, restarts=False)
+    drafts.add({"content": "a"}, [b"1"])
     await disk.asked.wait()
-    resting = asyncio.create_task(checkpoints.rest())
+    resting = asyncio.create_task(drafts.rest())
     await asyncio.sleep(0)
-    checkpoints.add({"content": "b"}, [b"2"])
+    drafts.add({"content": "b"}, [b"2"])
     disk.open.set()
     await resting
-    last = checkpoints.last([b"end"])
+    last = drafts.last([b"end"])
     assert last is not None and disk.writing == 0
     assert [draft.last_event for draft in await store.drafts(begun.turn.id)][-1] + 1 == last.first_event
