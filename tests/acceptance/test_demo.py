@@ -113,6 +113,6 @@ def test_a_step_that_goes_wrong_says_so_and_exits_1(home: Home, tmp_path: Path) 
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    assert "the demo went wrong" in done.stderr
+    assert "the demo failed" in done.stderr
     assert "Five promises kept" not in done.stdout
     assert left_behind(home) == []

@@ -7,6 +7,7 @@ the other two run.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,9 +48,11 @@ def test_agents_of_three_frameworks_are_killed_and_resumed(home: Home, tmp_path:
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     home.environment["HOLDFAST_STORE__URL"] = url
     with serving(home) as server:
-        running = {name: start(name, url, tmp_path, QUESTION) for name in PYTHONS}
-        for process in running.values():
+        running = {}
+        for name in PYTHONS:
+            running[name] = process = start(name, url, tmp_path, QUESTION)
             assert process.stdout is not None and process.stdout.readline() == "sounding …\n"
+            process.send_signal(signal.SIGSTOP)  # its tool must not finish while the next program starts
         for name in PYTHONS:
             session, messages = seen(server, name.replace("_", "-"))
             assert session["key"].startswith(name.replace("_", "-")) and messages[0]["content"] == QUESTION

@@ -235,7 +235,7 @@ async def test_a_busy_build_defers_is_named_and_is_not_waited_for_longer_than_al
         await life.stopped(build)
         events = [event.type for event in await life.hf.store.history(None, first)]
         assert events.count("session.reset_deferred") == 1
-        lines = [record.getMessage() for record in caplog.records if "put off" in record.getMessage()]
+        lines = [record.getMessage() for record in caplog.records if "deferred" in record.getMessage()]
         assert len(lines) == 1 and f"pid {build.pid}" in lines[0] and "until Tue 00:00" in lines[0]
 
 

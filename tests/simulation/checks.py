@@ -330,7 +330,9 @@ class Watcher:
                 again = self.turns[turn]
                 self._taken_up(turn, again, data["by"] == "recovery")
                 again.running, again.node, again.state = True, data["node"], "running"
-                talk.running, talk.active_at, talk.waiting = turn, now, None
+                talk.running, talk.waiting = turn, None
+                if data["by"] != "recovery":  # a server's attempt is no activity
+                    talk.active_at = now
                 said = self.contexts[talk.tip].said
                 said.extend(tag for tag in again.tags if tag not in said)
             case EventType.TURN_WAITING:
@@ -338,10 +340,6 @@ class Watcher:
                 self.seen[f"turn.waiting {data['why']}"] += 1
                 self._waits(turn, data["why"])
                 talk.running, talk.waiting = None, turn
-                # By now it may have been taken up: the row no longer says why. A death is no activity.
-                (why,) = self._rows("SELECT why FROM turns WHERE id = ?", turn)[0]
-                if data["why"] != "death" and why not in _BY_SERVER:
-                    talk.active_at = now
             case EventType.TURN_GIVEN_UP:
                 if not data["why"].startswith("Given up"):
                     raise Violation(f"{turn} was given up though its attempts were not used up: {data}")

@@ -95,12 +95,14 @@ MOST_SEQ = 2**63 - 1
 
 
 def parse_message_id(name: str) -> tuple[str, int] | None:
-    """The conversation id and number in a message id, or None if it is not one."""
+    """The conversation id and number in a message id, or None if it is not one. A number that no message can
+    have is returned as MOST_SEQ."""
     prefix, _, rest = name.partition("_")
     conversation, _, seq = rest.partition("_")
-    if prefix != "msg" or not conversation or not seq.isdecimal() or len(seq) > len(str(MOST_SEQ)):
+    if prefix != "msg" or not conversation or not seq.isdecimal():
         return None
-    return (f"conv_{conversation}", int(seq)) if int(seq) <= MOST_SEQ else None
+    number = int(seq) if len(seq) <= len(str(MOST_SEQ)) else MOST_SEQ
+    return f"conv_{conversation}", min(number, MOST_SEQ)
 
 
 MAX_NAME = 512

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import msgspec
@@ -32,3 +33,4 @@ class Value(msgspec.Struct, frozen=True):
     """Compared and hashed by its fields; cannot be changed."""
 
     __dataclass_fields__: ClassVar[Any] = _DataclassFields()
+    __dataclass_params__: ClassVar[Any] = SimpleNamespace(repr=False)  # printed as a Struct

@@ -120,7 +120,7 @@ class Telemetry:
         on.commit_reply = self._step("commit", store.commit_reply)
         on.settle_turn = self._step("commit", store.settle_turn)
         on = matcher
-        for name in ("match", "appended", "behind"):
+        for name in ("match", "appended", "after_turn"):
             setattr(on, name, _resolving(getattr(matcher, name)))
         on = model
         on.stream = self._asked(model.stream)

@@ -79,7 +79,7 @@ async def test_the_events_of_a_stream_come_in_the_documented_order(start_server:
         ),
         (
             {"messages": [user("x"), says("assistant", {"type": "text", "text": "y"}), says("user", RESULT)]},
-            "no tool_use",
+            "not a tool_use",
         ),
         ({"messages": [says("user", RESULT)]}, "call_1"),
         ({"messages": [user("x")], "max_tokens": None}, "max_tokens"),

@@ -299,7 +299,7 @@ async def _given(ids: list[str]) -> list[str]:
 
 def test_every_view_reads_well(told: Home) -> None:
     shown = told.ok("sessions", "show", "cli:ada")
-    assert "Continue with: holdfast run --key cli:ada" in shown
+    assert "Continue with: ./holdfast run --key cli:ada" in shown  # this is a checkout
     assert "ended" in shown
     messages = told.ok("sessions", "messages", "telegram:dm:42")
     assert re.match(r"#1 user  [\d:]+\na photo\n\n#2 assistant  [\d:]+\nNice\n", messages)
