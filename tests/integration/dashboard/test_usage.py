@@ -41,10 +41,15 @@ async def test_usage_is_added_up_by_model_and_owner_with_costs_if_there_are_pric
     start_server: StartServer,
 ) -> None:
     server = await start_server(model={"prices": {"scripted": "1000000/2000000"}})
-    await server.say("one two three")
+    said = await server.say("one two three")
     await server.say("one two", client=await server.client_of("bob"))
     admin = await logged_in(server)
     page = (await admin.get("/usage")).text
+    (mine,) = await server.store.turns("default", said["holdfast"]["conversation_id"])
+    used = mine.usage or {}
+    cost = used["input_tokens"] + 2 * used["output_tokens"]
+    shown = (await admin.get(f"/sessions/{said['holdfast']['session_id']}")).text
+    assert f"cost {cost:,.2f}" in shown, "of each turn on its page"
     turns = list((await server.store.turns_ended(None, server.store.now() - timedelta(hours=1))).turns)
     assert {turn.model for turn in turns} == {"scripted"}
     cost = sum(turn.input_tokens + 2 * turn.output_tokens for turn in turns)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli.context import program
 from holdfast.domain.ids import short
 from holdfast.domain.side_requests import side_text
 from holdfast.store.store import Store
@@ -299,7 +300,7 @@ async def _given(ids: list[str]) -> list[str]:
 
 def test_every_view_reads_well(told: Home) -> None:
     shown = told.ok("sessions", "show", "cli:ada")
-    assert "Continue with: ./holdfast run --key cli:ada" in shown  # this is a checkout
+    assert "holdfast run --key cli:ada" in shown and "Continue with: " in shown
     assert "ended" in shown
     messages = told.ok("sessions", "messages", "telegram:dm:42")
     assert re.match(r"#1 user  [\d:]+\na photo\n\n#2 assistant  [\d:]+\nNice\n", messages)
@@ -362,3 +363,13 @@ def test_a_session_shows_how_many_side_requests_it_has(home: Home) -> None:
     asyncio.run(ask())
     assert re.search(r"side requests +2\n", home.ok("sessions", "show", "cli:ada"))
     assert "A greeting" not in home.ok("sessions", "messages", "cli:ada")
+
+
+def test_commands_to_copy_begin_as_they_run_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.chdir(tmp_path)
+    assert program() == "holdfast"
+    (tmp_path / "holdfast").touch(0o755)
+    assert program() == "./holdfast"
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    assert program() == "holdfast"
