@@ -72,8 +72,13 @@ def sentence(judged: ResetDecision, now: datetime) -> str:
         return _ended(session, policy, now)
     clock = clock_of(policy, now)
     name = _name(session)
-    quiet = f"{name} has been idle since {clock(session.last_activity_at)}"
-    begins = f"{name} is being answered" if session.running_turn else quiet
+    waits = session.running_turn is not None and session.running_node is None
+    if waits:
+        begins = f"{name} waits for a retry of its last turn"
+    elif session.running_turn:
+        begins = f"{name} is being answered"
+    else:
+        begins = f"{name} has been idle since {clock(session.last_activity_at)}"
     if verdict.next_due_at is None or verdict.end_reason is None:
         first = f"{name} is never reset (mode none, from {_origin(policy, 'mode')})."
     else:
@@ -86,7 +91,11 @@ def sentence(judged: ResetDecision, now: datetime) -> str:
                 first = f"{begins} and due to be reset since {at} ({rule}); the next sweep does it."
             case _:
                 first = f"{begins} and due to be reset since {at} ({rule}), but it is deferred."
-    told = [reason for reason in verdict.reasons if reason.process_id or reason in verdict.holding]
+    told = [
+        reason
+        for reason in verdict.reasons
+        if reason.process_id or reason in verdict.holding or (waits and reason.code == "turn")
+    ]
     return " ".join([first, *(_as_sentence(reason.message) for reason in told)])
 
 

@@ -154,11 +154,18 @@ def test_a_deferral_names_what_holds_it_and_until_when() -> None:
         f"telegram:dm:42 has been idle since Mon 22:10 and due to be reset since 00:10 ({IDLE}), "
         "but it is deferred. The result of 1 tool call is awaited, until 02:10 at most."
     )
-    running = replace(SESSION, running_turn="turn_1")
+    running = replace(SESSION, running_turn="turn_1", running_node="node_1")
     turn = Blocker(Reason("turn", "turn turn_1 is running"), True)
     assert said(policy("idle"), "2026-11-03 00:30", session=running, turn=turn) == (
         f"telegram:dm:42 is being answered and due to be reset since 00:10 ({IDLE}), but it is deferred. "
         "Turn turn_1 is running."
+    )
+    waiting = replace(SESSION, running_turn="turn_1")
+    limit = "turn turn_1 waits for a retry by a server, until 02:10 at most"
+    retry = Blocker(Reason("turn", limit, until=until), True)
+    assert said(policy("idle"), "2026-11-02 23:00", session=waiting, turn=retry) == (
+        f"telegram:dm:42 waits for a retry of its last turn and will be reset at Tue 00:10 ({IDLE}). "
+        "Turn turn_1 waits for a retry by a server, until 02:10 at most."
     )
 
 
