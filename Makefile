@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 WORKERS ?= 3 # of `make test`: a test often waits for a process, so one more than two cores
 TESTS ?= tests # of `make test`: for example TESTS=tests/contract
-QUICK_TESTS = $(wildcard tests/unit tests/contract tests/integration)
+QUICK_TESTS = tests/unit tests/contract # tests/integration starts servers: minutes
 
 run: $(RUN) ## serve the OpenAI API with a small local model: no key of any provider needed
 	@$(BIN)/holdfast serve
@@ -25,7 +25,7 @@ test: $(DEV) ## every test but the soak versions
 	@scripts/synapse # the homeserver of the Matrix connector
 	$(PYTEST) -q -n $(WORKERS) --dist worksteal --durations 10 --durations-min 1 -m "not soak" $(TESTS)
 
-quick: $(DEV) ## the tests that need no browser and no PostgreSQL, in under two minutes
+quick: $(DEV) ## the fast tests: no browser, no PostgreSQL, no servers; under two minutes
 	$(PYTEST) -q -n auto -m "not postgres and not browser and not soak and not slow" $(QUICK_TESTS)
 
 check: lint types ## ruff, mypy --strict, and the directions of the imports

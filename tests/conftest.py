@@ -34,12 +34,33 @@ settings.load_profile("tests")
 
 DatabaseMaker = Callable[..., str]
 
+SLOW_FILES = frozenset(
+    {
+        "contract/test_bad_input.py",
+        "contract/test_sqlite_erasing.py",
+        "contract/test_state_machine.py",
+        "unit/cli/test_groups.py",
+        "unit/models/test_connection.py",
+        "unit/models/test_local.py",
+        "unit/runtime/test_compactor.py",
+        "unit/runtime/test_loops.py",
+        "unit/runtime/test_supervisor.py",
+        "unit/runtime/test_turn_runner.py",
+        "unit/server/test_openai_items.py",
+        "unit/test_layers.py",
+        "unit/test_regular_expressions.py",
+    }
+)
+"""Files that take more than nine seconds: `make quick` leaves them out, to stay under two minutes."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever uses the server is marked as needing one."""
+    """Mark tests that use the server as `postgres`, and those of slow files as `slow`."""
     for item in items:
         if "postgres" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.postgres)
+        if item.nodeid.partition("::")[0].removeprefix("tests/") in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)
