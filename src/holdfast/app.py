@@ -16,6 +16,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,14 +47,12 @@ from .runtime.agents.model_watch import ModelWatch
 from .runtime.agents.notifier import Notifier
 from .runtime.agents.queue_runner import QueueRunner
 from .runtime.agents.reaper import Reaper
-from .runtime.agents.recoverer import Recoverer
+from .runtime.agents.recoverer import Rebuild, Recoverer, StoredTurns
 from .runtime.agents.resetter import Resetter
-from .runtime.agents.stored_turns import Rebuild, StoredTurns
 from .runtime.agents.sweeper import Pruner, Sweeper
 from .runtime.agents.titler import Titler
 from .runtime.processes.supervisor import Supervisor
-from .runtime.shutdown import ExitSignals, finished
-from .runtime.tools.choose import toolbox_of
+from .runtime.shutdown import ExitSignals, SuspendSignal, finished
 from .runtime.turns.gate import TurnGate
 from .runtime.turns.history_matcher import ClientCompaction, HistoryMatcher, Placement
 from .runtime.turns.live import Answered, Outcome, RunningTurn, TurnRenderer, TurnSpec, Unanswered
@@ -90,6 +89,7 @@ from .wiring import (
     retention_of,
     store_policy_of,
     title_rules_of,
+    toolbox_of,
 )
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ log = logging.getLogger(__name__)
 SERVER_SWEEP_SECONDS = 1.0
 DATING_SECONDS = 3.0
 LEAVE_SECONDS = 5.0  # for a clean shutdown, however short `drain_seconds` is
+SUSPEND_SECONDS = 2.0  # for the transaction under way, before Ctrl-Z stops the process
 
 OwnModel: TypeAlias = Answers
 """A program's own model: `async (messages, purpose) -> str`."""
@@ -208,7 +209,7 @@ class Holdfast(Operations):
         self.owner = check_name("an owner", owner)
         self._kind = kind
         self._sweep = sweep
-        self._signals = ExitSignals() if catch_signals else None
+        self._signals = ExitSignals() if catch_signals else SuspendSignal(self._without_writes)
         self._joins = joins
         self.recoverer: Recoverer | None = None
         """Retries waiting turns; only servers have one."""
@@ -311,8 +312,10 @@ class Holdfast(Operations):
         except BaseException:
             await self.stop()
             raise
-        if self._signals is not None:
-            self._signals.catch()
+        self._signals.catch()
+
+    def _without_writes(self) -> AbstractContextManager[None]:
+        return self._store.paused(SUSPEND_SECONDS) if self._store is not None else nullcontext()
 
     async def stop(self, reason: str = EndReason.CLOSED) -> None:
         """Interrupt turns, release leases and end sessions of this node, within `drain_seconds` or five
@@ -347,8 +350,7 @@ class Holdfast(Operations):
             if self.telemetry is not None:
                 await asyncio.to_thread(self.telemetry.shutdown)
             await store.close()
-            if self._signals is not None:
-                self._signals.release()
+            self._signals.release()
 
     async def _record_policy(self, store: Store) -> None:
         """Record the policy of the whole store, as far as this program may; log where another program's

@@ -1,8 +1,8 @@
 """Every operation that a surface needs, each once. `Holdfast` inherits them.
 
 A surface parses its input, calls one operation, and renders the result. It knows neither the store nor the
-runtime. An operation that is exactly one store method is one line of the table below; the store's docstring
-is its promise. Where `owner` may be None, the caller is an operator and means all owners.
+runtime. An operation that is exactly one store method is one line of the table in
+`store_operations.py`. Where `owner` may be None, the caller is an operator and means all owners.
 
 The library promises only what `docs/reference/library.md` names; the rest of these operations is for the
 surfaces of this package and may change.
@@ -14,27 +14,39 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING
 
 from .domain.api_keys import UNLIMITED, ApiKey, RateLimits, Scope, Token, new_key
 from .domain.connectors import LinkCode, Pairing, new_pairing_code
 from .domain.conversations import Address, Conversation
 from .domain.figures import NO_COST, Cost, cost_of
 from .domain.flushes import Flush
-from .domain.headings import Heading
+from .domain.headings import NO_HEADING, NO_SUMS, Heading
 from .domain.ids import is_ours, is_short
 from .domain.maintenance import Diagnosis, Progress, Pruned, Reset, Swept, no_progress
 from .domain.messages import NewMessage
 from .domain.nodes import Liveness
-from .domain.pages import LineageTree, NodeReport, Page, Resolved, SessionFilter, why_gone
+from .domain.pages import (
+    MOST_SORTED,
+    LineageTree,
+    NodeReport,
+    Page,
+    Resolved,
+    SessionFilter,
+    SessionRow,
+    SessionRows,
+    SessionSort,
+    name_of,
+    why_gone,
+)
 from .domain.processes import LogPart, Process, is_active, pinned_until
 from .domain.rewinds import Rewound
 from .domain.sessions import EndReason, Session, SessionState, continued_by
 from .domain.turns import Turn, TurnRepeated, TurnRequest, TurnStatus
 from .errors import AmbiguousId, BadInput, NotCompacted, NotFound
 from .local_server import ensure_local_key
+from .models.known_windows import is_known
 from .runtime.agents.authenticator import Authenticator
 from .runtime.agents.doctor import Doctor
 from .runtime.agents.heartbeat import Heartbeat
@@ -44,13 +56,11 @@ from .runtime.agents.resetter import Resetter
 from .runtime.agents.sweeper import Pruner, Sweeper
 from .runtime.processes.launcher import Command
 from .runtime.processes.supervisor import Supervisor
-from .runtime.states import flushes_of, states_of, why_of
 from .runtime.turns.gate import TurnGate
 from .runtime.turns.history_matcher import HistoryMatcher
 from .runtime.turns.runner import TurnRunner
-from .runtime.turns.windows import is_known
-from .settings import Settings, check_notifies, home
-from .store.store import Store
+from .settings import check_notifies, home
+from .store_operations import StoreOperations
 
 if TYPE_CHECKING:
     from .importers.hermes.importer import HermesTaken
@@ -59,10 +69,6 @@ if TYPE_CHECKING:
     from .importers.writing import Progress as Shows
     from .importers.writing import Taken
     from .transfer.files import Carried
-
-P = ParamSpec("P")
-R = TypeVar("R")
-T = TypeVar("T")
 
 SCAN = 200
 MOST_LIVING = 10_000
@@ -80,47 +86,7 @@ async def _unchecked() -> None:
     return None
 
 
-class store_method(Generic[P, R]):
-    """An operation that is exactly this store method, under the same name unless one is given.
-
-    The method is named for its types; the call goes to the engine of the open store, with no step between.
-    """
-
-    def __init__(self, method: Callable[Concatenate[Any, P], R], name: str = "") -> None:
-        self._name = name
-        self.__doc__ = method.__doc__
-
-    def __set_name__(self, _: type, name: str) -> None:
-        self._name = self._name or name
-
-    @overload
-    def __get__(self, operations: None, _: type) -> Self: ...
-
-    @overload
-    def __get__(self, operations: Operations, _: type) -> Callable[P, R]: ...
-
-    def __get__(self, operations: Operations | None, _: type) -> Self | Callable[P, R]:
-        return self if operations is None else getattr(operations.store, self._name)
-
-
-class store_function(Generic[P, R]):
-    """An operation that is exactly this function, called with the open store."""
-
-    def __init__(self, function: Callable[Concatenate[Store, P], R]) -> None:
-        self._function = function
-        self.__doc__ = function.__doc__
-
-    @overload
-    def __get__(self, operations: None, _: type) -> Self: ...
-
-    @overload
-    def __get__(self, operations: Operations, _: type) -> Callable[P, R]: ...
-
-    def __get__(self, operations: Operations | None, _: type) -> Self | Callable[P, R]:
-        return self if operations is None else partial(self._function, operations.store)
-
-
-class Operations:
+class Operations(StoreOperations):
     """The operations on an open store. `app.py` builds the parts that they use."""
 
     heartbeat: Heartbeat
@@ -137,21 +103,6 @@ class Operations:
     queue_runner: QueueRunner | None = None
     """Begins queued turns; only servers have one."""
 
-    def __init__(self, settings: Settings, store: Store | None = None) -> None:
-        self.settings = settings
-        self._store = store
-
-    @property
-    def store(self) -> Store:
-        if self._store is None:
-            raise BadInput("holdfast is not open: use it inside `async with holdfast.open(…) as hf`")
-        return self._store
-
-    @property
-    def location(self) -> str:
-        """Where the store is, for people; without any password."""
-        return self.store.location
-
     @property
     def node_id(self) -> str:
         """The id of this node; a new one if it was taken for dead meanwhile."""
@@ -163,111 +114,6 @@ class Operations:
         if self._runner is None:
             raise BadInput("this program has no model to answer with")
         return self._runner
-
-    # --- operations that are exactly a store method -----------------------------------------------------
-
-    now = store_method(Store.now)
-    version = store_method(Store.version)
-    changed = store_method(Store.changed)
-    backup = store_method(Store.backup)
-
-    resolve = store_method(Store.resolve)
-    find_conversation = store_method(Store.conversation, "conversation")
-    conversations = store_method(Store.conversations)
-    set_title = store_method(Store.set_title)
-    set_metadata = store_method(Store.set_metadata)
-    add_alias = store_method(Store.add_alias)
-    aliases = store_method(Store.aliases)
-    note_side_request = store_method(Store.note_side_request)
-    count_side_requests = store_method(Store.count_side_requests)
-    side_requests = store_method(Store.side_requests)
-
-    find_session = store_method(Store.session, "session")
-    session_page = store_method(Store.sessions, "sessions")
-    line = store_method(Store.line)
-    forks = store_method(Store.forks)
-    alive = store_method(Store.alive)
-    ended_since = store_method(Store.ended_since)
-    resets_waiting = store_method(Store.resets_waiting)
-    states_of = store_function(states_of)
-    flushes_of = store_function(flushes_of)
-    why = store_function(why_of)
-
-    messages = store_method(Store.messages)
-    visible = store_method(Store.visible)
-    headings = store_method(Store.headings)
-    context = store_method(Store.context)
-    delete_message = store_method(Store.delete_message)
-    reduce_message = store_method(Store.reduce_message)
-    note_reading = store_method(Store.note_reading)
-    search_messages = store_method(Store.search, "search")
-
-    stored_request = store_method(Store.stored_request)
-    waiting_turns = store_method(Store.waiting_turns)
-    running_turns = store_method(Store.running_turns)
-    retry_turn = store_method(Store.retry_turn)
-    count_waiting = store_method(Store.count_waiting)
-    give_up_turn = store_method(Store.give_up_turn)
-    turn = store_method(Store.turn)
-    turns = store_method(Store.turns)
-    turn_messages = store_method(Store.turn_messages)
-    turn_answer = store_method(Store.turn_answer)
-    drafts = store_method(Store.drafts)
-    last_number = store_method(Store.last_number)
-    response = store_method(Store.response)
-    delete_response = store_method(Store.delete_response)
-
-    queue = store_method(Store.queue)
-    edit_queued = store_method(Store.edit_queued)
-    withdraw_queued = store_method(Store.withdraw_queued)
-    queued_turns = store_method(Store.queued_turns)
-    count_queued = store_method(Store.count_queued)
-
-    event_page = store_method(Store.events, "events")
-    event_bounds = store_method(Store.event_bounds)
-    notices = store_method(Store.notices)
-    undelivered = store_method(Store.undelivered)
-    deliver_notice = store_method(Store.deliver_notice)
-    deliver_notices = store_method(Store.deliver_notices)
-    notice_deliveries = store_method(Store.notice_deliveries)
-    newest_notices = store_method(Store.newest_notices)
-
-    memories = store_method(Store.memories)
-    memory = store_method(Store.memory)
-    edit_memory = store_method(Store.edit_memory)
-    forget_memory = store_method(Store.forget_memory)
-    flushes = store_method(Store.flushes)
-    retry_flush = store_method(Store.retry_flush)
-
-    process = store_method(Store.process)
-    processes = store_method(Store.processes)
-
-    connector_states = store_method(Store.connector_states)
-    places_of = store_method(Store.places_of)
-    attachment = store_method(Store.attachment)
-    attachments = store_method(Store.attachments)
-    deliveries = store_method(Store.deliveries)
-    delivery = store_method(Store.delivery)
-    retry_delivery = store_method(Store.retry_delivery)
-    pairings = store_method(Store.pairings)
-    revoke_pairing = store_method(Store.revoke_pairing)
-
-    keys = store_method(Store.keys)
-    find_key = store_method(Store.key, "key")
-    revoke_key = store_method(Store.revoke_key)
-    count_request = store_method(Store.count_request)
-    spend_tokens = store_method(Store.spend_tokens)
-    add_login = store_method(Store.add_login)
-    login = store_method(Store.login)
-    end_login = store_method(Store.end_login)
-
-    nodes = store_method(Store.nodes)
-    store_id = store_method(Store.store_id)
-    statistics = store_method(Store.statistics)
-    usage = store_method(Store.usage)
-    turns_ended = store_method(Store.turns_ended)
-    figures = store_method(Store.figures)
-    flush_figures = store_method(Store.flush_figures)
 
     # --- finding sessions -------------------------------------------------------------------------------
 
@@ -359,6 +205,55 @@ class Operations:
             and (not wanted.newest or session.id == session.tip_id)
         ]
         return Page(found[:limit], len(found) > limit), states
+
+    async def session_rows(
+        self,
+        wanted: SessionFilter,
+        state: SessionState | None = None,
+        *,
+        sort: SessionSort | None = None,
+        reader: str | None = None,
+        skip: int = 0,
+        limit: int = 50,
+    ) -> SessionRows:
+        """A page of the sessions that are wanted, sorted and counted among the MOST_SORTED most recently
+        active. The first words of conversations are searched as their titles are, among these, if they belong
+        to `reader`, who may see their text; titles and keys are searched in all."""
+        page, states = await self.sessions_with_states(replace(wanted, title=None), state, limit=MOST_SORTED)
+        found, seen = {each.id: each for each in page.items}, dict(states)
+        if wanted.title and page.has_more:
+            titled, more = await self.sessions_with_states(wanted, state, limit=MOST_SORTED)
+            found |= {each.id: each for each in titled.items}
+            seen |= more
+        sessions = list(found.values())
+        if wanted.title or sort is SessionSort.NAME:
+            headings = await self._readable_headings(sessions, reader)
+            words = (wanted.title or "").lower()
+            sessions = [each for each in sessions if words in name_of(each, headings).lower()]
+            if sort is SessionSort.NAME:
+                sessions.sort(key=lambda each: (name_of(each, headings).lower(), each.id))
+        if sort is not None and sort is not SessionSort.NAME:
+            sums = await self.store.sums_of_conversations([each.conversation_id for each in sessions])
+            size = sort.size
+            sessions.sort(key=lambda each: -size(sums[each.conversation_id]))
+        shown = sessions[skip : skip + limit]
+        headings = await self._readable_headings(shown, reader)
+        sums = await self.store.sums_of_conversations([each.conversation_id for each in shown])
+        rows = [
+            SessionRow(
+                each,
+                seen[each.id],
+                headings.get(each.conversation_id, NO_HEADING),
+                sums.get(each.conversation_id, NO_SUMS),
+            )
+            for each in shown
+        ]
+        return SessionRows(rows, len(sessions), page.has_more)
+
+    async def _readable_headings(
+        self, sessions: Sequence[Session], reader: str | None
+    ) -> Mapping[str, Heading]:
+        return await self.headings_of(each for each in sessions if each.owner == reader)
 
     async def headings_of(self, sessions: Iterable[Session]) -> Mapping[str, Heading]:
         """First words and previews of the conversations of these sessions, by conversation id. They are text

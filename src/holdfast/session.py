@@ -39,9 +39,8 @@ from .domain.turns import (
     TurnOutdated,
     TurnRequest,
     TurnStatus,
-    added_usage,
-    usable_usage,
 )
+from .domain.usage import added_usage, usable_usage
 from .domain.why import Why
 from .errors import BadInput, LeaseLost, NestedTurn, StoreError
 from .runtime.agents.compactor import Compactor

@@ -30,9 +30,17 @@ from .runtime.agents.flusher import Pace
 from .runtime.agents.memory_writers import FlushTarget, ModelTarget, WebhookTarget
 from .runtime.agents.resetter import RescheduleMode
 from .runtime.agents.titler import TitleRules
+from .runtime.processes.supervisor import Supervisor
+from .runtime.tools.memory import MemoryTool
+from .runtime.tools.open_calls import ReconcileWebhook
+from .runtime.tools.process import ProcessTool
+from .runtime.tools.search import SearchTool
+from .runtime.tools.terminal import Terminal
+from .runtime.tools.toolbox import Tool, Toolbox
 from .runtime.turns.preamble import Recall
 from .settings import (
     ENVIRONMENT_PREFIX,
+    AgentSettings,
     Settings,
     database_path,
     home,
@@ -40,6 +48,7 @@ from .settings import (
     is_variable,
     without_password,
 )
+from .store.store import Store
 from .store.values import Retention, StorePolicy
 
 DRAFTS_KEPT = timedelta(hours=24)
@@ -264,3 +273,23 @@ def recall_of(settings: Settings) -> Recall | None:
         return None
     by_tool = "memory" in settings.agent.tools
     return Recall(memory.recall == "owner", memory.recall_chars, by_tool)
+
+
+def toolbox_of(
+    settings: AgentSettings,
+    store: Store,
+    supervisor: Supervisor,
+    environment: Mapping[str, str],
+    *,
+    recalls_all: bool = False,
+) -> Toolbox:
+    """The toolbox with the tools that the settings name. `environment`: that of commands. `recalls_all`: the
+    memory tool sees all of its owner's memories."""
+    known: list[Tool] = [
+        Terminal(supervisor, environment),
+        ProcessTool(store, supervisor),
+        SearchTool(store, whole_owner=settings.search == "owner"),
+        MemoryTool(store, whole_owner=recalls_all),
+    ]
+    reconcile = ReconcileWebhook(settings.reconcile) if settings.reconcile else None
+    return Toolbox([tool for tool in known if tool.name in settings.tools], settings.max_steps, reconcile)

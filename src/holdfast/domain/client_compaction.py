@@ -30,7 +30,7 @@ def summary_at(history: History) -> int | None:
     """The index of the newest message by which a client has replaced its own past with a summary."""
     for at in range(len(history.messages) - 1, -1, -1):
         message = history.messages[at]
-        if message.role == "user" and any(mark in message.body for mark in _MARKS):
+        if message.role == "user" and any(map(message.body.__contains__, _MARKS)):
             content = msgspec.json.decode(message.body).get("content")
             parts = [{"text": content}] if isinstance(content, str) else content or ()
             for part in parts:

@@ -429,7 +429,6 @@ class PlatformLimits(Value, frozen=True):
     edit_seconds: float = 1.0
     """The least time between two edits of one message."""
     can_type: bool = False
-    can_react: bool = False
     deduplicates: bool = False
     """True: sending again under the same key does not make a second message, so delivery is exactly once."""
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from .context_size import Size, weight_of
 from .messages import tool_result
 from .value import Value
 
@@ -129,6 +130,11 @@ class Context(Value, frozen=True):
     chunks: tuple[bytes, ...]
     last_seq: int
     awaited: tuple[str, ...] = ()
+    size: Size | None = None
+    """The size of the chunks, if it is known: a context that grows is not searched for images again."""
+
+    def weight(self) -> Size:
+        return weight_of(self.chunks) if self.size is None else self.size
 
     def json(self) -> bytes:
         """One JSON array of OpenAI messages."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from .turns import Turn, TurnStatus, tokens_in
+from .turns import Turn, TurnStatus
+from .usage import input_tokens, tokens_in
 from .value import Value
 
 
@@ -90,7 +91,7 @@ def cost_of(turns: Iterable[Turn], prices: Prices) -> Cost:
         if price is None:
             unpriced += tokens_in(used)
         else:
-            given = used.get("input_tokens", used.get("prompt_tokens", 0))
+            given = input_tokens(used)
             amount = (amount or 0.0) + (given * price[0] + (tokens_in(used) - given) * price[1]) / 1e6
     return Cost(amount, unpriced)
 

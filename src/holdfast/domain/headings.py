@@ -36,6 +36,20 @@ class Heading(Value, frozen=True):
 NO_HEADING = Heading()
 
 
+class ConversationSums(Value, frozen=True):
+    """What the sessions of a conversation add up to."""
+
+    messages: int = 0
+    sessions: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    model: str | None = None
+    """The model that answered last."""
+
+
+NO_SUMS = ConversationSums()
+
+
 def heading_of(first: Iterable[bytes | None], last: bytes | None) -> Heading:
     """From the first bytes of the first messages of a person, and of the last message. A message that holds
     nothing but notes of an agent program is passed over."""

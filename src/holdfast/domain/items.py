@@ -20,6 +20,7 @@ class Item(Value, frozen=True):
     """JSON."""
     created_at: datetime
     updated_at: datetime
+    conversation_id: str | None = None
 
     def decoded(self) -> Any:
         return msgspec.json.decode(self.value)

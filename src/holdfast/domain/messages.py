@@ -278,9 +278,9 @@ def _encode(value: Mapping[str, Any]) -> bytes:
     return body
 
 
-def _unstorable_text(value: object, path: str = "message") -> str | None:
+def _unstorable_text(value: object) -> str | None:
     """The path of a text in the message that cannot be stored, and why."""
-    stack: list[tuple[str, object]] = [(path, value)]
+    stack: list[tuple[str, object]] = [("message", value)]
     while stack:
         where, item = stack.pop()
         if isinstance(item, str):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Generic, TypeVar
 
 from .conversations import Conversation
+from .headings import NO_HEADING, ConversationSums, Heading
 from .messages import Message
 from .nodes import Liveness, Node
-from .sessions import Session
+from .sessions import Session, SessionState
 from .value import Value
 
 T = TypeVar("T")
 
+MOST_SORTED = 500
+"""How many sessions are read for a list that is sorted or counted."""
 PAGE_BYTES = 16 << 20
 """How many bytes of messages a surface shows on one page, whatever limit was requested."""
 
@@ -43,6 +47,47 @@ class SessionFilter(Value, frozen=True):
     """A substring of the title or key."""
     newest: bool = False
     """True: only the newest session of each conversation."""
+
+
+class SessionSort(StrEnum):
+    """Orders of a list of sessions: by name, or the largest conversations first."""
+
+    NAME = "name"
+    MESSAGES = "messages"
+    TOKENS = "tokens"
+
+    def size(self, sums: ConversationSums) -> int:
+        """What the largest come first by."""
+        return sums.messages if self is SessionSort.MESSAGES else sums.input_tokens + sums.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session with what a list shows of it."""
+
+    session: Session
+    state: SessionState
+    heading: Heading
+    """Empty for a reader who may not see the text of messages."""
+    sums: ConversationSums
+    """Those of its conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRows:
+    """A page of a list that was sorted or filtered."""
+
+    rows: Sequence[SessionRow]
+    number: int
+    """How many rows all pages have."""
+    has_more: bool
+    """True: there are more sessions than were read."""
+
+
+def name_of(session: Session, headings: Mapping[str, Heading]) -> str:
+    """What a list calls a session: its key and title; first words in place of a title; else its id."""
+    title = session.title or headings.get(session.conversation_id, NO_HEADING).first_words
+    return " ".join(filter(None, (session.key, title))) or session.id
 
 
 class Found(Value, frozen=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from msgspec.structs import replace
+
 from .messages import NewMessage
 from .turns import Turn, TurnRequest
 from .value import Value
@@ -51,3 +53,16 @@ class Steered(Value, frozen=True):
 
     turns: tuple[str, ...]
     last_seq: int
+
+
+def as_joined(turn: Turn, other: Turn) -> Turn:
+    """A turn whose messages joined `other`, with that one's state."""
+    return replace(
+        turn,
+        status=other.status,
+        session_id=other.session_id,
+        ended_at=other.ended_at,
+        error=other.error,
+        usage=other.usage,
+        recovery=other.recovery,
+    )

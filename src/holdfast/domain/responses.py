@@ -1,4 +1,5 @@
-"""The Responses API's view of a turn: its status, and the event by which a webhook learns of its end."""
+"""The Responses API's view of a turn: its id and parameters, its status, and the event by which a webhook
+learns of its end."""
 
 from __future__ import annotations
 
@@ -7,10 +8,26 @@ from typing import Any
 
 import msgspec
 
-from .turns import TurnStatus
+from .turns import Turn, TurnStatus
+from .value import Value
 
 CUT_SHORT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why the model stopped before the end of its answer, and the Responses API's name for it."""
+
+
+class Response(Value, frozen=True):
+    """A turn with its Responses API id and the request's parameters."""
+
+    id: str
+    turn: Turn
+    request: bytes
+    previous_id: str | None
+    background: bool
+    brought: int
+    """How many of the turn's first messages came with the request."""
+    created_at: datetime
+    joined: bool = False
+    """True: its messages joined a running turn, which is `turn`, from its `first_seq` on."""
 
 
 def response_status(status: TurnStatus, finish_reason: str | None = None, *, is_fault: bool = False) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .ids import check_name
 from .messages import Message, NewMessage
 from .value import Value
@@ -18,6 +20,13 @@ class Named(Value, frozen=True):
     def __post_init__(self) -> None:
         if self.name is not None:
             check_name("the name of a message", self.name)
+
+
+class ContextBody(NamedTuple):
+    """The body of a message in a context, and its extra data."""
+
+    body: bytes
+    extra: str | None
 
 
 class InContext(Value, frozen=True):

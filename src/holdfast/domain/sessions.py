@@ -41,7 +41,9 @@ class EndReason(StrEnum):
 
 
 IMPORTED_PREFIX = "hermes:"
-FRESH_AFTER = {EndReason.IDLE, EndReason.DAILY, EndReason.NEW}
+RESETS = frozenset({EndReason.IDLE, EndReason.DAILY})
+FRESH_AFTER = RESETS | {EndReason.NEW}
+"""After an end for such a reason, the next session begins with an empty context."""
 
 
 class SessionState(StrEnum):

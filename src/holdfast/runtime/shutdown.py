@@ -1,7 +1,8 @@
-"""Turns termination signals into an orderly exit, only where the program has no handler of its own.
+"""Turns signals into an orderly exit or stop, only where the program has no handler of its own.
 
 SIGTERM and SIGHUP raise SystemExit in the main thread, so every `with` block is left and the node ends or
 releases what it holds. Python already does that for SIGINT. A second signal ends the process immediately.
+SIGTSTP (Ctrl-Z) stops a program of ours between two transactions. SIGSTOP cannot be handled.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -43,6 +44,32 @@ class ExitSignals:
             if signal.getsignal(number) == self._exit:
                 signal.signal(number, signal.SIG_DFL)
         self._caught.clear()
+
+
+class SuspendSignal:
+    """Ctrl-Z while `paused` holds back writes: a stopped process that is inside a transaction would keep
+    every other process from writing until it continues."""
+
+    def __init__(self, paused: Callable[[], AbstractContextManager[None]]) -> None:
+        self._paused = paused
+
+    def catch(self) -> None:
+        """Install the handler; does nothing outside the main thread or if there is one."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+            signal.signal(signal.SIGTSTP, self._suspend)
+
+    def _suspend(self, number: int, _frame: FrameType | None) -> None:
+        with self._paused():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)  # returns when the process continues
+            signal.signal(number, self._suspend)
+
+    def release(self) -> None:
+        """Restore the default handler."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTSTP) == self._suspend:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
 
 
 T = TypeVar("T")

@@ -1,6 +1,7 @@
 """States and flushes of sessions, for readers. States are correct even before a sweep has run.
 
 The store says which node each session belongs to; the engine's proof of death says whether it is alive.
+Functions of a store alone: the library's sessions and the operations of surfaces share them.
 """
 
 from __future__ import annotations

@@ -47,12 +47,12 @@ from ...domain.views import View, spans
 from ...errors import ConversationBusy, HoldfastError, ModelError, NotCompacted, StoreClosed
 from ...models.base import Model, ModelRequest, Purpose
 from ...models.effective_window import WindowSettings
+from ...models.known_windows import Windows, is_known
 from ...models.refusals import is_too_long, limit_said
 from ...models.reply import ReplyFolder
 from ...store.store import Store
 from ..shutdown import finished, through
 from ..turns.gate import TurnGate
-from ..turns.windows import Windows, is_known
 from .heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)

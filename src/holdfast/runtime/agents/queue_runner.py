@@ -23,7 +23,7 @@ from ...store.store import Store
 from .. import periodic
 from ..turns.live import RunningTurn
 from ..turns.runner import TurnRunner
-from .stored_turns import StoredTurns
+from .recoverer import StoredTurns
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,11 @@ import asyncio
 import logging
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+
+import msgspec
 
 from ...domain.recovery import (
     KEY_REVOKED,
@@ -25,6 +28,8 @@ from ...domain.recovery import (
     Cause,
     Origin,
     RecoveryRules,
+    StoredRequest,
+    decoded_request,
     reason_to_give_up,
     runs_alone,
 )
@@ -34,14 +39,15 @@ from ...errors import (
     BadKey,
     ConversationBusy,
     HoldfastError,
+    KeyRevoked,
     NotFound,
     TurnSuperseded,
 )
 from ...store.store import Store
 from .. import periodic
-from ..turns.live import Answered, RunningTurn, TurnSpec
+from ..turns.live import Answered, RunningTurn, TurnSpec, allowed
 from ..turns.runner import TurnRunner
-from .stored_turns import StoredTurns
+from .authenticator import Authenticator
 
 log = logging.getLogger(__name__)
 
@@ -202,3 +208,41 @@ def _after(cause: Cause) -> str:
         Cause.MODEL: "refusal of the model",
         Cause.RETRY: "request by hand",
     }[cause]
+
+
+Check = Callable[[], Awaitable[None]]
+Rebuild = Callable[[Turn, StoredRequest, frozenset[str], Check], Awaitable[TurnSpec]]
+"""Makes the turn of a stored request. A surface provides it, because it has the renderers."""
+
+
+class StoredTurns:
+    """Rebuilds turns from the store alone, to be run by this node.
+
+    The caller's key is looked up again: a turn whose key was revoked meanwhile cannot be run (BadKey), and
+    one that runs stops using tools when its key is revoked.
+    """
+
+    def __init__(self, store: Store, authenticator: Authenticator, rebuild: Rebuild) -> None:
+        self._store = store
+        self._authenticator = authenticator
+        self._rebuild = rebuild
+
+    async def spec(self, turn: Turn) -> TurnSpec:
+        """The turn as its client asked for it. Raises BadKey if its key was revoked, and BadInput if its
+        stored request cannot be used."""
+        stored = await self._store.stored_request(None, turn.id)
+        if stored is None:
+            raise BadInput("its request is no longer stored")
+        try:
+            request = decoded_request(stored)
+        except msgspec.MsgspecError as error:
+            raise BadInput(f"its stored request cannot be read: {error}") from None
+        if not request.key_id:
+            return await self._rebuild(turn, request, frozenset(request.tools), allowed)
+        key = await self._authenticator.by_id(request.key_id)
+
+        async def still_valid() -> None:
+            if not await self._authenticator.is_valid(key):
+                raise KeyRevoked
+
+        return await self._rebuild(turn, request, key.tools, still_valid)

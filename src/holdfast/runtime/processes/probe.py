@@ -136,6 +136,12 @@ def _tree(process: Process, table: Table) -> dict[int, Running]:
         for one in table.values():
             if leader in (one.group, one.session):
                 found[one.pid] = one
+    add_descendants(found, table)
+    return found
+
+
+def add_descendants(found: dict[int, Running], table: Mapping[int, Running]) -> None:
+    """Add to `found` all processes of the table that one of its processes started, at any depth."""
     children: dict[int, list[Running]] = {}
     for one in table.values():
         children.setdefault(one.parent, []).append(one)
@@ -145,7 +151,6 @@ def _tree(process: Process, table: Table) -> dict[int, Running]:
             if child.pid not in found:
                 found[child.pid] = child
                 waiting.append(child.pid)
-    return found
 
 
 def marked(process: Process, table: Table) -> Iterator[Running]:

@@ -22,7 +22,7 @@ from ...domain.ids import new_id
 from ...domain.processes import Process, check_command
 from ...errors import BadInput
 from ...os_support import Running, before_exec, environment_of, running_processes, send_signal
-from ..processes.probe import MARK
+from ..processes.probe import MARK, add_descendants
 from ..processes.supervisor import Supervisor
 from .toolbox import LONGEST_OUTPUT, Arguments, ToolCall, function, shortened
 
@@ -172,15 +172,7 @@ class _Tree:
         table = running_processes()
         found = {one.pid: one for one in table.values() if self._is_ours(one)}
         if self._mark is not None:
-            children: dict[int, list[Running]] = {}
-            for one in table.values():
-                children.setdefault(one.parent, []).append(one)
-            waiting = list(found)
-            while waiting:
-                for child in children.get(waiting.pop(), ()):
-                    if child.pid not in found:
-                        found[child.pid] = child
-                        waiting.append(child.pid)
+            add_descendants(found, table)
         found.pop(os.getpid(), None)
         self._known.update((one.pid, one.start) for one in found.values())
         return [one for one in found.values() if not one.zombie]

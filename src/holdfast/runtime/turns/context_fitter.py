@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ...domain.compaction import Compacted, Report, Trigger
-from ...domain.context_size import Budget, Growth, Size, TokenEstimator, TokenReport, reserve_of, weight_of
+from ...domain.context_size import Budget, Growth, Size, TokenEstimator, TokenReport, reserve_of
 from ...domain.contexts import Context
 from ...domain.sessions import Session
 from ...domain.turns import Lease
 from ...errors import ModelError
 from ...models.effective_window import SMALLEST_WINDOW, Window, for_fixed_part
+from ...models.known_windows import is_known
 from ...models.refusals import is_too_long, limit_said
 from ..agents.compactor import Compactor
-from .windows import is_known
 
 
 class TurnLease(Protocol):
@@ -51,6 +51,7 @@ class ContextFitter:
         self._holder = holder
         self._model = model
         self._window: Window | None = None
+        """The window that the model was called with; None: not looked up, or another one since."""
         self._context = Size()
         self._extra = Size()
         self._reserve = 0
@@ -93,13 +94,14 @@ class ContextFitter:
         nothing was compacted."""
         if not is_too_long(refusal):
             return False
-        self._window = self._window or await self._find_window()
+        known = self._window or await self._find_window()
         tokens = await self._tokens()
         limit = limit_said(refusal)
         if limit is not None:
             self._compactor.windows.learn(self._model, limit)
+            self._window = None  # another one from now on
         else:
-            limit = min(self._window.tokens, tokens)
+            limit = min(known.tokens, tokens)
         # The request exceeded the limit, whatever our estimate says: scale the limit to the estimate's units.
         window = limit * tokens // max(tokens, limit + 1)
         budget = Budget(tokens, max(1, window), self._compactor.threshold, min(self._reserve, window // 2))
@@ -142,7 +144,7 @@ class ContextFitter:
         tokens = scale.total(context, self._extra.bytes)
         if tokens <= SMALLEST_WINDOW * self._compactor.threshold:
             return
-        window = await self._find_window()
+        window = await self._find_window() if suspects or self._window is None else self._window
         budget = Budget(tokens, window.tokens, self._compactor.threshold, self._reserve)
         if budget.past_threshold:
             why = Trigger.CUT if self._cut else Trigger.THRESHOLD
@@ -161,7 +163,7 @@ class ContextFitter:
 
     def set_prompt(self, context: Context, extra: Size) -> None:
         """Record what the model is called with."""
-        self._context, self._extra = weight_of(context.chunks), extra
+        self._context, self._extra = context.weight(), extra
         self._session_id = self._holder.session.id
 
     async def _find_window(self) -> Window:

@@ -138,6 +138,7 @@ class RunningTurn:
     """True if the store says that nothing was sent: it must be updated before anything is."""
     _listeners: Waiters = field(default_factory=list)
     _awaiting_end: Waiters = field(default_factory=list)
+    _at_end: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def turn(self) -> Turn:
@@ -206,8 +207,14 @@ class RunningTurn:
         self.events.extend(events)
         self.outcome = outcome
         self.text_so_far = str  # drops the reference to the AgentLoop
+        for each in self._at_end:
+            each()
         _wake(self._listeners)
         _wake(self._awaiting_end)
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call this when the outcome is on disk, before any client receives it."""
+        self._at_end.append(callback)
 
     async def wait_for_events(self, count: int, timeout: float | None = None) -> bool:
         """Wait until there are more than `count` events or the turn has ended. False: timeout, or the model

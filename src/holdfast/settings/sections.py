@@ -1,48 +1,29 @@
-"""Settings: `holdfast.toml`, then the environment, then the program's arguments or flags; the later wins.
+"""The settings: every section and value with its default, its meaning and its limits.
 
-Every value knows its origin. An unknown or invalid setting is an error that names its origin, the key and the
-nearest valid name; nothing is guessed. A list or a table replaces the earlier one completely, so the last
-place that sets it holds all of it.
+`_setting` describes one; `sources.py` reads them, `convert.py` checks them against these limits.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import sys
-import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
-from urllib.parse import unquote
 
-from .domain.api_keys import TOOLS, holds_token
-from .errors import BadInput, BadSetting
-from .trust import check_private, is_trusted, trust
+from ..domain.api_keys import TOOLS
+from ..errors import BadInput, BadSetting
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
 FAR = 100_000
 MOST_MINUTES = 52_560_000  # a hundred years; longer would exceed the calendar
 SMALLEST_WINDOW = 256  # tokens; a smaller window cannot hold a question and its answer
-_NOT_SETTINGS = {"HOLDFAST_HOME", "HOLDFAST_CONFIG", "HOLDFAST_API_KEY", "HOLDFAST_DEMO"}
-_UNMISTAKABLE = {"port", "host", "base_url", "api_key_env", "idle_minutes", "timezone"}
 _ORIGIN = re.compile(r"\*|https?://[^/?#@\s*]+")
 _PRICE = re.compile(r"\d{1,9}(\.\d{1,9})?/\d{1,9}(\.\d{1,9})?")
 _WEBHOOK = re.compile(r"https?://[^/\s]+(/\S*)?")
 _HEADER = re.compile(r"[A-Za-z0-9_-]+")
 _PASSWORD = re.compile(r"(?<=^)(\w+://[^:/?#@]*):[^@]*@|(?<=[?&])(password)=[^&#]*")
-_FLAGS = {
-    "true": True,
-    "false": False,
-    "yes": True,
-    "no": False,
-    "on": True,
-    "off": False,
-    "1": True,
-    "0": False,
-}
 _HOST = re.compile(r"\*|[^/?#@\s:*]+|\[[0-9a-fA-F:.]+\]")
 
 
@@ -352,7 +333,6 @@ class ClientSettings:
     )
 
 
-_CONNECTOR_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -550,350 +530,6 @@ def is_variable(origin: str) -> bool:
 def home(environment: Mapping[str, str] = os.environ) -> Path:
     """The directory of holdfast.db and all other files of this user."""
     return Path(environment.get("HOLDFAST_HOME") or Path.home() / ".holdfast")
-
-
-def load(
-    config: Path | None = None,
-    environment: Mapping[str, str] = os.environ,
-    given: Mapping[str, Any] | None = None,
-    given_by: str = "settings=",
-) -> Settings:
-    """All settings: from the file (if there is one), the environment and `given`, in this order.
-
-    A `./holdfast.toml` that is not trusted is ignored, with a line on stderr. Raises BadSetting if other
-    users could have changed the home.
-    """
-    check_private(home(environment))
-    path, ignored = _find_file(config, environment)
-    settings = Settings(ignored=ignored.path if ignored is not None else None)
-    if path is not None:
-        settings = _apply(settings, _parsed(path), str(path.path))
-    if ignored is not None:
-        _tell_ignored(ignored.path)
-    settings = _apply_environment(settings, environment)
-    settings = _apply(settings, given or {}, given_by)
-    if settings.lease.stale_seconds < 2 * settings.lease.heartbeat_seconds:
-        raise BadSetting(
-            f"lease.stale_seconds ({settings.lease.stale_seconds:g}, from "
-            f"{settings.origins.get('lease.stale_seconds', 'the default')}) must be at least twice "
-            f"lease.heartbeat_seconds ({settings.lease.heartbeat_seconds:g}), "
-            "or a healthy node would count as hung"
-        )
-    return settings
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A settings file and its content, read once: the checked bytes are the used bytes."""
-
-    path: Path
-    content: bytes
-
-
-LOCAL_FILE = Path("holdfast.toml")
-_told: set[str] = set()
-"""The ignored files that this process has already reported."""
-
-
-def _find_file(config: Path | None, environment: Mapping[str, str]) -> tuple[_File | None, _File | None]:
-    """The settings file to use, and the one in the working directory if it was ignored."""
-    named = config or (Path(environment["HOLDFAST_CONFIG"]) if environment.get("HOLDFAST_CONFIG") else None)
-    if named is not None:
-        if not named.is_file():
-            raise BadSetting(f"there is no settings file {named}")
-        return _read(named), None
-    own = home(environment) / "holdfast.toml"
-    local = _read(LOCAL_FILE) if LOCAL_FILE.is_file() else None
-    ignored = None
-    if local is not None and not (own.is_file() and own.samefile(LOCAL_FILE)):
-        if is_trusted(home(environment), local.path, local.content):
-            return local, None
-        ignored = local
-    if not own.is_file():
-        return None, ignored
-    check_private(own)
-    return _read(own), ignored
-
-
-def _read(path: Path) -> _File:
-    try:
-        return _File(path, path.read_bytes())
-    except OSError as error:
-        raise BadSetting(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _parsed(file: _File) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSetting(f"{file.path} cannot be read as TOML: {error}") from error
-
-
-def _tell_ignored(path: Path) -> None:
-    """Report it in one line on stderr, once in a process."""
-    where = os.path.realpath(path)
-    if where not in _told:
-        _told.add(where)
-        name = where if where.isprintable() else repr(where)
-        sys.stderr.write(
-            f"holdfast: {name} is not trusted and was ignored; to use it, read it and run "
-            "`holdfast config trust` in that directory\n"
-        )
-
-
-def trust_file(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Trust this settings file as it is now; returns the names of its settings. Raises BadSetting if it is
-    none."""
-    if not path.is_file():
-        raise BadSetting(f"there is no settings file {path}")
-    file = _read(path)
-    found = _apply(Settings(), _parsed(file), str(path))
-    check_private(home(environment))
-    trust(home(environment), path, file.content)
-    return sorted(found.origins)
-
-
-def _apply_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    # A connector's kind first: it decides which settings there are.
-    for variable, text in sorted(
-        environment.items(), key=lambda each: (not each[0].endswith("__KIND"), each)
-    ):
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS:
-            continue
-        section, separator, name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
-        if separator:
-            *outer, last = name.split("__")
-            content: dict[str, Any] = {last: text}
-            for part in reversed(outer):  # HOLDFAST_RESET__SOURCES__TELEGRAM__MODE
-                content = {part: content}
-            settings = _apply(settings, {section: content}, variable)
-        elif not text.startswith(("tcp://", "udp://")):  # Kubernetes sets such for a service named holdfast
-            _refuse_misspelt(variable, section)
-    return settings
-
-
-def _refuse_misspelt(variable: str, name: str) -> None:
-    """Raises BadSetting for HOLDFAST_PORT and HOLDFAST_SERVER_PORT, which mean HOLDFAST_SERVER__PORT."""
-    for section, kind in SECTIONS.items():
-        for setting in fields(kind):
-            if name == f"{section}_{setting.name}" or (name == setting.name and name in _UNMISTAKABLE):
-                meant = f"{ENVIRONMENT_PREFIX}{section}__{setting.name}".upper()
-                raise BadSetting(f"{variable} is not a setting; did you mean {meant}?")
-
-
-def _apply(settings: Settings, values: Mapping[str, Any], origin: str) -> Settings:
-    origins = dict(settings.origins)
-    for section, content in values.items():
-        if section == "connectors":
-            connectors = _connectors(settings.connectors, content, origin, origins)
-            settings = replace(settings, connectors=connectors)
-            continue
-        if section not in SECTIONS:
-            raise BadSetting(f"{origin}: there is no section [{section}]{_nearest(section, SECTIONS)}")
-        if not isinstance(content, Mapping):
-            raise BadSetting(f"{origin}: [{section}] must be a table of settings, not {content!r}")
-        known = {item.name: item for item in fields(SECTIONS[section])}
-        changes = {}
-        for name, value in content.items():
-            if name not in known:
-                raise BadSetting(
-                    f"{origin}: there is no setting {section}.{name}{_nearest(name, known, section)}"
-                )
-            if known[name].metadata.get("by_source"):
-                before = getattr(getattr(settings, section), name)
-                changes[name] = _by_source(before, value, known, f"{section}.{name}", origin, origins)
-                continue
-            changes[name] = _convert(value, known[name], f"{origin}: {section}.{name}")
-            origins[f"{section}.{name}"] = origin
-        settings = replace(settings, **{section: replace(getattr(settings, section), **changes)})
-    return replace(settings, origins=origins)
-
-
-def _by_source(
-    before: Mapping[str, Mapping[str, Any]],
-    value: Any,
-    known: Mapping[str, Field[Any]],
-    where: str,
-    origin: str,
-    origins: dict[str, str],
-) -> dict[str, dict[str, Any]]:
-    """The overrides for each source, merged into the earlier ones."""
-    if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
-        raise BadSetting(f"{origin}: {where} must be a table for each source, not {value!r}")
-    found = {source: dict(differs) for source, differs in before.items()}
-    for source, differs in value.items():
-        for name, given in differs.items():
-            if name not in known or known[name].metadata.get("by_source"):
-                plain = {each: item for each, item in known.items() if not item.metadata.get("by_source")}
-                raise BadSetting(
-                    f"{origin}: there is no setting {where}.{source}.{name}"
-                    f"{_nearest(name, plain, f'{where}.{source}')}"
-                )
-            converted = _convert(given, known[name], f"{origin}: {where}.{source}.{name}")
-            found.setdefault(source, {})[name] = converted
-            origins[f"{where}.{source}.{name}"] = origins[where] = origin
-    return found
-
-
-def _connectors(
-    before: Mapping[str, ConnectorSettings], value: Any, origin: str, origins: dict[str, str]
-) -> dict[str, ConnectorSettings]:
-    """The connectors, merged into the earlier ones. The kind decides which settings one has."""
-    if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
-        raise BadSetting(f"{origin}: connectors must be a table for each connector, not {value!r}")
-    found = dict(before)
-    for connector, content in value.items():
-        where = f"connectors.{connector}"
-        if not _CONNECTOR_NAME.fullmatch(connector):
-            raise BadSetting(
-                f"{origin}: a connector's name has small letters, digits, - and _, not {connector!r}"
-            )
-        earlier = found.get(connector)
-        kind = content.get("kind", earlier.kind if earlier else "")
-        if kind not in CONNECTOR_KINDS:
-            raise BadSetting(
-                f"{origin}: {where}.kind must be one of {', '.join(CONNECTOR_KINDS)}, not {kind!r}"
-            )
-        if earlier is None or earlier.kind != kind:
-            earlier = CONNECTOR_KINDS[kind](kind=kind)
-        known = {item.name: item for item in fields(earlier)}
-        changes = {}
-        for name, given in content.items():
-            if name not in known:
-                raise BadSetting(
-                    f"{origin}: there is no setting {where}.{name}{_nearest(name, known, where)}"
-                )
-            changes[name] = _convert(given, known[name], f"{origin}: {where}.{name}")
-            origins[f"{where}.{name}"] = origin
-        found[connector] = replace(earlier, **changes)
-    return found
-
-
-def _nearest(name: str, valid: Mapping[str, Any], section: str = "") -> str:
-    close = difflib.get_close_matches(name, list(valid), 1, 0.5)
-    prefix = f"{section}." if section else ""
-    return f"; did you mean {prefix}{close[0]}?" if close else f"; valid are {', '.join(sorted(valid))}"
-
-
-def default_of(setting: Field[Any]) -> Any:
-    """The value when nothing sets it."""
-    if setting.default_factory is not MISSING:
-        return setting.default_factory()
-    return setting.default
-
-
-def _convert(value: Any, setting: Field[Any], where: str) -> Any:
-    """The value as the setting's type. Raises BadSetting, saying what it should be."""
-    limits = setting.metadata
-    match default_of(setting):
-        case bool():
-            return _flag(value, where)
-        case int() | float() as default:
-            return _number(value, type(default), limits, where)
-        case tuple():
-            return _texts(value, limits, where)
-        case dict():
-            return _table(value, limits, where)
-        case _:
-            return _text(value, limits, where)
-
-
-def _number(value: Any, kind: type[Any], limits: Mapping[str, Any], where: str) -> Any:
-    try:
-        number = kind(value) if isinstance(value, str | int) and not isinstance(value, bool) else value
-    except (ValueError, OverflowError):
-        number = None
-    if isinstance(number, bool) or not isinstance(number, kind):
-        raise BadSetting(f"{where} must be a {'whole ' if kind is int else ''}number, not {value!r}")
-    least, most = limits.get("at_least", float("-inf")), limits.get("at_most", float("inf"))
-    above, below = limits.get("above", float("-inf")), limits.get("below", float("inf"))
-    endless = kind is float and not float("-inf") < number < float("inf")
-    if (endless or not (least <= number <= most and above < number < below)) and not (
-        limits.get("or_zero") and number == 0
-    ):
-        words = {"at_least": "at least", "above": "above", "at_most": "at most", "below": "below"}
-        if most >= FAR and not number > most:
-            del words["at_most"]  # a limit that is hardly ever reached is named only when exceeded
-        allowed = " and ".join(f"{word} {limits[name]}" for name, word in words.items() if name in limits)
-        zero = "0 or " if limits.get("or_zero") else ""
-        raise BadSetting(f"{where} must be {zero}{allowed or 'finite'}, not {value}")
-    return number
-
-
-def _flag(value: Any, where: str) -> bool:
-    """A boolean; in the environment, as a word or a digit."""
-    if isinstance(value, str) and value.lower() in _FLAGS:
-        return _FLAGS[value.lower()]
-    if not isinstance(value, bool):
-        raise BadSetting(f"{where} must be true or false, not {value!r}")
-    return value
-
-
-def _text(value: Any, limits: Mapping[str, Any], where: str) -> str:
-    if not isinstance(value, str):
-        raise BadSetting(f"{where} must be text, not {value!r}")
-    if limits.get("not_empty") and not value.strip():
-        raise BadSetting(f"{where} must not be empty")
-    if "choices" in limits and value not in limits["choices"]:
-        raise BadSetting(f"{where} must be one of {', '.join(limits['choices'])}, not {value!r}")
-    if limits.get("zone") and value:
-        _check_zone(value, where)
-    if limits.get("store") and not is_postgres(value):
-        try:
-            database_path(value)
-        except BadSetting as error:
-            raise BadSetting(f"{where}: {error}") from None
-    if limits.get("outgoing") and holds_token(unquote(value)):
-        raise BadSetting(
-            f"{where} holds a key of holdfast's own, which is never sent to another server; take it out"
-        )
-    if "shape" in limits and value and not limits["shape"].fullmatch(value):
-        raise BadSetting(f"{where} must look like {limits['such_as']}, not {value!r}")
-    return value
-
-
-def _check_zone(name: str, where: str) -> None:
-    from zoneinfo import ZoneInfo, available_timezones
-
-    try:
-        ZoneInfo(name)
-    except (ValueError, OSError, LookupError):
-        close = difflib.get_close_matches(name, available_timezones(), 1, 0.5)
-        hint = f"; did you mean {close[0]}?" if close else ", such as Europe/Berlin"
-        raise BadSetting(f"{where} must be an IANA time zone, not {name!r}{hint}") from None
-
-
-def _texts(value: Any, limits: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """A list of strings. One string, as in the environment, is split at its commas, or parsed as
-    in the file."""
-    if isinstance(value, str) and value.strip().startswith("["):
-        try:
-            value = tomllib.loads(f"list = {value}")["list"]
-        except tomllib.TOMLDecodeError:
-            raise BadSetting(f"{where} must be a list of texts, not {value!r}") from None
-    elif isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
-        raise BadSetting(f"{where} must be a list of texts, not {value!r}")
-    for part in value:
-        if "shape" in limits and not limits["shape"].fullmatch(part):
-            raise BadSetting(f"{where} has {part!r}; each must look like {limits['such_as']}")
-    return tuple(value)
-
-
-def _table(value: Any, limits: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Integers, or strings, by name. A string, as in the environment, is parsed as `name=value,…`."""
-    table = value
-    if isinstance(value, str):
-        pairs = [part.rpartition("=") for part in value.split(",") if part.strip()]
-        table = {name.strip(): item.strip() for name, _, item in pairs}
-    what = "texts" if limits.get("texts") else "numbers"
-    if not isinstance(table, Mapping) or not all(isinstance(name, str) and name for name in table):
-        raise BadSetting(f"{where} must be a table of {what} by name, not {value!r}")
-    if limits.get("texts"):
-        needs = {"not_empty": True, **{name: limits[name] for name in ("shape", "such_as") if name in limits}}
-        return {name: _text(item, needs, f"{where}.{name}") for name, item in table.items()}
-    return {name: _number(number, int, limits, f"{where}.{name}") for name, number in table.items()}
 
 
 def is_postgres(url: str) -> bool:

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ...models.base import Model
-from ...models.effective_window import ASSUMED_WINDOW, Window, WindowOrigin, WindowSettings, window_of
+from .base import Model
+from .effective_window import ASSUMED_WINDOW, Window, WindowOrigin, WindowSettings, window_of
 
 log = logging.getLogger(__name__)
 
